@@ -1,0 +1,53 @@
+# Set-up and the everyday jobs. Every target makes the virtual environment it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Tests run side by side; each process keeps to one thread so that they do not fight for cores.
+JOBS   ?= auto
+
+.PHONY: demo test lint bench lite clean help
+
+help:
+	@echo "make demo   run the main job offline on sample photographs and write a report"
+	@echo "make test   lint, types and the test suite"
+	@echo "make lint   ruff and mypy only"
+	@echo "make bench  performance figures, each a ratio to a named peer"
+	@echo "make lite   train the bundled model from scratch"
+	@echo "make clean  remove the virtual environment and build output"
+
+# torch comes first and alone: resolved together with the rest, its CPU pin could lose to a newer build.
+$(BIN)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) torch
+	$(PIP) -e '.[demo]'
+	@touch $@
+
+$(BIN)/.dev: $(BIN)/.base
+	$(PIP) -e '.[demo,dev]'
+	@touch $@
+
+demo: $(BIN)/.base
+	$(BIN)/deltaenergy demo
+
+test: $(BIN)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
+
+lint: $(BIN)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BIN)/.dev
+	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+lite: $(BIN)/.dev
+	$(PIP) -r training/lite/requirements.txt
+	$(BIN)/python -m training.lite
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis deltaenergy-demo

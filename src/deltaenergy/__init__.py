@@ -1,0 +1,78 @@
+"""Open-world image classification with vision-language models.
+
+Four nouns combine freely: a Model turns images and texts into unit features, a Classifier turns image features
+into similarities per class, a Score turns similarities into one number (larger = more in-distribution), and a
+Detector puts a threshold on it. The public names below are imported on first use, so that importing the package
+stays fast and pulls in neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "load_model": "deltaenergy.models.loading",
+    "Model": "deltaenergy.models.base",
+    "Classifier": "deltaenergy.classifiers.base",
+    "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
+    "Detector": "deltaenergy.detector",
+    "Verdict": "deltaenergy.detector",
+    "Score": "deltaenergy.scores.base",
+    "make_score": "deltaenergy.scores.registry",
+    "list_scores": "deltaenergy.scores.registry",
+    "load_images": "deltaenergy.data.inputs",
+    "DeltaEnergyError": "deltaenergy.errors",
+}
+_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors"})
+
+__all__ = [
+    "Classifier",
+    "DeltaEnergyError",
+    "Detector",
+    "Model",
+    "Score",
+    "Verdict",
+    "ZeroShotClassifier",
+    "__version__",
+    "benchmarks",
+    "classifiers",
+    "data",
+    "errors",
+    "list_scores",
+    "load_images",
+    "load_model",
+    "make_score",
+    "models",
+    "report",
+    "scores",
+]
+
+if TYPE_CHECKING:
+    from deltaenergy import benchmarks, classifiers, data, errors, models, report, scores
+    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+    from deltaenergy.data.inputs import load_images
+    from deltaenergy.detector import Detector, Verdict
+    from deltaenergy.errors import DeltaEnergyError
+    from deltaenergy.models.base import Model
+    from deltaenergy.models.loading import load_model
+    from deltaenergy.scores.base import Score
+    from deltaenergy.scores.registry import list_scores, make_score
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"deltaenergy.{name}")
+    else:
+        raise AttributeError(f"module 'deltaenergy' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

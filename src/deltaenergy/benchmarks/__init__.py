@@ -1,0 +1,1 @@
+"""Metrics, protocols and the field's benchmarks as data."""

@@ -1,0 +1,182 @@
+"""The Detector: classifier + score + threshold. It says which class an image is, and whether it is any of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import torch
+
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.data.items import Unreadable
+from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.progress import Progress
+from deltaenergy.scores.base import Score
+from deltaenergy.scores.registry import make_score
+from deltaenergy.scoring import Scored, score_images
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from deltaenergy.models.base import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the detector says of one image.
+
+    Attributes:
+        id: the image's path, or its position in the input.
+        label: the most similar class; meaningful when the image is in-distribution.
+        confidence: softmax probability of that class at the model's own temperature.
+        score: larger = more in-distribution.
+        p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`).
+        is_ood: whether the score is below the threshold.
+    """
+
+    id: str
+    label: str
+    confidence: float
+    score: float
+    p_value: float
+    is_ood: bool
+
+
+class Predictions(Sequence[Verdict]):
+    """Verdicts in input order, and the images that could not be read."""
+
+    def __init__(self, verdicts: list[Verdict], unreadable: list[Unreadable]) -> None:
+        self._verdicts = verdicts
+        self.unreadable = unreadable
+
+    @overload
+    def __getitem__(self, index: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Verdict]: ...
+    def __getitem__(self, index: int | slice) -> Verdict | list[Verdict]:
+        return self._verdicts[index]
+
+    def __len__(self) -> int:
+        return len(self._verdicts)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self._verdicts)
+
+    def to_table(self) -> pa.Table:
+        """One row per verdict, as a pyarrow table (`.to_pandas()` makes a data frame)."""
+        import pyarrow as pa
+
+        columns = list(Verdict.__dataclass_fields__)
+        return pa.table({name: [getattr(verdict, name) for verdict in self] for name in columns})
+
+
+class Detector:
+    """A classifier that knows what it does not know.
+
+    Args:
+        classifier: zero-shot or tuned.
+        score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`.
+    """
+
+    def __init__(self, classifier: Classifier, score: str | Score = "delta-energy") -> None:
+        self.classifier = classifier
+        self.score = make_score(score)
+        self.threshold: float | None = None
+        self.keep: float | None = None
+        # Ascending ID scores: the reference distribution of p-values.
+        self.calibration_scores: npt.NDArray[np.float64] = np.zeros(0)
+        self._prepared = False
+
+    def calibrate(
+        self, images: Any, keep: float = 0.95, *, batch_size: int = 32, progress: Progress | None = None
+    ) -> Detector:
+        """Set the threshold so that at least the share `keep` of these in-distribution images is accepted.
+
+        The threshold is the largest observed score that at least ⌈keep·n⌉ of the n images reach. Their scores also
+        give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images exchangeable with
+        these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023). Unreadable images are left out with a warning.
+        """
+        if not 0 < keep <= 1:
+            raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
+        scored = self._run(images, fit=True, batch_size=batch_size, progress=progress)
+        return self.calibrate_scored(scored, keep)
+
+    def calibrate_scored(self, scored: Scored, keep: float = 0.95) -> Detector:
+        """`calibrate` from scores that are known already, such as those of an evaluation."""
+        values = np.sort(scored.values[self.score.spec])
+        if not len(values):
+            raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+        self.calibration_scores = values
+        self.threshold = threshold_at(values, keep)
+        self.keep = keep
+        return self
+
+    def predict(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Predictions:
+        """A verdict for every readable image (or row of unit features); the others are in `.unreadable`."""
+        self._check_calibrated()
+        scored = self._run(images, fit=False, batch_size=batch_size, progress=progress)
+        return self.judge(scored)
+
+    def judge(self, scored: Scored) -> Predictions:
+        """Verdicts from scores that are known already."""
+        threshold = self._check_calibrated()
+        values = scored.values[self.score.spec]
+        p_values = self.p_values(values)
+        verdicts = [
+            Verdict(
+                id=item.id,
+                label=self.classifier.classes[scored.predicted[i]],
+                confidence=float(scored.confidence[i]),
+                score=float(values[i]),
+                p_value=float(p_values[i]),
+                is_ood=bool(values[i] < threshold),
+            )
+            for i, item in enumerate(scored.items)
+        ]
+        return Predictions(verdicts, scored.unreadable)
+
+    def p_values(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1)."""
+        below = np.searchsorted(self.calibration_scores, values, side="right")
+        return np.asarray((1.0 + below) / (len(self.calibration_scores) + 1.0))
+
+    def prepare(self) -> Detector:
+        """Compute the score's text-side state now rather than with the first image."""
+        if not self._prepared:
+            self.score.prepare(self.classifier)
+            self._prepared = True
+        return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write the detector to a folder: `detector.json` and `tensors.safetensors`."""
+        from deltaenergy.artifact import save_detector
+
+        save_detector(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Detector:
+        """Read a detector that `save` wrote, with the model it names or the one given, and check that they match."""
+        from deltaenergy.artifact import load_detector
+
+        return load_detector(folder, model, device)
+
+    def _check_calibrated(self) -> float:
+        if self.threshold is None:
+            raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
+        return self.threshold
+
+    def _run(self, images: Any, *, fit: bool, batch_size: int, progress: Progress | None) -> Scored:
+        self.prepare()
+        return score_images(self.classifier, [self.score], images, fit=fit, batch_size=batch_size, progress=progress)
+
+
+def threshold_at(ascending: npt.NDArray[np.float64], keep: float) -> float:
+    """The largest observed score that at least ⌈keep·n⌉ of the n ascending scores reach."""
+    # keep·n is rounded first: 0.95 · 20 is 19.000000000000004 in floating point, and its ceiling would be 20.
+    kept = max(1, math.ceil(round(keep * len(ascending), 9)))
+    return float(ascending[len(ascending) - kept])

@@ -1,0 +1,126 @@
+"""Run a model over images: threads decode and preprocess ahead while the image tower computes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.inputs import load_images
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.progress import Progress
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.models.base import Model
+
+# Pillow releases the interpreter lock while it decodes and resizes, so threads are enough.
+DECODE_THREADS = 4
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """Some images that were read, their pixels and features, and those met on the way that could not be read."""
+
+    items: list[ImageItem]
+    pixels: torch.Tensor
+    features: torch.Tensor
+    patches: torch.Tensor | None
+    unreadable: list[Unreadable]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Image features with what they belong to. Row i of `features` is `items[i]`."""
+
+    features: npt.NDArray[np.float32]
+    items: list[ImageItem]
+    unreadable: list[Unreadable] = field(default_factory=list)
+    patches: npt.NDArray[np.float32] | None = None
+
+
+def stream_batches(
+    model: Model, images: Any, *, patches: bool, batch_size: int, progress: Progress | None
+) -> Iterator[EncodedBatch]:
+    """Yield encoded batches in input order. The last batch also carries trailing unreadable images."""
+    items = load_images(images)
+    pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
+    unreadable: list[Unreadable] = []
+    for done, (item, pixels) in enumerate(_decode_ahead(model, items, ahead=2 * batch_size), start=1):
+        if isinstance(pixels, str):
+            unreadable.append(Unreadable(item.id, pixels))
+        else:
+            pending.append((item, pixels))
+        if len(pending) == batch_size or (done == len(items) and (pending or unreadable)):
+            yield _encode_batch(model, pending, unreadable, patches)
+            pending, unreadable = [], []
+            if progress is not None:
+                progress(done, len(items))
+
+
+def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
+    """All batches as one `Encoded` on the host."""
+    features, patches = [np.zeros((0, feature_dim), np.float32)], []
+    items: list[ImageItem] = []
+    unreadable: list[Unreadable] = []
+    for batch in batches:
+        features.append(batch.features.float().cpu().numpy())
+        if batch.patches is not None:
+            patches.append(batch.patches.float().cpu().numpy())
+        items += batch.items
+        unreadable += batch.unreadable
+    return Encoded(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
+
+
+def _decode_ahead(
+    model: Model, items: list[ImageItem], ahead: int
+) -> Iterator[tuple[ImageItem, npt.NDArray[np.float32] | str]]:
+    """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory."""
+
+    def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
+        try:
+            return model.preprocessing(open_image(item.source))
+        except UnreadableImage as error:
+            return str(error)
+
+    with ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode") as pool:
+        waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
+        rest = iter(items)
+        try:
+            for item in rest:
+                waiting.append((item, pool.submit(read, item)))
+                if len(waiting) >= ahead:
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _encode_batch(
+    model: Model,
+    pending: list[tuple[ImageItem, npt.NDArray[np.float32]]],
+    unreadable: list[Unreadable],
+    patches: bool,
+) -> EncodedBatch:
+    items = [item for item, _ in pending]
+    side = model.preprocessing.crop
+    array = np.stack([pixels for _, pixels in pending]) if pending else np.zeros((0, 3, side, side), np.float32)
+    pixels = torch.from_numpy(array).to(model.device)
+    if not pending:
+        empty = torch.zeros(0, model.feature_dim, device=model.device)
+        return EncodedBatch(items, pixels, empty, None, unreadable)
+    with torch.inference_mode():
+        if patches:
+            features, patch_features = model.image_and_patch_features(pixels)
+            return EncodedBatch(items, pixels, features, patch_features, unreadable)
+        return EncodedBatch(items, pixels, model.image_features(pixels), None, unreadable)

@@ -1,0 +1,26 @@
+"""Scores turn similarities into one number per image, larger = more in-distribution.
+
+Pure functions first (`deltaenergy.scores.delta_energy(similarities)`: tensors or NumPy arrays in, the same out);
+a thin `Score` class for each, in a registry that knows its needs, defaults, formula and paper.
+"""
+
+from deltaenergy.scores.base import Need, Score, ScoreInputs
+from deltaenergy.scores.delta_energy import delta_energy
+from deltaenergy.scores.logits import energy, entropy, max_logit, mcm, msp
+from deltaenergy.scores.registry import get_score_class, list_scores, make_score, register_score
+
+__all__ = [
+    "Need",
+    "Score",
+    "ScoreInputs",
+    "delta_energy",
+    "energy",
+    "entropy",
+    "get_score_class",
+    "list_scores",
+    "make_score",
+    "max_logit",
+    "mcm",
+    "msp",
+    "register_score",
+]

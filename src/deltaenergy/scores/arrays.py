@@ -1,0 +1,49 @@
+"""Tensors or NumPy arrays in, the same out; and one message for similarities that no score can use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deltaenergy.errors import InputError
+
+Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
+P = ParamSpec("P")
+
+
+def array_function(
+    function: Callable[Concatenate[torch.Tensor, P], torch.Tensor],
+) -> Callable[Concatenate[Any, P], Any]:
+    """Make `function` of a float tensor (N, K) accept arrays too, check its input, and name NaN rows.
+
+    Half precision is computed in float32. The check for NaN looks at the N results, not at the N × K inputs, since
+    every score carries a NaN or an infinity among its inputs through to its result.
+    """
+
+    @functools.wraps(function)
+    def wrapper(similarities: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        is_array = isinstance(similarities, np.ndarray)
+        tensor = torch.as_tensor(similarities)
+        if tensor.ndim != 2:
+            raise InputError(f"similarities must be an (images, classes) array, got shape {tuple(tensor.shape)}.")
+        if tensor.shape[1] == 0:
+            raise InputError("similarities have no column: there must be at least one class.")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            tensor = tensor.float()
+        result = function(tensor, *args, **kwargs)
+        if not torch.isfinite(result).all():
+            _name_bad_rows(tensor)
+        return result.numpy() if is_array else result
+
+    return wrapper
+
+
+def _name_bad_rows(similarities: torch.Tensor) -> None:
+    bad = torch.nonzero(~torch.isfinite(similarities).all(dim=1)).flatten().tolist()
+    if bad:
+        raise InputError(f"similarities hold NaN or infinity in {len(bad)} row(s), the first is row {bad[0]}.")

@@ -1,0 +1,114 @@
+"""The Score: what it may look at, what it must be told beforehand, and one number per image."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from deltaenergy.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+
+
+class Need(str, Enum):
+    """What a score needs beyond similarities."""
+
+    FEATURES = "features"  # unit image features
+    PATCHES = "patches"  # unit patch features: images must be encoded anew, features alone do not hold them
+    PIXELS = "pixels"  # gradients with respect to the image
+    ID_DATA = "ID data"  # fitted when the detector is calibrated
+    TEXTS = "texts"  # encodes further texts (negative labels, "no" prompts) with the model
+
+
+@dataclass(frozen=True)
+class ScoreInputs:
+    """Everything a score may look at, for N images. Patches and pixels are there only for scores that need them."""
+
+    similarities: torch.Tensor
+    features: torch.Tensor
+    patches: torch.Tensor | None = None
+    pixels: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Score:
+    """Base of all scores: a frozen dataclass whose fields are the hyper-parameters, with the paper's defaults.
+
+    A subclass implements `__call__`. One with text-side state (mined negatives) overrides `prepare`; one fitted on
+    ID data overrides `fit`; both keep what they learn in `self.state`, tensors by name, which is saved with the
+    detector. `presets` are named settings: `delta-energy:robust`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    formula: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", {})
+        object.__setattr__(self, "preset", None)
+        self.check()
+
+    # Set in __post_init__, because a dataclass field would become a hyper-parameter.
+    if TYPE_CHECKING:
+        state: dict[str, torch.Tensor]
+        preset: str | None
+
+    def check(self) -> None:
+        """Raise `InputError` for hyper-parameters that make no sense."""
+
+    def prepare(self, classifier: Classifier) -> None:
+        """Compute what depends only on the classifier: called once, before any image."""
+
+    def fit(self, inputs: ScoreInputs) -> None:
+        """Learn from the similarities and features of ID images: called by `Detector.calibrate`."""
+
+    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        """N images -> scores (N,), larger = more in-distribution."""
+        raise NotImplementedError(f"{type(self).__name__} must implement __call__")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The hyper-parameters by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @property
+    def spec(self) -> str:
+        """The shortest text that `make_score` turns into this score: name, preset, and what differs from it."""
+        base: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(self)}
+        base.update(self.presets.get(self.preset or "", {}))
+        changed = [f"{name}={value}" for name, value in self.params.items() if value != base[name]]
+        return self.name + (f":{self.preset}" if self.preset else "") + (f"({','.join(changed)})" if changed else "")
+
+    @property
+    def needs_images(self) -> bool:
+        """Whether image features alone are not enough."""
+        return bool(self.needs & {Need.PATCHES, Need.PIXELS})
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether it must see ID data first."""
+        return Need.ID_DATA in self.needs
+
+
+def check_positive(owner: str, **values: float) -> None:
+    """Raise `InputError` unless every named value is a finite number above zero."""
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise InputError(f"{owner}: {name} must be a positive number, got {value!r}.")
+
+
+def unknown_parameter(score: type[Score], name: str) -> InputError:
+    """The error for a hyper-parameter that `score` does not have."""
+    known = [field.name for field in dataclasses.fields(score)]
+    if not known:
+        return InputError(f"Score {score.name!r} has no parameters, but got {name!r}.")
+    return InputError(f"Score {score.name!r} has no parameter {name!r}.{did_you_mean(name, known)}")

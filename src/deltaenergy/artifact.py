@@ -37,12 +37,7 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
             "classifier": {"kind": classifier.kind, "config": classifier.config()},
             "classes": list(classifier.classes),
             "classes_hash": classifier.classes_hash,
-            "score": {
-                "name": score.name,
-                "preset": score.preset,
-                "params": score.params,
-                "prepared": detector._prepared,
-            },
+            "score": {"name": score.name, "preset": score.preset, "params": score.params},
             "threshold": detector.threshold,
             "keep": detector.keep,
             "calibration_images": len(detector.calibration_scores),
@@ -87,10 +82,8 @@ def _check_model(saved: dict[str, Any], model: Model, folder: Path) -> None:
     found = model.describe()
     if found["fingerprint"] == saved["fingerprint"]:
         return
-    differing = [f"  {key}: saved {saved.get(key)!r}, found {found.get(key)!r}" for key in sorted({*saved, *found})]
-    differs = "\n".join(
-        line for line, key in zip(differing, sorted({*saved, *found})) if saved.get(key) != found.get(key)
-    )
+    keys = [key for key in sorted({*saved, *found}) if saved.get(key) != found.get(key)]
+    differs = "\n".join(f"  {key}: saved {saved.get(key)!r}, found {found.get(key)!r}" for key in keys)
     raise ArtifactError(
         f"{folder} was made with another model; its threshold means nothing for this one.\n{differs}\n"
         "Give the model it was made with, or calibrate again."
@@ -108,7 +101,6 @@ def _rebuild(record: dict[str, Any], tensors: dict[str, torch.Tensor], model: Mo
     score = make_score(name, **saved["params"])
     score.state.update({name: tensor.to(model.device) for name, tensor in part("score.").items()})
     detector = Detector(classifier, score)
-    detector._prepared = bool(score.state) and bool(saved["prepared"])
     detector.threshold, detector.keep = record["threshold"], record["keep"]
     detector.calibration_scores = tensors["calibration_scores"].numpy()
     return detector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +91,8 @@ class Detector:
         self.keep: float | None = None
         # Ascending ID scores: the reference distribution of p-values.
         self.calibration_scores: npt.NDArray[np.float64] = np.zeros(0)
+        # Calibration images that could not be read.
+        self.unreadable: list[Unreadable] = []
         self._prepared = False
 
     def calibrate(
@@ -104,10 +107,18 @@ class Detector:
         if not 0 < keep <= 1:
             raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
         scored = self._run(images, fit=True, batch_size=batch_size, progress=progress)
+        if scored.unreadable:
+            first = scored.unreadable[0]
+            warnings.warn(
+                f"{len(scored.unreadable)} calibration image(s) could not be read and were left out, "
+                f"the first is {first.id}: {first.reason}",
+                stacklevel=2,
+            )
         return self.calibrate_scored(scored, keep)
 
     def calibrate_scored(self, scored: Scored, keep: float = 0.95) -> Detector:
         """`calibrate` from scores that are known already, such as those of an evaluation."""
+        self.unreadable = scored.unreadable
         values = np.sort(scored.values[self.score.spec])
         if not len(values):
             raise InputError("calibrate needs at least one readable in-distribution image, and got none.")

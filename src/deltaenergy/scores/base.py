@@ -66,7 +66,10 @@ class Score:
         """Raise `InputError` for hyper-parameters that make no sense."""
 
     def prepare(self, classifier: Classifier) -> None:
-        """Compute what depends only on the classifier: called once, before any image."""
+        """Compute what depends only on the classifier: called once before any image, and again after loading.
+
+        A score that finds its `state` filled keeps it and takes from `classifier` only what it must hold on to.
+        """
 
     def fit(self, inputs: ScoreInputs) -> None:
         """Learn from the similarities and features of ID images: called by `Detector.calibrate`."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +132,29 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+@contextlib.contextmanager
+def _without_weight_bar() -> Iterator[None]:
+    """Hide transformers' bar over the tensors of a file, which is done in a moment; download bars stay."""
+    from transformers.utils import logging as transformers_logging
+
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
 def _load_pretrained(name: str, source: str | Path, *, local_files_only: bool) -> ClipModel:
     from transformers import AutoTokenizer, CLIPModel
     from transformers.utils import cached_file
 
     # Safetensors only: the older .bin checkpoints are pickles, which can run code when they are opened.
-    module = CLIPModel.from_pretrained(
-        str(source), local_files_only=local_files_only, use_safetensors=True, dtype=torch.float32
-    )
+    with _without_weight_bar():
+        module = CLIPModel.from_pretrained(
+            str(source), local_files_only=local_files_only, use_safetensors=True, dtype=torch.float32
+        )
     tokenizer = AutoTokenizer.from_pretrained(str(source), local_files_only=local_files_only)
     config_file: Any = cached_file(str(source), "preprocessor_config.json", local_files_only=local_files_only)
     config = json.loads(Path(config_file).read_text(encoding="utf-8"))

@@ -134,7 +134,7 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _without_weight_bar() -> Iterator[None]:
-    """Hide transformers' bar over the tensors of a file, which is done in a moment; download bars stay."""
+    """Hide transformers' bar over the tensors of a file, which is done in a moment."""
     from transformers.utils import logging as transformers_logging
 
     was_on = transformers_logging.is_progress_bar_enabled()
@@ -151,7 +151,7 @@ def _load_pretrained(name: str, source: str | Path, *, local_files_only: bool) -
     from transformers.utils import cached_file
 
     # Safetensors only: the older .bin checkpoints are pickles, which can run code when they are opened.
-    with _without_weight_bar():
+    with _without_weight_bar() if local_files_only else contextlib.nullcontext():
         module = CLIPModel.from_pretrained(
             str(source), local_files_only=local_files_only, use_safetensors=True, dtype=torch.float32
         )

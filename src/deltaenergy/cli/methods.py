@@ -1,0 +1,71 @@
+"""`deltaenergy methods`: every score with its formula, needs, defaults and paper."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from deltaenergy.cli import common
+from deltaenergy.cli.common import out
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
+    json_output: common.JsonOption = False,
+) -> None:
+    """List the scores that --score takes: formula, needs, defaults and paper."""
+    rows = _scores()
+    if name is not None:
+        from deltaenergy.errors import InputError, did_you_mean
+
+        known = [row["name"] for row in rows]
+        if name not in known:
+            raise InputError(f"Unknown method {name!r}.{did_you_mean(name, known)}")
+        rows = [row for row in rows if row["name"] == name]
+    if json_output:
+        common.print_json(rows)
+        return
+    for row in rows:
+        _print_method(row)
+
+
+def _scores() -> list[dict[str, Any]]:
+    from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+
+    rows: list[dict[str, Any]] = []
+    for name in list_scores():
+        cls = get_score_class(name)
+        rows.append(
+            {
+                "name": name,
+                "kind": "score",
+                "summary": cls.summary,
+                "formula": cls.formula,
+                "needs": ["similarities", *sorted(need.value for need in cls.needs)],
+                "defaults": make_score(name).params,
+                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
+                "paper": cls.paper,
+            }
+        )
+    return rows
+
+
+def _print_method(row: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    out.print(Text(row["name"], "bold cyan"), Text(f"  {row['summary']}"), sep="")
+    lines = {
+        "formula": row["formula"],
+        "needs": ", ".join(row["needs"]),
+        "defaults": ", ".join(f"{key}={value}" for key, value in row["defaults"].items()) or "none",
+        "presets": ", ".join(
+            f"{row['name']}:{preset} ({', '.join(f'{k}={v}' for k, v in values.items())})"
+            for preset, values in row["presets"].items()
+        ),
+        "paper": row["paper"],
+    }
+    for key, text in lines.items():
+        if text:
+            out.print(Text(f"  {key:<9}", "dim"), Text(text), sep="", soft_wrap=True)
+    out.print()

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from deltaenergy.data.items import LazyImage
-
 # 180 megapixels: twice Pillow's own warning limit. Larger pictures are taken for decompression bombs.
 MAX_PIXELS = 180_000_000
 
@@ -16,6 +14,6 @@ class UnreadableImage(Exception):
     """The image cannot be decoded; the message is the reason."""
 
 
-def open_image(source: Path | Image.Image | bytes | LazyImage) -> Image.Image:
+def open_image(source: Path | Image.Image | bytes) -> Image.Image:
     """The image upright, in RGB, first frame only. Raises `UnreadableImage`."""
     raise UnreadableImage("not implemented")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from PIL import Image
+from deltaenergy.data.decode import ImageSource
 
 
 @dataclass(frozen=True, slots=True)
 class ImageItem:
-    """An image by reference: where it is, what it is called in results, and its class and domain where known."""
+    """An image by reference: where it is, what it is called in results, and its class and domain where known.
+
+    `source` is a path, a PIL image, an encoded file as bytes, or a function that gives one of these when the image
+    is needed (a row of a hub data set); `deltaenergy.data.decode.open_image` opens all of them.
+    """
 
     id: str
-    source: Path | Image.Image | bytes
+    source: ImageSource
     label: str | None = None
     domain: str | None = None
 

@@ -1,0 +1,130 @@
+"""Images listed in a table: a CSV, TSV, JSONL or Parquet file, or a pyarrow, pandas or polars table in memory.
+
+One column holds paths; `label` (or `class`) and `domain` are taken along where present.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from deltaenergy.data.decode import ImageSource, UnreadableImage
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError
+
+TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
+PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
+LABEL_COLUMNS = ("label", "class", "class_name")
+DOMAIN_COLUMNS = ("domain",)
+
+
+def table_file_images(path: Path) -> list[ImageItem]:
+    """The images that a table file lists. Relative paths are relative to the table's folder."""
+    read = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_jsonl)
+    try:
+        columns, values = read(path)
+    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are ValueError and OSError
+        raise InputError(f"The table {str(path)!r} cannot be read: {error}") from error
+    return _items(columns, values, f"The table {str(path)!r}", path.parent)
+
+
+def is_table(images: Any) -> bool:
+    """Whether this is a table in memory: it names its columns and gives each by name."""
+    return hasattr(images, "__getitem__") and (hasattr(images, "column_names") or hasattr(images, "columns"))
+
+
+def table_images(table: Any) -> list[ImageItem]:
+    """The images that a table in memory lists. Relative paths are relative to the current folder."""
+    names = table.column_names if hasattr(table, "column_names") else table.columns
+    return _items([str(name) for name in names], lambda name: as_list(table[name]), "The table", Path())
+
+
+def as_list(column: Any) -> list[Any]:
+    """The values of a column as Python objects."""
+    for method in ("to_pylist", "tolist", "to_list"):
+        if hasattr(column, method):
+            return list(getattr(column, method)())
+    return list(column)
+
+
+def find_column(columns: Iterable[str], known: Sequence[str]) -> str | None:
+    """The first column with one of the known names, whatever its case."""
+    by_lower = {column.strip().lower(): column for column in columns}
+    return next((by_lower[name] for name in known if name in by_lower), None)
+
+
+def optional_text(value: Any) -> str | None:
+    """A cell as text; None for an empty cell, whose value may be None, an empty string or NaN."""
+    if value is None or value != value:
+        return None
+    return str(value).strip() or None
+
+
+def _items(columns: Sequence[str], values: Callable[[str], list[Any]], what: str, base: Path) -> list[ImageItem]:
+    path_column = find_column(columns, PATH_COLUMNS)
+    if path_column is None:
+        raise InputError(
+            f"{what} has no column with the images' paths. Its columns are: {', '.join(map(repr, columns)) or 'none'}. "
+            f"Name the one with the paths 'path' (also known: {', '.join(PATH_COLUMNS[1:])}); in a CSV file the first "
+            "line holds the column names."
+        )
+    paths = values(path_column)
+    if not paths:
+        raise InputError(f"{what} has no rows.")
+    nothing = [None] * len(paths)
+    labels, domains = (
+        values(column) if (column := find_column(columns, known)) else nothing
+        for known in (LABEL_COLUMNS, DOMAIN_COLUMNS)
+    )
+    items = []
+    for row, (cell, label, domain) in enumerate(zip(paths, labels, domains), start=1):
+        if isinstance(cell, (bytes, dict)):
+            raise InputError(
+                f"{what} holds images in column {path_column!r}, not their paths. Load it with the datasets library, "
+                "as in datasets.load_dataset('parquet', data_files=...)['train'], and give that data set."
+            )
+        name = optional_text(cell)
+        source: ImageSource = _no_path if name is None else base / name
+        identity = f"row {row}" if name is None else (base / name).as_posix()
+        items.append(ImageItem(identity, source, optional_text(label), optional_text(domain)))
+    return items
+
+
+def _no_path() -> ImageSource:
+    """Stands for the image of a row whose path is empty, so that it is listed with those that cannot be read."""
+    raise UnreadableImage("the table names no file in this row")
+
+
+def _read_csv(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:
+    # utf-8-sig also drops the byte-order mark that spreadsheets write.
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        columns = list(rows.fieldnames or [])
+        records = list(rows)
+    return columns, lambda name: [record[name] for record in records]
+
+
+def _read_jsonl(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:
+    records: list[dict[str, Any]] = []
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"line {number} is not JSON ({error.msg}).") from error
+                if not isinstance(record, dict):
+                    raise ValueError(f'line {number} is not a JSON object such as {{"path": "a.jpg"}}.')
+                records.append(record)
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    return columns, lambda name: [record.get(name) for record in records]
+
+
+def _read_parquet(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    return file.schema_arrow.names, lambda name: as_list(file.read(columns=[name])[name])

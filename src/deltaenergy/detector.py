@@ -156,10 +156,10 @@ class Detector:
         below = np.searchsorted(self.calibration_scores, values, side="right")
         return np.asarray((1.0 + below) / (len(self.calibration_scores) + 1.0))
 
-    def prepare(self) -> Detector:
-        """Compute the score's text-side state now rather than with the first image."""
+    def prepare(self, progress: Progress | None = None) -> Detector:
+        """Compute the score's text-side state now rather than with the first image: negative labels take minutes."""
         if not self._prepared:
-            self.score.prepare(self.classifier)
+            self.score.prepare(self.classifier, progress)
             self._prepared = True
         return self
 

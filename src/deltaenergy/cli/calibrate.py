@@ -45,7 +45,7 @@ def calibrate(
         classifier = common.make_classifier(common.load_model_with_status(model, device), classes, template)
     if len(chosen) != 1:
         raise InputError("A detector has one score: give --score once.")
-    new = Detector(classifier, chosen[0])
+    new = common.prepare(Detector(classifier, chosen[0]))
     with common.progress_bar("Calibrating") as progress:
         import warnings
 

@@ -18,6 +18,7 @@ from deltaenergy.progress import Progress
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import Unreadable
+    from deltaenergy.detector import Detector
     from deltaenergy.models.base import Model
     from deltaenergy.scores.base import Score
 
@@ -90,6 +91,12 @@ def make_classifier(model: Model, classes: str | None, templates: Sequence[str] 
         raise InputError('Give --classes, for example --classes "dog,cat", or --detector DIR.')
     with progress_bar("Encoding class names") as progress:
         return ZeroShotClassifier(model, read_classes(classes), templates=templates or None, progress=progress)
+
+
+def prepare(detector: Detector) -> Detector:
+    """`detector.prepare()` with a bar, for scores that encode thousands of texts first."""
+    with progress_bar(f"Preparing {detector.score.spec}") as progress:
+        return detector.prepare(progress)
 
 
 def make_scores(specs: Sequence[str] | None) -> list[Score]:

@@ -80,7 +80,7 @@ def _calibrate(
 
     if not known:
         return []
-    detectors = [Detector(classifier, score).prepare() for score in scores]
+    detectors = [common.prepare(Detector(classifier, score)) for score in scores]
     with common.progress_bar("Calibrating") as progress:
         images = known[0] if len(known) == 1 else known
         scored = score_images(classifier, scores, images, fit=True, batch_size=batch_size, progress=progress)
@@ -103,7 +103,7 @@ def _score(
     from deltaenergy.scoring import score_images
 
     for detector in detectors or [Detector(classifier, score) for score in scores]:
-        detector.prepare()
+        common.prepare(detector)
     with common.progress_bar("Scoring") as progress:
         scored = score_images(classifier, scores, images, batch_size=batch_size, progress=progress)
     rows: list[dict[str, Any]] = [

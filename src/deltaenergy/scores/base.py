@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -65,7 +66,7 @@ class Score:
     def check(self) -> None:
         """Raise `InputError` for hyper-parameters that make no sense."""
 
-    def prepare(self, classifier: Classifier) -> None:
+    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
         """Compute what depends only on the classifier: called once before any image, and again after loading.
 
         A score that finds its `state` filled keeps it and takes from `classifier` only what it must hold on to.

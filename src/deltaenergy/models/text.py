@@ -84,24 +84,42 @@ class TextTower:
                 self._cache.move_to_end(text)
                 known[text] = self._cache[text]
         new = list(dict.fromkeys(text for text in texts if text not in known))
+        total = len(known) + len(new)
         if progress is not None:
-            progress(len(known), len(known) + len(new))
-        for rows, features in self._run(new):
-            known.update(zip(rows, features))
+            progress(len(known), total)
+        for positions, vectors in self._run(new):
+            with torch.inference_mode():
+                known.update(zip((new[i] for i in positions), self.finish(vectors)))
             if progress is not None:
-                progress(len(known), len(new) + len(known))
+                progress(len(known), total)
         for text in new[-CACHED_PROMPTS:]:
             self._cache[text] = known[text]
         while len(self._cache) > CACHED_PROMPTS:
             self._cache.popitem(last=False)
         return torch.stack([known[text] for text in texts]) if texts else torch.zeros(0, self._feature_dim())
 
+    def project(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
+        """Vectors (N, D) before `finish`, un-normalised: for averages, and for bulk that would flush the cache."""
+        if not texts:
+            return torch.zeros(0, self._feature_dim())
+        order: list[int] = []
+        batches: list[torch.Tensor] = []
+        for positions, vectors in self._run(list(texts)):
+            order += positions
+            batches.append(vectors.float())
+            if progress is not None:
+                progress(len(order), len(texts))
+        sorted_by_length = torch.cat(batches)
+        projected = torch.empty_like(sorted_by_length)
+        projected[torch.tensor(order, device=projected.device)] = sorted_by_length
+        return projected
+
     def _feature_dim(self) -> int:
         return int(self.encode([""]).shape[1])
 
     @torch.inference_mode()
-    def _run(self, texts: list[str]) -> Iterator[tuple[list[str], torch.Tensor]]:
-        """Batches of prompts of similar length with their features."""
+    def _run(self, texts: list[str]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """Batches of prompts of similar length: their positions in `texts`, and their projected vectors."""
         if not texts:
             return
         rows = self.tokenize(texts)
@@ -112,7 +130,7 @@ class TextTower:
             ends = torch.tensor([len(rows[i]) - 1 for i in chosen], device=ids.device)
             hidden = self.transformer(input_ids=ids).last_hidden_state
             pooled = hidden[torch.arange(len(chosen), device=ids.device), ends]
-            yield [texts[i] for i in chosen], self.finish(self.projection(pooled))
+            yield chosen, self.projection(pooled)
 
     def _pad(self, rows: list[list[int]]) -> torch.Tensor:
         # Whatever follows the end token is never looked at, so the end token itself serves as padding.

@@ -18,6 +18,8 @@ _PUBLIC = {
     "Model": "deltaenergy.models.base",
     "Classifier": "deltaenergy.classifiers.base",
     "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
+    "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
+    "PrecomputedModel": "deltaenergy.models.precomputed",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
     "Score": "deltaenergy.scores.base",
@@ -26,13 +28,15 @@ _PUBLIC = {
     "load_images": "deltaenergy.data.inputs",
     "DeltaEnergyError": "deltaenergy.errors",
 }
-_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors"})
+_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "selection"})
 
 __all__ = [
     "Classifier",
     "DeltaEnergyError",
     "Detector",
     "Model",
+    "PrecomputedClassifier",
+    "PrecomputedModel",
     "Score",
     "Verdict",
     "ZeroShotClassifier",
@@ -48,17 +52,20 @@ __all__ = [
     "models",
     "report",
     "scores",
+    "selection",
 ]
 
 if TYPE_CHECKING:
-    from deltaenergy import benchmarks, classifiers, data, errors, models, report, scores
+    from deltaenergy import benchmarks, classifiers, data, errors, models, report, scores, selection
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.classifiers.precomputed import PrecomputedClassifier
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.models.base import Model
     from deltaenergy.models.loading import load_model
+    from deltaenergy.models.precomputed import PrecomputedModel
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
 

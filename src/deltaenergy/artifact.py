@@ -56,6 +56,10 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
     tensors = read_tensors(folder / "tensors.safetensors")
     try:
         _check_record(record, folder)
+        if model is None and record["model"].get("precomputed"):
+            raise ArtifactError(
+                f"{folder} was made from precomputed features: give Detector.load the PrecomputedModel they came from."
+            )
         if model is None:
             model = load_model(record["model"]["name"], device=device)
         _check_model(record["model"], model, folder)

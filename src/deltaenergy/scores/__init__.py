@@ -7,6 +7,7 @@ a thin `Score` class for each, in a registry that knows its needs, defaults, for
 from deltaenergy.scores.base import Need, Score, ScoreInputs
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.logits import energy, entropy, max_logit, mcm, msp
+from deltaenergy.scores.multi import multi_delta_energy
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score, register_score
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "max_logit",
     "mcm",
     "msp",
+    "multi_delta_energy",
     "register_score",
 ]

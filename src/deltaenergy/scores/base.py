@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class Score:
 
     A subclass implements `__call__`. One with text-side state (mined negatives) overrides `prepare`; one fitted on
     ID data overrides `fit`; both keep what they learn in `self.state`, tensors by name, which is saved with the
-    detector. `presets` are named settings: `delta-energy:robust`.
+    detector. `presets` are named settings: `delta-energy:robust`. Parameters that need more than the class says
+    call `self.also_needs` in `check`.
     """
 
     name: ClassVar[str]
@@ -65,6 +66,19 @@ class Score:
 
     def check(self) -> None:
         """Raise `InputError` for hyper-parameters that make no sense."""
+
+    def also_needs(self, *needs: Need) -> None:
+        """Add to what this one score needs; the class keeps its own."""
+        object.__setattr__(self, "needs", self.needs | set(needs))
+
+    def learned(self, name: str) -> torch.Tensor:
+        """What `fit` kept under `name`, or an error that says how to fit."""
+        if name not in self.state:
+            raise NotFittedError(
+                f"Score {self.spec!r} must see in-distribution images first: "
+                "calibrate a detector with it, which also saves what it learned."
+            )
+        return self.state[name]
 
     def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
         """Compute what depends only on the classifier: called once before any image, and again after loading.
@@ -89,7 +103,7 @@ class Score:
         """The shortest text that `make_score` turns into this score: name, preset, and what differs from it."""
         base: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(self)}
         base.update(self.presets.get(self.preset or "", {}))
-        changed = [f"{name}={value}" for name, value in self.params.items() if value != base[name]]
+        changed = [f"{name}={_as_text(value)}" for name, value in self.params.items() if value != base[name]]
         return self.name + (f":{self.preset}" if self.preset else "") + (f"({','.join(changed)})" if changed else "")
 
     @property
@@ -101,6 +115,11 @@ class Score:
     def needs_fit(self) -> bool:
         """Whether it must see ID data first."""
         return Need.ID_DATA in self.needs
+
+
+def _as_text(value: Any) -> str:
+    """A parameter's value as `make_score` reads it: sequences in brackets."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, (tuple, list)) else str(value)
 
 
 def check_positive(owner: str, **values: float) -> None:

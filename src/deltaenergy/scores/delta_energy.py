@@ -9,20 +9,26 @@ Computed from the last form, in which nothing cancels: x_j = p_(j) · expm1((s̃
 Differences are taken before dividing by τ, so that float32 similarities lose nothing.
 
 At τ = 0.01 and CLIP's cosines e^{s̃/τ}/Z is nearly 0, so c = 1 ranks images exactly as msp(0.01); the gain is the
-c = 2 term. At τ = 1, c = 1 ranks almost like max-logit.
+c = 2 term. At τ = 1, c = 1 ranks almost like max-logit. With s̃ = 0 the reset class then simply vanishes; s̃ = the
+model's background similarity (the mean cosine of an ID image with the classes it was not given) keeps it alive:
+`delta-energy:robust`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
 from deltaenergy.scores.registry import register_score
 
+# The value of `reset` that is fitted on ID data.
+BACKGROUND = "background"
 # Up to this c, c passes for the maximum are faster than a selection of the top c.
 _FEW = 3
 
@@ -90,23 +96,47 @@ def _check(tau: float, c: int, reset: float) -> None:
         raise InputError(f"delta-energy: reset must be a finite number, got {reset!r}.")
 
 
+def background_similarity(similarities: torch.Tensor) -> float:
+    """The mean similarity of images with every class but the most similar one.
+
+    A single class leaves no such pair; there the reset value moves all scores alike, and is 0.
+    """
+    n, k = similarities.shape
+    if k == 1 or n == 0:
+        return 0.0
+    rest = similarities.sum(dtype=torch.float64) - similarities.amax(dim=1).sum(dtype=torch.float64)
+    return float(rest / (n * (k - 1)))
+
+
 @register_score
 @dataclass(frozen=True)
 class DeltaEnergy(Score):
-    """`delta_energy` as a Score."""
+    """`delta_energy` as a Score; `reset="background"` takes `background_similarity` of the calibration images."""
 
     name = "delta-energy"
     summary = "how much the energy rises when the top classes are reset"
     formula = "−(1/c) Σ_{j≤c} log(1 − p_(j) + e^{s̃/τ}/Z), p = softmax(s/τ)"
     paper = "ΔEnergy, NeurIPS 2025"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"robust": {"tau": 0.05, "c": 1, "reset": BACKGROUND}}
     tau: float = 0.01
     c: int = 2
-    reset: float = 0.0
+    reset: float | str = 0.0
 
     def check(self) -> None:
-        """τ > 0, c ≥ 1, s̃ finite."""
-        _check(self.tau, self.c, self.reset)
+        """τ > 0, c ≥ 1, s̃ finite or to be fitted."""
+        if isinstance(self.reset, str):
+            if self.reset != BACKGROUND:
+                raise InputError(f"delta-energy: reset must be a number or {BACKGROUND!r}, got {self.reset!r}.")
+            self.also_needs(Need.ID_DATA)
+        _check(self.tau, self.c, 0.0 if isinstance(self.reset, str) else self.reset)
+
+    def fit(self, inputs: ScoreInputs) -> None:
+        """Estimate the background similarity, if that is the reset value."""
+        if self.reset == BACKGROUND:
+            background = background_similarity(inputs.similarities)
+            self.state["background"] = torch.tensor(background, dtype=torch.float64)
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """Scores (N,)."""
-        return torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, self.reset))
+        reset = float(self.learned("background")) if isinstance(self.reset, str) else self.reset
+        return torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, reset))

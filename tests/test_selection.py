@@ -120,6 +120,17 @@ def test_classes_without_images_stay_on_the_list_in_every_fold() -> None:
     assert (choice.classes, choice.images, choice.folds) == (3, 18, 3)
 
 
+def test_a_name_that_stands_twice_is_left_out_with_both_its_columns() -> None:
+    """Were the second column left on the list, the left-out images would match it and pass for known."""
+    texts, features, truth = clustered(classes=4, noise=0.1)
+    labels = [f"class {k}" for k in truth]
+    once = choose(PrecomputedClassifier(texts, names(4)), features, ["max-logit"], labels=labels)
+    with pytest.warns(UserWarning, match="more than once"):
+        twice = PrecomputedClassifier(np.concatenate([texts, texts]), names(4) * 2)
+    both = choose(twice, features, ["max-logit"], labels=[label.replace(" ", "_").upper() for label in labels])
+    assert both == once
+
+
 def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared() -> None:
     texts, features, truth = clustered()
     choice = choose(PrecomputedClassifier(texts, names(12)), features, labels=[f"class {k}" for k in truth])
@@ -143,7 +154,11 @@ def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
         (None, {}, "give labels"),
         (["class 0"] * 5, {}, "labels has 5 entries for 72 rows"),
         (["class 0"] * 72, {}, "at least two classes, and found 1"),
-        (["class 0", "klass 1"] * 36, {}, "is of class 'klass 1'. Did you mean 'class 1'"),
+        (
+            ["class 0", "klass 1"] * 36,
+            {},
+            "is of class 'klass 1', which is not in the class list. Did you mean 'class 1'",
+        ),
         (["class 0", "class 1"] * 36, {"folds": 1}, "folds must be at least 2"),
         (["class 0", "class 1"] * 36, {"scores": []}, "at least one candidate"),
         (["class 0", "class 1"] * 36, {"scores": ["mmc"]}, "Unknown score 'mmc'. Did you mean"),

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.benchmarks.metrics import Estimate, RankedScores
+from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -132,14 +133,23 @@ def choose(
         labels: class name of each image, where `images` does not hold it.
         folds: into how many parts the classes are dealt; each is left out once. At most one per class.
         seed: of the deal and of the resamples.
-        resamples, confidence: of the intervals, for which classes are resampled with all their images.
+        resamples: how many the intervals come from; classes are resampled with all their images.
+        confidence: of the intervals.
+        batch_size: images per step of the image tower.
         progress: told how many images are encoded.
     """
     features, truth, unreadable = labelled_features(classifier, images, labels, batch_size, progress)
     return choose_from_features(
-        classifier, features, truth, scores, folds=folds, seed=seed, resamples=resamples, confidence=confidence,
+        classifier,
+        features,
+        truth,
+        scores,
+        folds=folds,
+        seed=seed,
+        resamples=resamples,
+        confidence=confidence,
         unreadable=unreadable,
-    )  # fmt: skip
+    )
 
 
 def choose_from_features(
@@ -158,21 +168,29 @@ def choose_from_features(
     candidates = [_feature_space(make_score(score)) for score in scores]
     if not candidates:
         raise InputError("choose needs at least one candidate score.")
-    seen, member = np.unique(truth, return_inverse=True)
+    # A name that stands twice is one class: its columns come and go together.
+    name_of = np.array(first_of_name(classifier.classes))
+    seen, member = np.unique(name_of[truth], return_inverse=True)
     deal = _deal(len(seen), folds, seed)
-    # resampled[r, i]: how often resample r holds the i-th class that has images.
-    rng = np.random.default_rng([seed, 1])
-    resampled = rng.multinomial(len(seen), np.full(len(seen), 1 / len(seen)), size=resamples).astype(np.float64)
+    resampled = _resample_classes(deal, resamples, seed)
     with torch.inference_mode():
         similarities = classifier.similarities_of_features(features)
         judged = [
-            _judge_fold(classifier, features, similarities, seen, member, left_out, candidates, resampled)
+            _judge_fold(
+                classifier,
+                features,
+                similarities,
+                np.isin(name_of, seen[left_out]),
+                np.isin(member, left_out),
+                member,
+                candidates,
+                resampled,
+            )
             for left_out in deal
         ]
     auroc, fpr95 = (np.mean([fold[i] for fold in judged], axis=0) for i in (0, 1))
-    # A resample may hold none of a fold's classes; it then speaks for the other folds only.
+    # A resample that holds none of a fold's classes speaks for the other folds only.
     drawn = np.nanmean([fold[2] for fold in judged], axis=0)
-    drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
     order = np.argsort(-auroc, kind="stable")
     best = order[0]
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
@@ -213,17 +231,22 @@ def labelled_features(
 
 
 def _positions(items: Sequence[ImageItem], classes: Sequence[str]) -> Ints:
-    """Where each item's label stands in the class list; the first place of a name that stands there twice."""
-    position = {name: k for k, name in reversed(list(enumerate(classes)))}
+    """Where each item's label stands in the class list; case, `_` and `-` do not matter."""
+    position = {normal_name(classes[k]): k for k in first_of_name(classes)}
+    found = []
     for item in items:
         if item.label is None:
             raise InputError(
                 f"{item.id} has no class. choose needs labelled images: a folder with one folder per class, or a "
                 "table with a label column."
             )
-        if item.label not in position:
-            raise InputError(f"{item.id} is of class {item.label!r}.{did_you_mean(item.label, position)}")
-    return np.array([position[item.label] for item in items if item.label is not None], dtype=np.int64)
+        name = normal_name(item.label)
+        if name not in position:
+            raise InputError(
+                f"{item.id} is of class {item.label!r}, which is not in the class list.{did_you_mean(name, position)}"
+            )
+        found.append(position[name])
+    return np.array(found, dtype=np.int64)
 
 
 def _feature_space(score: Score) -> Score:
@@ -243,24 +266,43 @@ def _deal(classes: int, folds: int, seed: int) -> list[Ints]:
     return [np.sort(part) for part in np.array_split(shuffled, min(folds, classes))]
 
 
+def _resample_classes(deal: Sequence[Ints], resamples: int, seed: int) -> Floats:
+    """How often each class is in each bootstrap resample (resamples, classes).
+
+    A resample whose classes are all of one fold compares nothing with anything, and is drawn again.
+    """
+    if resamples < 1:
+        raise InputError(f"resamples must be at least 1, got {resamples!r}.")
+    classes = sum(map(len, deal))
+    fold_of = np.empty(classes, dtype=np.int64)
+    for number, part in enumerate(deal):
+        fold_of[part] = number
+    rng = np.random.default_rng([seed, 1])
+    drawn = np.zeros((resamples, classes), dtype=np.int64)
+    again = np.arange(resamples)
+    while len(again):
+        drawn[again] = rng.multinomial(classes, np.full(classes, 1 / classes), size=len(again))
+        by_fold = np.stack([drawn[:, fold_of == number].any(axis=1) for number in range(len(deal))])
+        again = np.flatnonzero(by_fold.sum(axis=0) < 2)
+    return drawn.astype(np.float64)
+
+
 def _judge_fold(
     classifier: Classifier,
     features: torch.Tensor,
     similarities: torch.Tensor,
-    seen: Ints,
+    removed: npt.NDArray[np.bool_],
+    unknown: npt.NDArray[np.bool_],
     member: Ints,
-    left_out: Ints,
     candidates: Sequence[Score],
     resampled: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """AUROC and FPR95 of each candidate with these classes left out, and AUROC (candidates, resamples).
+    """AUROC and FPR95 of each candidate with the columns `removed`, and AUROC (candidates, resamples).
 
-    `seen` are the columns of the classes that have images; `member` and `left_out` are positions in it.
+    `unknown` are then the images of left-out classes, and `member` says of which class, in `resampled`, each is.
     """
-    removed = set(seen[left_out].tolist())
-    columns = [k for k in range(len(classifier.classes)) if k not in removed]
+    columns = np.flatnonzero(~removed).tolist()
     subset = ClassSubset(classifier, columns)
-    unknown = np.isin(member, left_out)
     groups = [
         ScoreInputs(similarities[torch.from_numpy(rows)][:, columns], features[torch.from_numpy(rows)])
         for rows in (~unknown, unknown)

@@ -34,7 +34,7 @@ def test_detector_is_saved_and_loaded_with_the_model_it_names(features: np.ndarr
     detector.save(tmp_path / "detector")
     loaded = Detector.load(tmp_path / "detector", model=PrecomputedModel(16, logit_scale=50, name="my encoder"))
     assert list(loaded.predict(features)) == list(detector.predict(features))
-    with pytest.raises(ArtifactError, match="give Detector.load the PrecomputedModel"):
+    with pytest.raises(ArtifactError, match=r"give Detector\.load the PrecomputedModel"):
         Detector.load(tmp_path / "detector")
     with pytest.raises(ArtifactError, match="another model"):
         Detector.load(tmp_path / "detector", model=PrecomputedModel(16, name="another encoder"))

@@ -36,7 +36,7 @@ _FEW = 3
 @array_function
 def delta_energy(similarities: torch.Tensor, tau: float = 0.01, c: int = 2, reset: float = 0.0) -> torch.Tensor:
     """ΔEnergy of each row (formula above); `c` is cut to the number of classes, `reset` is s̃."""
-    _check(tau, c, reset)
+    check_parameters(tau, c, reset)
     c = min(c, similarities.shape[1])
     top, rest = _split_top(similarities, c, tau)
     score = _closed_form(top.double(), rest.double(), tau, reset)
@@ -88,7 +88,8 @@ def _closed_form(top: torch.Tensor, rest: torch.Tensor, tau: float, reset: float
     return -terms.mean(dim=1)
 
 
-def _check(tau: float, c: int, reset: float) -> None:
+def check_parameters(tau: float, c: int, reset: float = 0.0) -> None:
+    """Raise `InputError` for a τ, c or s̃ that makes no sense."""
     check_positive("delta-energy", tau=tau)
     if not isinstance(c, int) or c < 1:
         raise InputError(f"delta-energy: c must be a whole number of at least 1, got {c!r}.")
@@ -128,7 +129,7 @@ class DeltaEnergy(Score):
             if self.reset != BACKGROUND:
                 raise InputError(f"delta-energy: reset must be a number or {BACKGROUND!r}, got {self.reset!r}.")
             self.also_needs(Need.ID_DATA)
-        _check(self.tau, self.c, 0.0 if isinstance(self.reset, str) else self.reset)
+        check_parameters(self.tau, self.c, 0.0 if isinstance(self.reset, str) else self.reset)
 
     def fit(self, inputs: ScoreInputs) -> None:
         """Estimate the background similarity, if that is the reset value."""

@@ -16,7 +16,7 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Need, Score, ScoreInputs
-from deltaenergy.scores.delta_energy import DeltaEnergy, delta_energy
+from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.registry import register_score
 
 TAUS = (0.01, 0.1, 1.0)
@@ -63,7 +63,7 @@ class MultiDeltaEnergy(Score):
                 f"multi-delta-energy: taus and cs must be of one length, got {len(self.taus)} and {len(self.cs)}."
             )
         for tau, c in zip(self.taus, self.cs):
-            DeltaEnergy(tau=tau, c=c)
+            check_parameters(tau, c)
 
     def fit(self, inputs: ScoreInputs) -> None:
         """Mean and deviation of each term; a term that is the same for all ID images is only centred."""

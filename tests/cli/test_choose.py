@@ -1,0 +1,88 @@
+"""`deltaenergy choose` on a folder of pictures: the table, JSON, the detector it writes, wrong use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from deltaenergy import Detector, Model
+from deltaenergy.cli.main import run
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """Four class folders with five pictures each."""
+    rng = np.random.default_rng(0)
+    for label in ("cat", "dog", "red_car", "sketch"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for i in range(5):
+            pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / label / f"{i}.png")
+    return tmp_path / "images"
+
+
+def call(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        run([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+def test_prints_a_ranking_and_what_it_cannot_know(
+    labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,energy", "-s", "max-logit") == 0
+    printed = capsys.readouterr()
+    assert all(name in printed.out for name in ("AUROC", "mcm", "energy", "max-logit"))
+    assert "20 images of 4 classes" in printed.err
+    assert "far-OOD" in printed.err
+    assert "--score" in printed.err
+
+
+def test_json_and_the_detector_it_writes(
+    labelled: Path, tiny_clip_folder: Path, tiny_clip: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (labelled / "dog" / "broken.png").write_bytes(b"no picture")
+    options = ("--id", labelled, "--model", tiny_clip_folder, "--out", tmp_path / "detector", "--json", "--seed", 2)
+    assert call("choose", *options) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["best"] == result["ranking"][0]["score"]
+    assert len(result["ranking"]) == 13
+    assert [entry["path"].endswith("broken.png") for entry in result["unreadable"]] == [True]
+    detector = Detector.load(tmp_path / "detector", model=tiny_clip)
+    assert detector.score.spec == result["best"]
+    assert detector.classifier.classes == ("cat", "dog", "red car", "sketch")
+    assert len(detector.calibration_scores) == 20
+
+    assert call("choose", "--id", labelled, "--detector", tmp_path / "detector", "-s", "mcm", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["best"] == "mcm"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--classes", "cat,dog,red car"], "is of class 'sketch', which is not in the class list"),
+        (["--score", "mmc"], "Unknown score 'mmc'. Did you mean"),
+        (["--out", "{file}"], "is a file"),
+    ],
+)
+def test_wrong_use(
+    labelled: Path,
+    tiny_clip_folder: Path,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    filled = [option.format(file=tmp_path / "file") for option in options]
+    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, *filled) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_images_without_classes(tiny_clip_folder: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("choose", "--id", labelled / "cat", "--model", tiny_clip_folder) == 2
+    assert "one folder per class" in capsys.readouterr().err

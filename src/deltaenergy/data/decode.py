@@ -7,6 +7,7 @@ it all becomes `UnreadableImage`. No global setting of Pillow is touched, so any
 
 from __future__ import annotations
 
+import codecs
 import io
 import stat
 import threading
@@ -154,12 +155,12 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def _is_text(start: bytes) -> bool:
-    # A character may be cut at the end of the first bytes, so its last three are not looked at.
     try:
-        text = start[: max(len(start) - 3, 1)].decode("utf-8", errors="strict")
+        # The incremental decoder does not mind that the last character may be cut.
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
         return False
-    return all(character.isprintable() or character.isspace() for character in text.lstrip("\ufeff"))
+    return all(character >= " " or character.isspace() for character in text)
 
 
 def _reason(error: Exception) -> str:

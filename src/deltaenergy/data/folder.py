@@ -60,7 +60,9 @@ def does_not_exist(path: Path) -> InputError:
     except OSError:
         names = []
     by_lower = {name.lower(): name for name in names}
-    near = [by_lower[name] for name in difflib.get_close_matches(missing.name.lower(), by_lower, n=2)]
+    word = missing.name.lower()
+    matches = [word] if word in by_lower else difflib.get_close_matches(word, by_lower, n=2)
+    near = [by_lower[match] for match in matches]
     hint = f" Did you mean {' or '.join(repr(str(missing.parent / name)) for name in near)}?" if near else ""
     where = f" ({str(missing)!r} is missing already)" if missing != path else ""
     return InputError(f"{str(path)!r} does not exist{where}.{hint}")

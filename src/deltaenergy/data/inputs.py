@@ -112,14 +112,18 @@ def _from_object(value: Any, position: int) -> list[ImageItem] | None:
         return [ImageItem(f"image {position}", bytes(value))]
     if isinstance(value, Image.Image):
         return [ImageItem(f"image {position}", value)]
-    if isinstance(value, np.ndarray) or hasattr(value, "__array_interface__"):
-        return _from_array(np.asarray(value), position)
     if is_dataset(value):
         return dataset_images(value)
     if is_dataset_dict(value):
         raise InputError(f"The data set has several splits: choose one, as in data[{next(iter(value))!r}].")
     if is_table(value):
         return table_images(value)
+    if hasattr(value, "__array__") and hasattr(value, "dtype"):  # NumPy arrays, torch tensors, pandas columns
+        try:
+            array = np.asarray(value)
+        except (TypeError, RuntimeError) as error:  # a tensor on another device, or one with a gradient
+            raise InputError(f"images is {_describe(value)}, which cannot become a NumPy array: {error}") from error
+        return _from_array(array, position)
     return None
 
 

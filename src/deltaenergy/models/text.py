@@ -55,13 +55,18 @@ class TextTower:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        device: torch.device = self.transformer.embeddings.token_embedding.weight.device
-        return device
+        return self.embedding_weight.device
+
+    @property
+    def embedding_weight(self) -> torch.Tensor:
+        """The token embeddings (vocabulary, W)."""
+        weight: torch.Tensor = self.transformer.embeddings.token_embedding.weight
+        return weight
 
     @property
     def width(self) -> int:
         """Length of a token embedding: what a learned context vector must have."""
-        return int(self.transformer.embeddings.token_embedding.weight.shape[1])
+        return int(self.embedding_weight.shape[1])
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids with start and end token, cut (with a warning) to what the tower can take."""

@@ -14,6 +14,7 @@ the middle, a tower without causal mask) whole prompts are run, truncated at the
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ class _Pack:
 
     classes: list[int]
     groups: list[tuple[int, int]]  # (number of classes, tokens of each)
-    ids: torch.Tensor  # (tokens,)
+    ids: list[int]
 
 
 class LearnedPrompts:
@@ -99,11 +100,13 @@ class LearnedPrompts:
         def run(pack: _Pack) -> Callable[..., torch.Tensor]:
             return lambda *keys_values: self._run_names(pack, list(zip(keys_values[::2], keys_values[1::2])))
 
-        lengths = [len(prompt.after) for prompt in self._prompts]
-        packs = list(self._packs(lengths, self._tokens_at_once // max(1, len(contexts))))
+        chunks = _chunks_by_length([len(p.after) for p in self._prompts], self._tokens_at_once // max(1, len(contexts)))
+        packs = [self._pack(classes) for classes in chunks]
         return self._in_chunks([(run(pack), flat, pack.classes) for pack in packs], dim=1)
 
-    def _in_chunks(self, chunks: list[tuple[Callable[..., torch.Tensor], list[Any], list[int]]], dim: int) -> Any:
+    def _in_chunks(
+        self, chunks: list[tuple[Callable[..., torch.Tensor], list[torch.Tensor], list[int]]], dim: int
+    ) -> torch.Tensor:
         """Run the chunks, recomputing all but one chunk's activations in the backward pass; classes in order."""
         order = [index for _, _, classes in chunks for index in classes]
         if len(chunks) == 1 or not torch.is_grad_enabled():
@@ -114,28 +117,15 @@ class LearnedPrompts:
         back = torch.tensor(order, device=joined.device).argsort()
         return joined.index_select(dim, back)
 
-    def _packs(self, lengths: list[int], tokens_at_once: int) -> Iterator[_Pack]:
-        """Classes by ascending length, in runs of at most `tokens_at_once` tokens (but at least one class)."""
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        start = total = 0
-        for end, index in enumerate(order):
-            if end > start and total + lengths[index] > tokens_at_once:
-                yield self._pack(order[start:end], lengths)
-                start, total = end, 0
-            total += lengths[index]
-        yield self._pack(order[start:], lengths)
-
-    def _pack(self, classes: list[int], lengths: list[int]) -> _Pack:
-        sizes: dict[int, int] = {}
-        for index in classes:
-            sizes[lengths[index]] = sizes.get(lengths[index], 0) + 1
-        ids = [token for index in classes for token in self._prompts[index].after]
-        groups = [(count, length) for length, count in sizes.items()]
-        return _Pack(classes, groups, torch.tensor(ids, device=self.tower.device))
+    def _pack(self, classes: list[int]) -> _Pack:
+        """The name tokens of classes that are in ascending order of length."""
+        names = [self._prompts[index].after for index in classes]
+        groups = [(len(list(same)), length) for length, same in itertools.groupby(map(len, names))]
+        return _Pack(classes, groups, [token for name in names for token in name])
 
     def _run_prefix(self, contexts: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values (B, heads, 1 + M, d) of [start] and context in every layer."""
-        start = self._embed(torch.tensor(self._prompts[0].before, device=self.tower.device))
+        start = self._embed(self._prompts[0].before)
         x = torch.cat([start.expand(len(contexts), -1, -1), contexts], dim=1)
         x = x + self._positions(torch.arange(x.shape[1], device=x.device))
         mask = _causal_mask(x.shape[1], x.device)
@@ -153,10 +143,10 @@ class LearnedPrompts:
     def _run_names(self, pack: _Pack, prefix: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         """Unit features (B, classes of the pack, D) of the names behind each of B prefixes."""
         batch, _, behind, _ = prefix[0][0].shape
-        places = [torch.arange(length).repeat(count) for count, length in pack.groups]
+        places = torch.cat([torch.arange(length).repeat(count) for count, length in pack.groups])
         ends = torch.cat([torch.full((count,), length) for count, length in pack.groups]).cumsum(0) - 1
-        ends = ends.to(pack.ids.device)
-        x = self._embed(pack.ids) + self._positions(behind + torch.cat(places).to(pack.ids.device))
+        ends = ends.to(self.tower.device)
+        x = self._embed(pack.ids) + self._positions(behind + places.to(self.tower.device))
         x = x.expand(batch, -1, -1)
         for number, layer in enumerate(self._layers):
             last = number + 1 == len(self._layers)
@@ -174,8 +164,8 @@ class LearnedPrompts:
         def run(classes: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
             return lambda context: self._run_prompts(classes, context)
 
-        packs = self._packs(lengths, self._tokens_at_once)
-        return self._in_chunks([(run(pack.classes), [context], pack.classes) for pack in packs], dim=0)  # type: ignore[no-any-return]
+        chunks = _chunks_by_length(lengths, self._tokens_at_once)
+        return self._in_chunks([(run(classes), [context], classes) for classes in chunks], dim=0)
 
     def _run_prompts(self, classes: list[int], context: torch.Tensor) -> torch.Tensor:
         device = self.tower.device
@@ -184,9 +174,7 @@ class LearnedPrompts:
             prompt = self._prompts[index]
             own = context[index] if self.class_specific else context
             pieces = [prompt.before, own[: prompt.split], prompt.between, own[prompt.split :], prompt.after]
-            rows.append(
-                torch.cat([p if torch.is_tensor(p) else self._embed(torch.tensor(p, device=device)) for p in pieces])
-            )
+            rows.append(torch.cat([p if torch.is_tensor(p) else self._embed(p) for p in pieces]))
         lengths = torch.tensor([len(row) for row in rows], device=device)
         x = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         x = x + self._positions(torch.arange(x.shape[1], device=device))
@@ -203,8 +191,9 @@ class LearnedPrompts:
             x = _finish_block(layer, x, (weights @ v).transpose(1, 2).flatten(2))
         return self._features(x[torch.arange(len(rows), device=device), lengths - 1])
 
-    def _embed(self, ids: torch.Tensor) -> torch.Tensor:
-        embedded: torch.Tensor = self.tower.transformer.embeddings.token_embedding(ids)
+    def _embed(self, ids: list[int]) -> torch.Tensor:
+        tokens = torch.tensor(ids, dtype=torch.long, device=self.tower.device)
+        embedded: torch.Tensor = self.tower.transformer.embeddings.token_embedding(tokens)
         return embedded
 
     def _positions(self, places: torch.Tensor) -> torch.Tensor:
@@ -249,6 +238,18 @@ def _arrange(tower: TextTower, name: str, context_length: int, position: NamePos
     if position == "front":
         return _Prompt([start, *words], context_length, [], rest)
     return _Prompt([start], context_length // 2, words, rest)
+
+
+def _chunks_by_length(lengths: list[int], tokens_at_once: int) -> Iterator[list[int]]:
+    """Positions by ascending length, in runs of at most `tokens_at_once` tokens (but at least one position)."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    start = total = 0
+    for end, index in enumerate(order):
+        if end > start and total + lengths[index] > tokens_at_once:
+            yield order[start:end]
+            start, total = end, 0
+        total += lengths[index]
+    yield order[start:]
 
 
 def _attend_names(
@@ -310,5 +311,4 @@ def _causal_mask(length: int, device: torch.device) -> torch.Tensor:
 def _finish_block(layer: Any, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
     """The rest of a pre-norm block after attention."""
     x = x + layer.self_attn.out_proj(attended)
-    x = x + layer.mlp(layer.layer_norm2(x))
-    return x
+    return x + layer.mlp(layer.layer_norm2(x))

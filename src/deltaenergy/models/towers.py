@@ -173,8 +173,8 @@ class LearnedPrompts:
         for index in classes:
             prompt = self._prompts[index]
             own = context[index] if self.class_specific else context
-            pieces = [prompt.before, own[: prompt.split], prompt.between, own[prompt.split :], prompt.after]
-            rows.append(torch.cat([p if torch.is_tensor(p) else self._embed(p) for p in pieces]))
+            before, between, after = (self._embed(ids) for ids in (prompt.before, prompt.between, prompt.after))
+            rows.append(torch.cat([before, own[: prompt.split], between, own[prompt.split :], after]))
         lengths = torch.tensor([len(row) for row in rows], device=device)
         x = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         x = x + self._positions(torch.arange(x.shape[1], device=device))
@@ -292,7 +292,7 @@ def _attend_names(
 
 def _heads(layer: Any, projected: torch.Tensor) -> torch.Tensor:
     """(B, tokens, W) -> (B, heads, tokens, d)."""
-    return projected.unflatten(-1, (-1, layer.self_attn.head_dim)).transpose(1, 2)
+    return projected.view(*projected.shape[:-1], -1, layer.self_attn.head_dim).transpose(1, 2)
 
 
 def _softmax(scores: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
@@ -311,4 +311,5 @@ def _causal_mask(length: int, device: torch.device) -> torch.Tensor:
 def _finish_block(layer: Any, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
     """The rest of a pre-norm block after attention."""
     x = x + layer.self_attn.out_proj(attended)
-    return x + layer.mlp(layer.layer_norm2(x))
+    result: torch.Tensor = x + layer.mlp(layer.layer_norm2(x))
+    return result

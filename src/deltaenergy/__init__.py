@@ -26,6 +26,8 @@ _PUBLIC = {
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
     "load_images": "deltaenergy.data.inputs",
+    "FeatureStore": "deltaenergy.data.store",
+    "build_store": "deltaenergy.data.store_writer",
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "selection"})
@@ -34,6 +36,7 @@ __all__ = [
     "Classifier",
     "DeltaEnergyError",
     "Detector",
+    "FeatureStore",
     "Model",
     "PrecomputedClassifier",
     "PrecomputedModel",
@@ -42,6 +45,7 @@ __all__ = [
     "ZeroShotClassifier",
     "__version__",
     "benchmarks",
+    "build_store",
     "classifiers",
     "data",
     "errors",
@@ -61,6 +65,8 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
     from deltaenergy.data.inputs import load_images
+    from deltaenergy.data.store import FeatureStore
+    from deltaenergy.data.store_writer import build_store
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.models.base import Model

@@ -84,10 +84,17 @@ def _stream(
         unreadable += batch.unreadable
         features.append(batch.features.float().cpu())
         if batch.items and streamed:
+            _check_pixels(streamed, batch)
             inputs = _inputs_of(classifier, batch)
             for score in streamed:
                 values[score.spec].append(score(inputs).detach().double().cpu())
     return items, unreadable, torch.cat(features).to(classifier.model.device), values
+
+
+def _check_pixels(scores: list[Score], batch: EncodedBatch) -> None:
+    for score in scores:
+        if Need.PIXELS in score.needs and batch.pixels is None:
+            raise InputError(f"Score {score.spec!r} needs pixels: give it the images, not a feature store.")
 
 
 def _inputs_of(classifier: Classifier, batch: EncodedBatch) -> ScoreInputs:

@@ -7,7 +7,7 @@ that a broken image is skipped like any other instead of ending the run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,27 @@ def dataset_images(dataset: Any) -> list[ImageItem]:
     ]
 
 
+def hub_images(name: str) -> list[ImageItem]:
+    """The images of `hf:OWNER/NAME` or `hf:OWNER/NAME:SPLIT`, loaded from the local cache or the hub.
+
+    Ids begin with the name as it was given, so that images of several data sets can stand in one feature store.
+    """
+    path, _, split = name.removeprefix("hf:").partition(":")
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(f"{name!r} needs the datasets library: pip install 'deltaenergy[hub]'.") from None
+    try:
+        loaded = datasets.load_dataset(path, split=split or None)
+    # The library raises its own errors, those of the network, and ValueError for an unknown split.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{name!r} cannot be loaded from the hub: {reason}") from error
+    if is_dataset_dict(loaded):
+        raise InputError(f"{name!r} has several splits. Choose one: {', '.join(f'{name}:{key}' for key in loaded)}.")
+    return [replace(item, id=f"{name}/{item.id}") for item in dataset_images(loaded)]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
     """The image in one row, read when called."""
@@ -68,6 +89,12 @@ class _Row:
     dataset: Any
     column: str
     row: int
+
+    @property
+    def stamp(self) -> str | None:
+        """The data set's own fingerprint and the row: tells a feature store that nothing changed."""
+        fingerprint = getattr(self.dataset, "_fingerprint", None)
+        return None if fingerprint is None else f"{fingerprint}, row {self.row}"
 
     def __call__(self) -> ImageSource:
         value = self.dataset[self.row][self.column]

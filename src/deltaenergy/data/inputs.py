@@ -1,5 +1,5 @@
 """What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, a table with a path column,
-a hub data set. All become one list of `ImageItem`; nothing is decoded here.
+a hub data set, a WebDataset archive, a feature store. All become one list of `ImageItem`; nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.folder import does_not_exist, folder_images, labelled_folders, walk
 from deltaenergy.data.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.shards import is_store
+from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
+from deltaenergy.data.tar import TAR_EXTENSIONS, tar_images
 from deltaenergy.errors import InputError
 
 __all__ = ["labelled_folders", "load_images"]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a table with a path column, "
-    "a hub data set, or a list of these"
+    "a hub data set, a .tar archive, a feature store, or a list of these"
 )
 
 
@@ -71,11 +74,13 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
     if not alone and not is_pattern and path.suffix.lower() in EXTENSIONS:
         return [ImageItem(path.as_posix(), path)]
     if path.is_dir():
-        return folder_images(path)
+        return FeatureStore.open(path).items() if is_store(path) else folder_images(path)
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):
         if path.suffix.lower() in TABLE_EXTENSIONS:
             return table_file_images(path)
+        if path.suffix.lower() in TAR_EXTENSIONS:
+            return tar_images(path)
         return [ImageItem(path.as_posix(), path)]
     if is_pattern:
         # glob.glob and not Path.glob: a user's pattern may be absolute.
@@ -84,30 +89,35 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
             return _from_matches(text, matches)
         if alone:
             raise InputError(f"No file matches the pattern {text!r}.")
-    if alone or path.suffix.lower() in TABLE_EXTENSIONS:
+    if alone or path.suffix.lower() in TABLE_EXTENSIONS | TAR_EXTENSIONS:
         raise does_not_exist(path)
     return [ImageItem(path.as_posix(), path)]
 
 
 def _from_matches(pattern: str, matches: list[str]) -> list[ImageItem]:
-    """What a pattern matched: image files, and the images in folders; files of other kinds are passed over."""
+    """What a pattern matched: image files, the images in folders, and archives; other files are passed over."""
     # A pattern with ** matches a folder and the files in it as well: each path counts once.
     found: dict[Path, None] = {}
+    in_archives: list[ImageItem] = []
     for name in matches:
         path = Path(name)
-        if path.suffix.lower() in EXTENSIONS:
+        if path.suffix.lower() in TAR_EXTENSIONS and path.is_file():
+            in_archives += tar_images(path)
+        elif path.suffix.lower() in EXTENSIONS:
             found[path] = None
         elif path.is_dir():
             found.update(dict.fromkeys(walk(path)))
-    if not found:
+    if not found and not in_archives:
         raise InputError(f"The pattern {pattern!r} matches {matches[0]!r}, but no image.")
-    return [ImageItem(path.as_posix(), path) for path in found]
+    return [ImageItem(path.as_posix(), path) for path in found] + in_archives
 
 
 def _from_object(value: Any, position: int) -> list[ImageItem] | None:
     """The images of something that is no path, or None if it is something else, such as a list."""
     if isinstance(value, ImageItem):
         return [value]
+    if isinstance(value, FeatureStore):
+        return value.items()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return [ImageItem(f"image {position}", bytes(value))]
     if isinstance(value, Image.Image):

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import torch
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.store import StoredImage
+from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
@@ -23,14 +26,19 @@ if TYPE_CHECKING:
 
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough.
 DECODE_THREADS = 4
+# Stored features cost nothing to compute: larger batches save the steps between them.
+STORED_BATCH = 1024
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Some images that were read, their pixels and features, and those met on the way that could not be read."""
+    """Some images that were read, their pixels and features, and those met on the way that could not be read.
+
+    Images from a feature store come without pixels.
+    """
 
     items: list[ImageItem]
-    pixels: torch.Tensor
+    pixels: torch.Tensor | None
     features: torch.Tensor
     patches: torch.Tensor | None
     unreadable: list[Unreadable]
@@ -51,6 +59,9 @@ def stream_batches(
 ) -> Iterator[EncodedBatch]:
     """Yield encoded batches in input order. The last batch also carries trailing unreadable images."""
     items = load_images(images)
+    if any(isinstance(item.source, StoredImage) for item in items):
+        yield from _stored_batches(model, items, patches, batch_size, progress)
+        return
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
     for done, (item, pixels) in enumerate(_decode_ahead(model, items, ahead=2 * batch_size), start=1):
@@ -77,6 +88,40 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
         items += batch.items
         unreadable += batch.unreadable
     return Encoded(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
+
+
+def _stored_batches(
+    model: Model, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
+) -> Iterator[EncodedBatch]:
+    """Batches whose features come from a store, after a check that this model made them."""
+    sources = [item.source for item in items if isinstance(item.source, StoredImage)]
+    if len(sources) < len(items):
+        raise InputError("images mixes a feature store with pictures: add the pictures to the store, or score apart.")
+    for store in {id(source.store): source.store for source in sources}.values():
+        store.check_model(model)
+    size = batch_size if patches else max(batch_size, STORED_BATCH)
+    done = 0
+    for _, run in groupby(zip(items, sources), key=lambda pair: id(pair[1].store)):
+        pairs = list(run)
+        for start in range(0, len(pairs), size):
+            part = pairs[start : start + size]
+            yield _stored_batch(model, part, patches)
+            done += len(part)
+            if progress is not None:
+                progress(done, len(items))
+
+
+def _stored_batch(model: Model, pairs: list[tuple[ImageItem, StoredImage]], patches: bool) -> EncodedBatch:
+    present = [(item, source.row) for item, source in pairs if source.row is not None]
+    unreadable = [Unreadable(item.id, source.reason) for item, source in pairs if source.row is None]
+    store, rows = pairs[0][1].store, [row for _, row in present]
+
+    def tensor(array: npt.NDArray[np.float32]) -> torch.Tensor:
+        # Memory maps are read-only, which tensors cannot say: on the host, they get a copy of their own.
+        return torch.tensor(array, device=model.device)
+
+    patch_features = tensor(store.take_patches(rows)) if patches else None
+    return EncodedBatch([item for item, _ in present], None, tensor(store.take(rows)), patch_features, unreadable)
 
 
 def _decode_ahead(

@@ -1,0 +1,80 @@
+"""`deltaenergy features`: encode images once into a feature store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deltaenergy.cli import common
+from deltaenergy.cli.common import err, out
+
+
+def features(
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            help="Folders, files, globs, tables with a path column, WebDataset .tar files, or hf:NAME[:SPLIT]."
+        ),
+    ],
+    out_folder: Annotated[Path, typer.Option("--out", "-o", help="The store's folder; made, or gone on with.")],
+    model: common.ModelOption = "lite",
+    patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
+    shard_size: Annotated[
+        int | None, typer.Option("--shard-size", min=1, help="Images per shard. [default: 1024; 128 with patches]")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. [default: float32]")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
+    json_output: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
+) -> None:
+    """Encode images once into a store that every other command takes in place of images.
+
+    Run it again to go on after an interruption, to add images, or to encode files that changed. Equal pictures are
+    encoded once. Unreadable ones are recorded in the store and listed.
+    """
+    from deltaenergy.data.store_writer import build_store
+
+    given = _with_hub(common.read_photo_arguments(images))
+    loaded = common.load_model_with_status(model, device)
+    with common.progress_bar("Encoding") as progress:
+        store = build_store(
+            loaded,
+            given,
+            out_folder,
+            patches=patches,
+            dtype=dtype,
+            shard_size=shard_size,
+            retry_unreadable=retry,
+            batch_size=batch_size,
+            progress=progress,
+        )
+    if json_output:
+        common.print_json(
+            {
+                "store": str(store.path),
+                "model": store.model,
+                "images": len(store),
+                "patches": store.has_patches,
+                "unreadable": [{"path": image.id, "reason": image.reason} for image in store.unreadable],
+            }
+        )
+    else:
+        out.print(f"{store.path}: {len(store)} image(s)", markup=False)
+        err.print("[dim]Give this folder wherever images are asked for.[/]")
+    common.finish(store.unreadable)
+
+
+def _with_hub(images: str | list[str]) -> Any:
+    """The arguments, with the images of `hf:` data sets in their places."""
+    from deltaenergy.data.hub import hub_images
+
+    given = [images] if isinstance(images, str) else images
+    if not any(argument.startswith("hf:") for argument in given):
+        return images
+    expanded: list[Any] = []
+    for argument in given:
+        expanded += hub_images(argument) if argument.startswith("hf:") else [argument]
+    return expanded

@@ -1,0 +1,220 @@
+"""The feature store: images encoded once, for every score, sweep and benchmark after that.
+
+    store = build_store(model, "photos/", "photos.store")        # or: deltaenergy features photos/ --out photos.store
+    store = FeatureStore.open("photos.store")
+    classifier.similarities(store); detector.predict("photos.store")
+
+`load_images` gives one item per image of a store, so that everything that takes images takes a store, or some of
+its items. `shards.py` describes the files.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.shards import (
+    Entry,
+    Shard,
+    StoreRecord,
+    damage,
+    map_array,
+    read_record,
+    read_shard,
+    shard_numbers,
+)
+from deltaenergy.errors import ArtifactError, InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.models.base import Model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredImage:
+    """An image of which a store holds the features: row `row`, or none because of `error`."""
+
+    store: FeatureStore
+    row: int | None
+    error: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why there is no picture to open."""
+        if self.row is not None:
+            return f"{self.store.path} holds its features, not the picture"
+        return self.error or "its shard is missing from the store"
+
+    def __call__(self) -> NoReturn:
+        """As an image source: the picture itself is not in the store."""
+        raise UnreadableImage(self.reason)
+
+
+class FeatureStore:
+    """Features on disk, read when they are used.
+
+    Attributes:
+        path: the folder.
+        model: what identifies the model that made it (`Model.describe()`), with its `fingerprint`.
+        ids, labels, domains: of the N images that have features, in the order in which they came.
+        unreadable: the images that have none, and why.
+        complete: False while images that were asked for are still to be encoded.
+        has_patches: whether patch features are there too.
+    """
+
+    def __init__(self, path: Path, record: StoreRecord, shards: Sequence[Shard]) -> None:
+        self.path = path
+        self.model = record.model
+        self.fingerprint = str(record.model["fingerprint"])
+        self.feature_dim = record.feature_dim
+        self.has_patches = record.patches
+        self.complete = record.complete
+        self._shards = list(shards)
+        self._maps: dict[tuple[int, str], npt.NDArray[Any]] = {}
+        self._entries, places = latest_entries(self._shards)
+        present = self._present = [i for i, place in enumerate(places) if place is not None]
+        # For each image with features: its shard (position in `_shards`) and its row there.
+        self._places = np.array([places[i] for i in present], np.int64).reshape(-1, 2)
+        self.ids = [self._entries[i].id for i in present]
+        self.labels = [self._entries[i].label for i in present]
+        self.domains = [self._entries[i].domain for i in present]
+        self.unreadable = [
+            Unreadable(item.id, item.source.reason)
+            for item in self.items()
+            if isinstance(item.source, StoredImage) and item.source.row is None
+        ]
+
+    @classmethod
+    def open(cls, path: str | Path, model: Model | None = None) -> FeatureStore:
+        """Open a store; given a `model`, also check that it made the features. Checks sizes; `verify` checks bytes."""
+        folder = Path(path)
+        record = read_record(folder)
+        store = cls(folder, record, [read_shard(folder, number) for number in shard_numbers(folder)])
+        if model is not None:
+            store.check_model(model)
+        if not store.complete:
+            warnings.warn(
+                f"{folder} is not finished: it holds {len(store)} images so far. "
+                "Run `deltaenergy features` again with the same images to go on.",
+                stacklevel=2,
+            )
+        return store
+
+    def __len__(self) -> int:
+        """How many images have features."""
+        return len(self._present)
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({str(self.path)!r}, {len(self)} images, model {self.model['name']!r})"
+
+    @cached_property
+    def features(self) -> npt.NDArray[np.float32]:
+        """All unit features (N, D) as one array: a memory map where the store is one float32 shard, else a copy."""
+        return self.take(np.arange(len(self)))
+
+    def take(self, rows: Any) -> npt.NDArray[np.float32]:
+        """Features (n, D) of some rows. Consecutive rows of one float32 shard are a view on the file, not a copy."""
+        return self._gather("features", np.asarray(rows, np.int64))
+
+    def take_patches(self, rows: Any) -> npt.NDArray[np.float32]:
+        """Patch features (n, P, D) of some rows."""
+        if not self.has_patches:
+            raise InputError(
+                f"{self.path} holds no patch features. Make a store that does: `deltaenergy features … --patches`."
+            )
+        return self._gather("patches", np.asarray(rows, np.int64))
+
+    def blocks(self, size: int = 1024) -> Iterator[npt.NDArray[np.float32]]:
+        """All features in order, at most `size` rows at a time and never across a shard: nothing is copied."""
+        shard_of_row = self._places[:, 0]
+        starts = np.flatnonzero(np.diff(shard_of_row, prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(self)]):
+            for first in range(int(start), int(end), size):
+                yield self.take(np.arange(first, min(first + size, int(end))))
+
+    def items(self) -> list[ImageItem]:
+        """One item per image, those without features included, for whatever takes images."""
+        rows: list[int | None] = [None] * len(self._entries)
+        for row, position in enumerate(self._present):
+            rows[position] = row
+        return [
+            ImageItem(entry.id, StoredImage(self, row, entry.error), entry.label, entry.domain)
+            for entry, row in zip(self._entries, rows)
+        ]
+
+    def check_model(self, model: Model) -> None:
+        """Raise `ArtifactError`, saying what differs, unless `model` made these features."""
+        check_same_model(self.path, self.model, model)
+
+    def verify(self) -> list[str]:
+        """The names of damaged files: every byte is read and compared with its checksum."""
+        return [name for shard in self._shards if (name := damage(self.path, shard)) is not None]
+
+    def _gather(self, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        places = self._places[rows]
+        if not len(places):
+            width = (0, self.feature_dim) if kind == "features" else (0, 0, self.feature_dim)
+            return np.zeros(width, np.float32)
+        numbers, inside = places[:, 0], places[:, 1]
+        if numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
+            mapped = self._map(int(numbers[0]), kind)
+            consecutive = bool((np.diff(inside) == 1).all())
+            part = mapped[inside[0] : inside[-1] + 1] if consecutive else mapped[inside]
+            return part if part.dtype == np.float32 else part.astype(np.float32)
+        shape = self._map(int(numbers[0]), kind).shape[1:]
+        result = np.empty((len(rows), *shape), np.float32)
+        for number in np.unique(numbers):
+            of_shard = numbers == number
+            result[of_shard] = self._map(int(number), kind)[inside[of_shard]]
+        return result
+
+    def _map(self, position: int, kind: str) -> npt.NDArray[Any]:
+        key = (position, kind)
+        if key not in self._maps:
+            shape = (self.feature_dim,) if kind == "features" else (-1, self.feature_dim)
+            self._maps[key] = map_array(self.path, self._shards[position], kind, shape)
+        return self._maps[key]
+
+
+def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int, int] | None]]:
+    """Each image's latest entry, in order of first appearance, with the place of its features: (shard, row) or None.
+
+    An image that came again (because its file changed) replaces its earlier entry. A picture that several images
+    share is found by its content.
+    """
+    latest: dict[str, tuple[Entry, int]] = {}
+    by_content: dict[str, tuple[int, int]] = {}
+    for position, shard in enumerate(shards):
+        for entry in shard.entries:
+            latest[entry.id] = (entry, position)
+            if entry.row is not None and entry.content is not None:
+                by_content[entry.content] = (position, entry.row)
+    places: list[tuple[int, int] | None] = []
+    for entry, position in latest.values():
+        if entry.row is not None:
+            places.append((position, entry.row))
+        else:
+            places.append(by_content.get(entry.content) if entry.content is not None else None)
+    return [entry for entry, _ in latest.values()], places
+
+
+def check_same_model(path: Path, stored: dict[str, Any], model: Model) -> None:
+    """Raise `ArtifactError`, saying what differs, unless `stored` describes `model`."""
+    found = model.describe()
+    if found["fingerprint"] == stored["fingerprint"]:
+        return
+    keys = [key for key in sorted({*stored, *found}) if stored.get(key) != found.get(key)]
+    differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {found.get(key)!r}" for key in keys)
+    raise ArtifactError(
+        f"{path} holds the features of another model; they cannot be compared with this one's.\n{differs}\n"
+        "Use the model that made the store, or make a store with this one in another folder."
+    )

@@ -31,6 +31,8 @@ from deltaenergy.scores.registry import register_score
 BACKGROUND = "background"
 # Up to this c, c passes for the maximum are faster than a selection of the top c.
 _FEW = 3
+# Below this, a float32 sum of exponentials may have lost digits to underflow.
+_SMALLEST = 1e-30
 
 
 @array_function
@@ -38,24 +40,33 @@ def delta_energy(similarities: torch.Tensor, tau: float = 0.01, c: int = 2, rese
     """ΔEnergy of each row (formula above); `c` is cut to the number of classes, `reset` is s̃."""
     check_parameters(tau, c, reset)
     c = min(c, similarities.shape[1])
-    top, rest = _split_top(similarities, c, tau)
-    score = _closed_form(top.double(), rest.double(), tau, reset)
-    # A reset above one of the top c gives terms of both signs, whose sum can cancel: those rows need more digits.
-    mixed = torch.nonzero(top[:, -1] < reset).flatten()
-    if len(mixed) and similarities.dtype != torch.float64:
-        top, rest = _split_top(similarities[mixed].double(), c, tau)
-        score[mixed] = _closed_form(top, rest, tau, reset)
+    top, others = _split_top(similarities, c)
+    rest = others.sub_(top[:, :1]).div_(tau).exp_().sum(dim=1).double()
+    score = _closed_form(top.double(), rest.log(), tau, reset)
+    # Two kinds of rows need more digits: a reset above one of the top c gives terms of both signs, whose sum can
+    # cancel; and where one class towers above the rest, float32 exponentials of the rest vanish.
+    hard = torch.nonzero((top[:, -1] < reset) | (rest < _SMALLEST)).flatten()
+    if len(hard):
+        top, others = _split_top(similarities[hard].double(), c)
+        score[hard] = _closed_form(top, _log_rest(top, others, tau), tau, reset)
     return score.to(similarities.dtype)
 
 
-def _split_top(similarities: torch.Tensor, c: int, tau: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The c largest similarities (N, c), descending, and Σ_{k≠ŷ_1} e^{(s_k − s_(1))/τ} (N,)."""
+def _split_top(similarities: torch.Tensor, c: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The c largest similarities (N, c), descending, and a copy of all (N, K) with −∞ in place of the largest."""
     if c <= _FEW:
-        top, others = _top_by_maxima(similarities, c)
-    else:
-        top, index = similarities.topk(c, dim=1)
-        others = similarities.scatter(1, index[:, :1], float("-inf"))
-    return top, others.sub_(top[:, :1]).div_(tau).exp_().sum(dim=1)
+        return _top_by_maxima(similarities, c)
+    top, index = similarities.topk(c, dim=1)
+    return top, similarities.scatter(1, index[:, :1], float("-inf"))
+
+
+def _log_rest(top: torch.Tensor, others: torch.Tensor, tau: float) -> torch.Tensor:
+    """Log Σ_{k≠ŷ_1} e^{(s_k − s_(1))/τ}, summed relative to the second largest so that nothing underflows."""
+    if others.shape[1] == 1:
+        return torch.full_like(top[:, 0], float("-inf"))
+    second = others.amax(dim=1, keepdim=True)
+    log_sum = others.sub_(second).div_(tau).exp_().sum(dim=1).log()
+    return (second - top[:, :1])[:, 0] / tau + log_sum
 
 
 def _top_by_maxima(similarities: torch.Tensor, c: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,16 +83,16 @@ def _top_by_maxima(similarities: torch.Tensor, c: int) -> tuple[torch.Tensor, to
     return torch.cat(tops, dim=1), others
 
 
-def _closed_form(top: torch.Tensor, rest: torch.Tensor, tau: float, reset: float) -> torch.Tensor:
-    """−(1/c) Σ_j log(1 + x_j) from the top similarities and the other classes' sum, both relative to the first."""
+def _closed_form(top: torch.Tensor, log_rest: torch.Tensor, tau: float, reset: float) -> torch.Tensor:
+    """−(1/c) Σ_j log(1 + x_j) from the top similarities and the log-sum of all but the first, relative to the first."""
     a = (top - top[:, :1]) / tau  # a_1 = 0
     b = (reset - top[:, :1]) / tau
-    log_z = torch.log1p(rest)[:, None]
+    log_z = torch.nn.functional.softplus(log_rest)[:, None]
     p = (a - log_z).exp()
     x = p * torch.expm1((b - a).clamp(max=700))
     # Only ŷ_1 can hold more than half the mass; for every other class 1 − p_(j) ≥ 1/2 is exact enough.
     others = torch.log1p(-p)
-    others[:, 0] = rest.log() - log_z[:, 0]
+    others[:, 0] = log_rest - log_z[:, 0]
     in_logs = torch.logaddexp(others, b - log_z)
     near_zero = (x > -0.5) & (x < 1)
     terms = torch.where(near_zero, torch.log1p(torch.where(near_zero, x, 0)), in_logs)

@@ -1,0 +1,48 @@
+"""Scores by name, preset and parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaenergy import list_scores, make_score
+from deltaenergy.errors import InputError
+from deltaenergy.scores.registry import get_score_class, split_specs
+
+
+def test_the_papers_names_are_known() -> None:
+    assert {"msp", "mcm", "max-logit", "energy", "entropy", "delta-energy"} <= set(list_scores())
+
+
+@pytest.mark.parametrize("name", list_scores())
+def test_every_score_explains_itself(name: str) -> None:
+    cls = get_score_class(name)
+    assert cls.summary and cls.formula and cls.paper
+    assert make_score(name).spec == name
+
+
+def test_parameters_in_the_name() -> None:
+    score = make_score(" delta-energy( tau = 1, c=1 ) ")
+    assert score.params == {**make_score("delta-energy").params, "tau": 1, "c": 1}
+    assert make_score(score.spec) == score
+    assert make_score("msp", temperature=0.5).spec == "msp(temperature=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("delta-enrgy", "Did you mean 'delta-energy'"),
+        ("delta-energy(tua=1)", "Did you mean 'tau'"),
+        ("delta-energy(1)", "parameter=value"),
+        ("delta-energy(", "not of the form"),
+        ("msp:nothing", "no preset 'nothing'"),
+        ("max-logit(c=1)", "has no parameters"),
+        ("", "not of the form"),
+    ],
+)
+def test_wrong_specs_say_what_is_wrong(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make_score(spec)
+
+
+def test_commas_separate_scores_but_not_parameters() -> None:
+    assert split_specs("msp, delta-energy(tau=1,c=1),mcm,") == ["msp", "delta-energy(tau=1,c=1)", "mcm"]

@@ -16,6 +16,7 @@ model's background similarity (the mean cosine of an ID image with the classes i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,8 +30,6 @@ from deltaenergy.scores.registry import register_score
 
 # The value of `reset` that is fitted on ID data.
 BACKGROUND = "background"
-# Up to this c, c passes for the maximum are faster than a selection of the top c.
-_FEW = 3
 # Below this, a float32 sum of exponentials may have lost digits to underflow.
 _SMALLEST = 1e-30
 
@@ -40,53 +39,52 @@ def delta_energy(similarities: torch.Tensor, tau: float = 0.01, c: int = 2, rese
     """ΔEnergy of each row (formula above); `c` is cut to the number of classes, `reset` is s̃."""
     check_parameters(tau, c, reset)
     c = min(c, similarities.shape[1])
-    top, others = _split_top(similarities, c)
-    rest = others.sub_(top[:, :1]).div_(tau).exp_().sum(dim=1).double()
-    score = _closed_form(top.double(), rest.log(), tau, reset)
+    first, a, log_rest = _relative_to_first(similarities, c, tau)
+    b = (reset - first) / tau
+    score = _closed_form(a, log_rest, b)
     # Two kinds of rows need more digits: a reset above one of the top c gives terms of both signs, whose sum can
     # cancel; and where one class towers above the rest, float32 exponentials of the rest vanish.
-    hard = torch.nonzero((top[:, -1] < reset) | (rest < _SMALLEST)).flatten()
+    hard = torch.nonzero((a[:, -1:] < b) | (log_rest < math.log(_SMALLEST))[:, None])[:, 0]
     if len(hard):
-        top, others = _split_top(similarities[hard].double(), c)
-        score[hard] = _closed_form(top, _log_rest(top, others, tau), tau, reset)
+        first, a, log_rest = _with_all_digits(similarities[hard].double(), c, tau)
+        score[hard] = _closed_form(a, log_rest, (reset - first) / tau)
     return score.to(similarities.dtype)
 
 
-def _split_top(similarities: torch.Tensor, c: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The c largest similarities (N, c), descending, and a copy of all (N, K) with −∞ in place of the largest."""
-    if c <= _FEW:
-        return _top_by_maxima(similarities, c)
-    top, index = similarities.topk(c, dim=1)
-    return top, similarities.scatter(1, index[:, :1], float("-inf"))
+def _relative_to_first(
+    similarities: torch.Tensor, c: int, tau: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """s_(1) (N, 1), the top c as a_j = (s_(j) − s_(1))/τ (N, c), and log Σ_{k≠ŷ_1} e^{a_k} (N,), all in float64.
+
+    Written for few passes over the N × K similarities: one for the arg max, one that shifts and scales, one for the
+    second largest, one for exponential and sum.
+    """
+    index = similarities.argmax(dim=1, keepdim=True)
+    first = similarities.gather(1, index).double()
+    scale = torch.tensor(1 / tau, dtype=similarities.dtype).item()
+    offset = (-scale * first).to(similarities.dtype)
+    # s_(1)/τ was rounded: the same small shift for all classes of an image, undone below.
+    shift = -scale * first - offset
+    shifted = torch.add(offset, similarities, alpha=scale).scatter_(1, index, float("-inf"))
+    if c > 2:
+        a = (similarities.topk(c, dim=1).values - first) / tau
+    else:
+        a = torch.cat([torch.zeros_like(first), shifted.amax(dim=1, keepdim=True) + shift], dim=1)[:, :c]
+    return first, a, shifted.exp_().sum(dim=1).double().log() + shift[:, 0]
 
 
-def _log_rest(top: torch.Tensor, others: torch.Tensor, tau: float) -> torch.Tensor:
-    """Log Σ_{k≠ŷ_1} e^{(s_k − s_(1))/τ}, summed relative to the second largest so that nothing underflows."""
-    if others.shape[1] == 1:
-        return torch.full_like(top[:, 0], float("-inf"))
-    second = others.amax(dim=1, keepdim=True)
-    log_sum = others.sub_(second).div_(tau).exp_().sum(dim=1).log()
-    return (second - top[:, :1])[:, 0] / tau + log_sum
+def _with_all_digits(similarities: torch.Tensor, c: int, tau: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same from float64 similarities, summed relative to the second largest so that nothing underflows."""
+    top, index = similarities.topk(min(max(c, 2), similarities.shape[1]), dim=1)
+    a = (top - top[:, :1]) / tau
+    if len(a[0]) == 1:
+        return top, a, torch.full_like(a[:, 0], float("-inf"))
+    others = similarities.scatter(1, index[:, :1], float("-inf")).sub_(top[:, 1:2]).div_(tau)
+    return top[:, :1], a[:, :c], a[:, 1] + others.exp_().sum(dim=1).log()
 
 
-def _top_by_maxima(similarities: torch.Tensor, c: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The c largest similarities, and a copy of all with −∞ in place of the first."""
-    others = similarities.clone()
-    first, index = others.max(dim=1, keepdim=True)
-    others.scatter_(1, index, float("-inf"))
-    tops, remaining = [first], others
-    for rank in range(1, c):
-        value, index = remaining.max(dim=1, keepdim=True)
-        tops.append(value)
-        if rank + 1 < c:
-            remaining = remaining.scatter(1, index, float("-inf"))
-    return torch.cat(tops, dim=1), others
-
-
-def _closed_form(top: torch.Tensor, log_rest: torch.Tensor, tau: float, reset: float) -> torch.Tensor:
-    """−(1/c) Σ_j log(1 + x_j) from the top similarities and the log-sum of all but the first, relative to the first."""
-    a = (top - top[:, :1]) / tau  # a_1 = 0
-    b = (reset - top[:, :1]) / tau
+def _closed_form(a: torch.Tensor, log_rest: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """−(1/c) Σ_j log(1 + x_j), from logits relative to the first: top c (a), all but the first (log-sum), reset (b)."""
     log_z = torch.nn.functional.softplus(log_rest)[:, None]
     p = (a - log_z).exp()
     x = p * torch.expm1((b - a).clamp(max=700))

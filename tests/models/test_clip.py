@@ -19,7 +19,7 @@ PROMPTS = [
     "a photo of a dog.",
     "cat",
     "",
-    "a sketch of the red car on a winding road, x" * 2,
+    "a sketch of the red car on a winding road, x" * 4,
     "CAT",
     "Ünïcode ☃",
 ]

@@ -93,9 +93,11 @@ def _load_folder(name: str, folder: Path) -> ClipModel:
         raise ArtifactError(f"{config} cannot be read as JSON: {error}") from error
     if kind != "clip":
         raise ArtifactError(f"{config} describes a model of type {kind!r}; only 'clip' is supported.")
+    from safetensors import SafetensorError
+
     try:
         return _load_pretrained(name, folder, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ArtifactError(f"{folder} cannot be loaded as a CLIP checkpoint: {error}") from error
 
 

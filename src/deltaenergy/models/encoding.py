@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -57,23 +58,35 @@ class Encoded:
 def stream_batches(
     model: Model, images: Any, *, patches: bool, batch_size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
-    """Yield encoded batches in input order. The last batch also carries trailing unreadable images."""
+    """Encoded batches in input order. The last batch also carries trailing unreadable images.
+
+    What is wrong with the arguments is said at once; images are read as the batches are asked for.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     items = load_images(images)
-    if any(isinstance(item.source, StoredImage) for item in items):
-        yield from _stored_batches(model, items, patches, batch_size, progress)
-        return
+    stored = any(isinstance(item.source, StoredImage) for item in items)
+    return (_stored_batches if stored else _decoded_batches)(model, items, patches, batch_size, progress)
+
+
+def _decoded_batches(
+    model: Model, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
+) -> Iterator[EncodedBatch]:
+    """Batches of images that are decoded now."""
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
-    for done, (item, pixels) in enumerate(_decode_ahead(model, items, ahead=2 * batch_size), start=1):
-        if isinstance(pixels, str):
-            unreadable.append(Unreadable(item.id, pixels))
-        else:
-            pending.append((item, pixels))
-        if len(pending) == batch_size or (done == len(items) and (pending or unreadable)):
-            yield _encode_batch(model, pending, unreadable, patches)
-            pending, unreadable = [], []
-            if progress is not None:
-                progress(done, len(items))
+    # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
+    with contextlib.closing(_decode_ahead(model, items, ahead=2 * batch_size)) as decoded:
+        for done, (item, pixels) in enumerate(decoded, start=1):
+            if isinstance(pixels, str):
+                unreadable.append(Unreadable(item.id, pixels))
+            else:
+                pending.append((item, pixels))
+            if len(pending) == batch_size or (done == len(items) and (pending or unreadable)):
+                yield _encode_batch(model, pending, unreadable, patches)
+                pending, unreadable = [], []
+                if progress is not None:
+                    progress(done, len(items))
 
 
 def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
@@ -126,7 +139,7 @@ def _stored_batch(model: Model, pairs: list[tuple[ImageItem, StoredImage]], patc
 
 def _decode_ahead(
     model: Model, items: list[ImageItem], ahead: int
-) -> Iterator[tuple[ImageItem, npt.NDArray[np.float32] | str]]:
+) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
     """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory."""
 
     def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
@@ -134,21 +147,23 @@ def _decode_ahead(
             return model.preprocessing(open_image(item.source))
         except UnreadableImage as error:
             return str(error)
+        except MemoryError:
+            return "not enough memory to resize it"
 
-    with ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode") as pool:
-        waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
-        rest = iter(items)
-        try:
-            for item in rest:
-                waiting.append((item, pool.submit(read, item)))
-                if len(waiting) >= ahead:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
-            while waiting:
+    pool = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
+    waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(read, item)))
+            if len(waiting) >= ahead:
                 first, future = waiting.popleft()
                 yield first, future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    finally:
+        # Also on an interrupt: what has not begun is dropped, and only the few images in work are waited for.
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _encode_batch(

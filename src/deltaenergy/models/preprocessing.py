@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
+# A strip of 1 × 100,000 pixels would be resized to 224 × 22,400,000. Of pictures longer than this many times their
+# width only the middle is resized; the centre crop comes from there anyway.
+LONGEST_RATIO = 100
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -40,8 +44,9 @@ class Preprocessing:
 
     def frame(self, image: Image.Image) -> Image.Image:
         """The geometric part: the RGB image resized and centre-cropped."""
-        width, height = image.size
         if isinstance(self.resize, int):
+            image = _without_ends(image)
+            width, height = image.size
             short, long = min(width, height), max(width, height)
             # Truncation, not rounding, of the long side: what CLIP's own preprocessing does.
             other = int(self.resize * long / short)
@@ -91,3 +96,13 @@ class Preprocessing:
             std=(float(std[0]), float(std[1]), float(std[2])),
             resample=int(config.get("resample", int(Image.Resampling.BICUBIC))),
         )
+
+
+def _without_ends(image: Image.Image) -> Image.Image:
+    """The middle of an extremely long picture; any other as it is."""
+    width, height = image.size
+    longest = LONGEST_RATIO * min(width, height)
+    if max(width, height) <= longest:
+        return image
+    left, top = max(0, (width - longest) // 2), max(0, (height - longest) // 2)
+    return image.crop((left, top, left + min(width, longest), top + min(height, longest)))

@@ -170,7 +170,7 @@ def test_a_hundred_thousand_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     elapsed = time.perf_counter() - start
     assert len(items) == 100_000
     assert items[1001] == ImageItem(f"{tmp_path.as_posix()}/001/001.jpg", tmp_path / "001" / "001.jpg", "001")
-    assert looked_at == [tmp_path], "files must not be looked at one by one"
+    assert not any(path.suffix == ".jpg" for path in looked_at), "files must not be looked at one by one"
     assert elapsed < 20, "seconds, with room for a busy machine; it takes about one"
 
 

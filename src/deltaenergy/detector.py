@@ -104,8 +104,7 @@ class Detector:
         give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images exchangeable with
         these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023). Unreadable images are left out with a warning.
         """
-        if not 0 < keep <= 1:
-            raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
+        check_keep(keep)
         scored = self._run(images, fit=True, batch_size=batch_size, progress=progress)
         if scored.unreadable:
             first = scored.unreadable[0]
@@ -118,6 +117,7 @@ class Detector:
 
     def calibrate_scored(self, scored: Scored, keep: float = 0.95) -> Detector:
         """`calibrate` from scores that are known already, such as those of an evaluation."""
+        check_keep(keep)
         self.unreadable = scored.unreadable
         values = np.sort(scored.values[self.score.spec])
         if not len(values):
@@ -184,6 +184,12 @@ class Detector:
     def _run(self, images: Any, *, fit: bool, batch_size: int, progress: Progress | None) -> Scored:
         self.prepare()
         return score_images(self.classifier, [self.score], images, fit=fit, batch_size=batch_size, progress=progress)
+
+
+def check_keep(keep: float) -> None:
+    """Raise `InputError` unless `keep` is a share above zero."""
+    if not 0 < keep <= 1:
+        raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
 
 
 def threshold_at(ascending: npt.NDArray[np.float64], keep: float) -> float:

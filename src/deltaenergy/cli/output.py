@@ -45,7 +45,7 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 def write_csv(file: TextIO, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Rows as CSV; empty cells for what is unknown."""
-    writer = csv.DictWriter(file, columns)
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: "" if row.get(name) is None else row[name] for name in columns} for row in rows)
 

@@ -1,0 +1,188 @@
+"""`deltaenergy score`, `calibrate` and `methods` as a user would type them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import deltaenergy as de
+from tests.cli.runner import Runner
+
+
+@pytest.fixture
+def base(tiny_clip_folder: Path) -> list[str]:
+    return ["--model", str(tiny_clip_folder), "--classes", "dog,cat,red car"]
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_folder_gives_one_row_per_image(command: Runner, base: list[str], photos: Path, tiny_clip: de.Model) -> None:
+    result = command("score", photos, *base)
+    assert result.code == 0
+    rows = rows_of(result.out)
+    classifier = de.ZeroShotClassifier(tiny_clip, ["dog", "cat", "red car"])
+    expected = de.scores.delta_energy(classifier.similarities(photos))
+    np.testing.assert_allclose([float(row["score"]) for row in rows], expected, rtol=1e-4)
+    assert [row["is_ood"] for row in rows] == [""] * 8, "no verdict without a threshold"
+
+
+def test_files_globs_tables_and_standard_input_give_the_same(
+    command: Runner, base: list[str], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sorted(map(str, photos.rglob("*.png")))
+    expected = [row["score"] for row in rows_of(command("score", *files, *base).out)]
+    assert len(expected) == 8
+    table = tmp_path / "list.csv"
+    table.write_text("path\n" + "\n".join(files), encoding="utf-8")
+    for argument in (f"{photos}/*/*.png", table):
+        assert [row["score"] for row in rows_of(command("score", argument, *base).out)] == expected
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(files) + "\n\n"))
+    assert [row["score"] for row in rows_of(command("score", "-", *base).out)] == expected
+
+
+def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Path) -> None:
+    result = command("score", photos, *base, "--known", photos, "--keep", "0.75")
+    verdicts = [row["is_ood"] for row in rows_of(result.out)]
+    assert verdicts.count("True") == 2, "a quarter of the calibration images themselves is rejected"
+
+
+def test_several_scores_at_once(command: Runner, base: list[str], photos: Path) -> None:
+    result = command("score", photos, *base, "--score", "msp,energy(temperature=0.1)", "-s", "mcm", "--json")
+    assert result.code == 0
+    assert result.json["scores"] == ["msp", "energy(temperature=0.1)", "mcm"]
+    assert {"msp", "energy(temperature=0.1)", "mcm"} <= set(result.json["images"][0])
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_tables_on_disk(command: Runner, base: list[str], photos: Path, tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"Ergebnis ü.{ending}"
+    assert command("score", photos, *base, "--known", photos, "--out", file).code == 0
+    if ending == "csv":
+        rows: list[dict[str, object]] = list(csv.DictReader(file.open(encoding="utf-8")))
+    elif ending == "jsonl":
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    else:
+        rows = pq.read_table(file).to_pylist()
+    assert len(rows) == 8
+    assert list(rows[0]) == ["path", "label", "confidence", "score", "p_value", "is_ood"]
+
+
+def test_unreadable_images_are_listed_all_others_done_exit_code_1(
+    command: Runner, base: list[str], photos: Path
+) -> None:
+    good = photos / "cat" / "0.png"
+    (photos / "cat" / "empty.jpg").touch()
+    (photos / "cat" / "text.jpg").write_text("This is a text.")
+    (photos / "cat" / "cut.png").write_bytes(good.read_bytes()[:700])
+    (photos / "cat" / "gone.png").symlink_to(photos / "nowhere.png")
+    result = command("score", photos, *base)
+    assert result.code == 1
+    assert len(rows_of(result.out)) == 8
+    for name in ("empty.jpg", "text.jpg", "cut.png", "gone.png"):
+        assert name in result.err
+    as_json = command("score", photos, *base, "--json")
+    assert as_json.code == 1
+    assert len(as_json.json["unreadable"]) == 4
+
+
+def test_unusual_pictures_are_read(command: Runner, base: list[str], tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    folder = tmp_path / "Bilder – 写真"
+    folder.mkdir()
+    image.convert("CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 256).save(folder / "sixteen-bit.png")
+    image.convert("P").save(folder / "palette.png", transparency=0)
+    image.save(folder / "moving.gif", save_all=True, append_images=[image.rotate(90)])
+    result = command("score", folder, *base)
+    assert result.code == 0, result.err
+    assert len(rows_of(result.out)) == 4
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_is_listed(command: Runner, base: list[str], photos: Path) -> None:
+    (photos / "cat" / "0.png").chmod(0)
+    result = command("score", photos, *base)
+    assert result.code == 1
+    assert "0.png" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--classes", ""], "--classes is empty"),
+        (["--classes", "dog", "--template", "a photo"], "exactly one {}"),
+        (["--classes", "dog", "--score", "delta-enrgy"], "Did you mean 'delta-energy'"),
+        (["--classes", "dog", "--out", "x.xlsx"], "unknown ending '.xlsx'"),
+        (["--classes", "names.txt"], "names.txt does not exist"),
+        (["--classes", "dog", "--model", "lit"], "Did you mean 'lite'"),
+        ([], "Give --classes"),
+        (["--detector", "nowhere"], "nowhere is not a folder"),
+        (["--detector", "x", "--classes", "dog"], "--classes is part of the detector"),
+        (["--classes", "dog", "--keep", "2", "--known", "."], "keep"),
+    ],
+)
+def test_wrong_use_is_one_message_and_exit_code_2(
+    command: Runner, tiny_clip_folder: Path, photos: Path, arguments: list[str], message: str
+) -> None:
+    model = [] if "--model" in arguments else ["--model", tiny_clip_folder]
+    result = command("score", photos, *model, *[photos if a == "." else a for a in arguments])
+    assert result.code == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+def test_paths_that_do_not_exist_are_wrong_use(command: Runner, base: list[str], photos: Path) -> None:
+    result = command("score", photos / "cta", *base)
+    assert result.code == 2
+    assert "cat" in result.err
+    empty = photos / "empty"
+    empty.mkdir()
+    assert command("score", empty, *base).code == 2
+
+
+def test_calibrate_then_score_with_the_detector(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
+    saved = command("calibrate", photos, *base, "--out", tmp_path / "d", "--score", "mcm", "--keep", "0.5", "--json")
+    assert saved.code == 0
+    assert saved.json["images"] == 8
+    result = command("score", photos, "--detector", tmp_path / "d", "--json")
+    assert result.json["thresholds"] == [saved.json["threshold"]]
+    assert sum(row["is_ood"] for row in result.json["images"]) == 4
+    again = command("calibrate", photos, "--detector", tmp_path / "d", "--out", tmp_path / "e", "--score", "msp")
+    assert again.code == 0
+    assert "Only 8 images" in again.err
+    assert command("calibrate", photos, *base, "--out", tmp_path / "d", "-s", "msp,mcm").code == 2
+    (photos / "dog" / "empty.jpg").touch()
+    partly = command("calibrate", photos, *base, "--out", tmp_path / "f")
+    assert partly.code == 1
+    assert (tmp_path / "f" / "detector.json").exists()
+
+
+def test_methods_lists_every_score(command: Runner) -> None:
+    rows = command("methods", "--json").json
+    assert {row["name"] for row in rows} >= set(de.list_scores())
+    assert all(row["formula"] and row["paper"] for row in rows)
+    shown = command("methods", "mcm").out
+    assert "Ming et al., NeurIPS 2022" in shown
+    wrong = command("methods", "mcn")
+    assert wrong.code == 2
+    assert "Did you mean 'mcm'" in wrong.err
+
+
+def test_help_and_version(command: Runner) -> None:
+    assert command("--version").out.strip() == f"deltaenergy {de.__version__}"
+    shown = command("--help").out
+    for name in ("score", "calibrate", "evaluate", "methods", "demo"):
+        assert name in shown
+    assert command("scoer").code == 2

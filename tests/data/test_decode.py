@@ -143,6 +143,12 @@ def test_animated_gif_gives_its_first_frame() -> None:
     assert (pixels(encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])) == RED).all()
 
 
+def test_picture_pair_of_a_stereo_camera_gives_the_first() -> None:
+    first, second = Image.new("RGB", (16, 16), RED), Image.new("RGB", (16, 16), BLUE)
+    data = encoded(first, "MPO", save_all=True, append_images=[second])
+    assert np.abs(pixels(data).astype(int) - RED).max() <= 4
+
+
 EXIF_TO_UPRIGHT = {
     1: lambda a: a,
     2: np.fliplr,
@@ -305,6 +311,10 @@ def test_folder_pipe_and_impossible_name(tmp_path: Path) -> None:
     assert reason(Path("x" * 5000 + ".jpg")).startswith("cannot be read: ")
     (tmp_path / "file").touch()
     assert reason(tmp_path / "file" / "a.jpg")
+
+
+def test_colours_that_pillow_cannot_convert() -> None:
+    assert "LAB" in reason(Image.new("LAB", (2, 2)))
 
 
 def test_closed_pil_image(tmp_path: Path) -> None:

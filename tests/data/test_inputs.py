@@ -327,6 +327,11 @@ def test_table_errors(photos: Path) -> None:
     assert "line 1" in message(lambda: load_images("photos/t.jsonl"))
     (photos / "t.parquet").write_text("no table")
     assert "photos/t.parquet" in message(lambda: load_images("photos/t.parquet"))
+    pq.write_table(pa.table({"path": ["a.png"] * 1000}), photos / "t.parquet", compression="none", use_dictionary=False)
+    data = bytearray((photos / "t.parquet").read_bytes())
+    data[4:40] = b"\xff" * 36  # the header of the first page; the schema stands at the end
+    (photos / "t.parquet").write_bytes(data)
+    assert "photos/t.parquet" in message(lambda: load_images("photos/t.parquet"))
     assert "'photos/t.csv'" in message(lambda: load_images(["photos/tt.csv"]))
     assert "no column" in message(lambda: load_images(pa.table({"a": [1]})))
 
@@ -377,6 +382,18 @@ def test_a_path_that_does_not_exist(photos: Path) -> None:
     assert "Did you mean 'photos/cat'?" in message(lambda: load_images("photos/Kat"))
     assert "'nowhere' is missing already" in message(lambda: load_images("nowhere/a/b.png"))
     assert "Did you mean 'photos/cat/2.JPG'?" in message(lambda: load_images("photos/cat/2.jpg"))
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "~nobody-of-this-name/a.png", "a/" * 3000])
+def test_impossible_names(name: str) -> None:
+    assert "does not exist" in message(lambda: load_images(name))
+    assert "does not exist" in message(lambda: labelled_folders(name))
+    assert len(load_images([name])) == 1
+
+
+def test_folder_that_may_not_be_entered(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "no permission to look into 'photos'" in message(lambda: load_images("photos/locked.png"))
 
 
 def test_empty_folder(photos: Path) -> None:

@@ -116,6 +116,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         raise UnreadableImage(
             f"too large: {width} × {height} pixels exceed the limit of {MAX_PIXELS // 1_000_000} million"
         )
+    if image.mode == "LAB":
+        raise UnreadableImage("its colour space LAB cannot be converted to RGB")
     image.load()
     rotation = _UPRIGHT.get(_orientation(image))
     if image.mode in {"I", "F"} or image.mode.startswith("I;16"):

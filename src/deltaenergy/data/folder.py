@@ -41,10 +41,11 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
 
 def existing_folder(path: str | os.PathLike[str]) -> Path:
     """`path` as a folder that exists, or an error with the nearest name."""
-    folder = Path(path).expanduser()
-    if not folder.exists():
+    folder = Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
+    # The functions of os.path, unlike those of Path, answer "no" for names that the system refuses.
+    if not os.path.lexists(folder):
         raise does_not_exist(folder)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112
         raise InputError(f"{str(folder)!r} is a file, but a folder with one subfolder per class is needed.")
     return folder
 
@@ -52,8 +53,10 @@ def existing_folder(path: str | os.PathLike[str]) -> Path:
 def does_not_exist(path: Path) -> InputError:
     """The error for a path that is not there: it names the first missing part and the names next to it."""
     missing = path
-    while not missing.parent.exists():
+    while not os.path.exists(missing.parent):  # noqa: PTH110 (Path.exists raises for names that are too long)
         missing = missing.parent
+    if not os.access(missing.parent, os.X_OK):
+        return InputError(f"{str(path)!r} cannot be reached: no permission to look into {str(missing.parent)!r}.")
     try:
         with os.scandir(missing.parent) as entries:
             names = [entry.name for entry in islice(entries, 10_000)]

@@ -68,12 +68,12 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
     if text.startswith(("http://", "https://")):
         raise InputError(f"{text!r} is an address, and images are not downloaded. Save it to a file and give its path.")
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
     is_pattern = glob.has_magic(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.
     if not alone and not is_pattern and path.suffix.lower() in EXTENSIONS:
         return [ImageItem(path.as_posix(), path)]
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
         return FeatureStore.open(path).items() if is_store(path) else folder_images(path)
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):

@@ -26,9 +26,11 @@ def table_file_images(path: Path) -> list[ImageItem]:
     read = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_jsonl)
     try:
         columns, values = read(path)
-    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are ValueError and OSError
+        return _items(columns, values, f"The table {str(path)!r}", path.parent)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, NotImplementedError, csv.Error) as error:  # also pyarrow's
         raise InputError(f"The table {str(path)!r} cannot be read: {error}") from error
-    return _items(columns, values, f"The table {str(path)!r}", path.parent)
 
 
 def is_table(images: Any) -> bool:

@@ -134,6 +134,16 @@ def test_names_outside_ascii(photos: Path) -> None:
     assert (item.id, item.label) == ("photos/Füchse 🦊/写真.png", "Füchse 🦊")
 
 
+def test_names_that_are_no_valid_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")  # Latin-1, as old archives hold it
+    (tmp_path / name).mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / name / "1.png")
+    item = load_images(tmp_path)[0]
+    assert item.label == "caf\\udce9"
+    assert item.id.encode("utf-8").endswith(b"/caf\\udce9/1.png")
+    assert open_image(item.source).size == (4, 4)
+
+
 def test_order_does_not_depend_on_the_order_of_creation(tmp_path: Path) -> None:
     names = [f"{i}.png" for i in (10, 9, 1, 100, 2)]
     for name in names:
@@ -381,6 +391,8 @@ def test_a_path_that_does_not_exist(photos: Path) -> None:
     assert message(lambda: load_images("photoz")) == "'photoz' does not exist. Did you mean 'photos'?"
     assert "Did you mean 'photos/cat'?" in message(lambda: load_images("photos/Kat"))
     assert "'nowhere' is missing already" in message(lambda: load_images("nowhere/a/b.png"))
+    assert message(lambda: load_images("photos/dog/x.png")) == "'photos/dog/x.png' does not exist."
+    assert "Did you mean 'photos/dog/1.png'?" in message(lambda: load_images("photos/dog/1.jpg"))
     assert "Did you mean 'photos/cat/2.JPG'?" in message(lambda: load_images("photos/cat/2.jpg"))
 
 

@@ -46,8 +46,11 @@ def score(
     The verdict known/unknown needs a threshold: give --detector (written by calibrate or tune), or --known with
     in-distribution images. Without either, the table has labels and scores only.
     """
+    from deltaenergy.data.inputs import load_images
+
     check_output(out_file)
-    images = common.read_photo_arguments(photos)
+    # Resolved before the model is loaded, so that a mistyped path is reported at once.
+    images = load_images(common.read_photo_arguments(photos))
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--known", known)):
             if value:

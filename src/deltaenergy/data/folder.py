@@ -62,10 +62,11 @@ def does_not_exist(path: Path) -> InputError:
             names = [entry.name for entry in islice(entries, 10_000)]
     except OSError:
         names = []
-    by_lower = {name.lower(): name for name in names}
-    word = missing.name.lower()
-    matches = [word] if word in by_lower else difflib.get_close_matches(word, by_lower, n=2)
-    near = [by_lower[match] for match in matches]
+    # Names are compared without their ending: .jpg alone makes no two names alike.
+    same = [name for name in names if name.lower() == missing.name.lower()]
+    by_stem = {Path(name).stem.lower(): name for name in names}
+    matches = difflib.get_close_matches(missing.stem.lower(), by_stem, n=2, cutoff=0.65)
+    near = same or [by_stem[match] for match in matches]
     hint = f" Did you mean {' or '.join(repr(str(missing.parent / name)) for name in near)}?" if near else ""
     where = f" ({str(missing)!r} is missing already)" if missing != path else ""
     return InputError(f"{str(path)!r} does not exist{where}.{hint}")

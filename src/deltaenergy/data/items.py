@@ -20,6 +20,13 @@ class ImageItem:
     label: str | None = None
     domain: str | None = None
 
+    def __post_init__(self) -> None:
+        # File names need not be valid text. These three must be: they are printed and written to tables.
+        for name in ("id", "label", "domain"):
+            text = getattr(self, name)
+            if text is not None and not text.isascii():
+                object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -62,8 +62,10 @@ def does_not_exist(path: Path) -> InputError:
             names = [entry.name for entry in islice(entries, 10_000)]
     except OSError:
         names = []
-    # Names are compared without their ending: .jpg alone makes no two names alike.
     same = [name for name in names if name.lower() == missing.name.lower()]
+    # Names are compared without their ending: .jpg alone makes no two names alike. Of equal stems, the one with the
+    # wanted ending is kept.
+    names.sort(key=lambda name: (Path(name).suffix.lower() == missing.suffix.lower(), name))
     by_stem = {Path(name).stem.lower(): name for name in names}
     matches = difflib.get_close_matches(missing.stem.lower(), by_stem, n=2, cutoff=0.65)
     near = same or [by_stem[match] for match in matches]

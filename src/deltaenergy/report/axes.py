@@ -1,0 +1,145 @@
+"""What every chart stands on: round ticks, linear or logarithmic scales, and a frame with grid and labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from deltaenergy.report.html import Markup, join, tag
+
+Format = Callable[[float], str]
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
+    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+        return [low] if math.isfinite(low) else []
+    raw = (high - low) / max(count, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = max(0, -math.floor(math.log10(step)) + 1)
+    return [round(i * step, digits) + 0.0 for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within [low, high], and their doubles and fives when there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1,) if len(powers) > 4 else (1, 2, 5)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def plain(value: float) -> str:
+    """A number as short as it can be said: 0.5, 20, 1e-05."""
+    return f"{value:.6g}".replace("-", "−")
+
+
+def percent(value: float) -> str:
+    """A share as a whole percentage."""
+    return f"{100 * value:.6g} %"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A range of values laid along pixels from `start` to `end` (end < start for an upward axis)."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; values outside are pushed to the edge, so that infinities can be drawn."""
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, 1e-300))
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Round values along the axis."""
+        return log_ticks(self.low, self.high) if self.log else nice_ticks(self.low, self.high, count)
+
+
+def padded(low: float, high: float, share: float = 0.04) -> tuple[float, float]:
+    """The range with a little room on both sides; a single value gets a range around it."""
+    if not high > low:
+        room = abs(low) * 0.1 or 1.0
+        return low - room, high + room
+    room = (high - low) * share
+    return low - room, high + room
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plot area inside an SVG: two axes, and where their labels go."""
+
+    x: Axis
+    y: Axis
+    width: float
+    height: float
+
+    @classmethod
+    def make(
+        cls,
+        x_range: tuple[float, float],
+        y_range: tuple[float, float],
+        width: float,
+        height: float,
+        *,
+        left: float = 52,
+        bottom: float = 42,
+        top: float = 10,
+        right: float = 14,
+        x_log: bool = False,
+    ) -> Frame:
+        """A frame with margins for tick and axis labels."""
+        x = Axis(*x_range, start=left, end=width - right, log=x_log)
+        y = Axis(*y_range, start=height - bottom, end=top)
+        return cls(x, y, width, height)
+
+    def draw(
+        self,
+        x_label: str,
+        y_label: str,
+        x_format: Format = plain,
+        y_format: Format = plain,
+        x_ticks: Sequence[float] | None = None,
+        y_ticks: Sequence[float] | None = None,
+    ) -> Markup:
+        """Grid, ticks and labels."""
+        left, right, bottom, top = self.x.start, self.x.end, self.y.start, self.y.end
+        parts = []
+        for value in self.y.ticks() if y_ticks is None else y_ticks:
+            y = self.y(value)
+            parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
+            parts.append(tag("text", y_format(value), x=left - 7, y=y + 4, class_="tick end"))
+        for value in self.x.ticks() if x_ticks is None else x_ticks:
+            x = self.x(value)
+            parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="axis"))
+            parts.append(tag("text", x_format(value), x=x, y=bottom + 17, class_="tick middle"))
+        parts.append(tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
+        middle_x, middle_y = (left + right) / 2, (top + bottom) / 2
+        parts.append(tag("text", x_label, x=middle_x, y=bottom + 35, class_="label middle"))
+        parts.append(
+            tag("text", y_label, x=12, y=middle_y, class_="label middle", transform=f"rotate(-90 12 {middle_y:.1f})")
+        )
+        return join(parts)
+
+
+def svg(width: float, height: float, title: str, *content: Markup, description: str = "") -> Markup:
+    """A chart as one image for screen readers: its title and description are read in place of its marks."""
+    label = f"{title}. {description}" if description else title
+    return tag(
+        "svg",
+        *content,
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=label,
+        class_="chart",
+    )

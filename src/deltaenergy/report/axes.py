@@ -38,7 +38,7 @@ def plain(value: float) -> str:
 
 def percent(value: float) -> str:
     """A share as a whole percentage."""
-    return f"{100 * value:.6g} %"
+    return f"{100 * value:.6g}\u00a0%"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Frame:
         left: float = 52,
         bottom: float = 42,
         top: float = 10,
-        right: float = 14,
+        right: float = 22,
         x_log: bool = False,
     ) -> Frame:
         """A frame with margins for tick and axis labels."""

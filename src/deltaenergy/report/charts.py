@@ -123,12 +123,12 @@ def histogram_chart(
     description: str = "",
     width: float = 360,
     row_height: float = 54,
-    bins: int = 36,
 ) -> Markup:
     """One histogram per row over a common axis, each to its own height, with the threshold through all of them."""
     finite = [row.values[np.isfinite(row.values)] for row in rows]
     low, high = _robust_extent(finite, threshold)
     axis = Axis(low, high, start=10, end=width - 10)
+    bins = int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 14, 40))
     top = 20.0
     height = top + row_height * len(rows) + 40
     bottom = top + row_height * len(rows)
@@ -136,18 +136,21 @@ def histogram_chart(
     if threshold is not None:
         x = axis(threshold)
         parts.append(tag("rect", x=axis.start, y=top, width=x - axis.start, height=bottom - top, class_="rejected"))
+        parts.append(tag("line", x1=x, x2=x, y1=top - 16, y2=top, class_="threshold"))
         parts.append(tag("text", f"← {below}", x=x - 6, y=top - 7, class_="note end"))
         parts.append(tag("text", f"{above} →", x=x + 6, y=top - 7, class_="note"))
     for position, (row, values) in enumerate(zip(rows, finite)):
         base = top + row_height * (position + 1)
+        # The threshold leaves out the lines of text between the histograms.
+        if threshold is not None:
+            x = axis(threshold)
+            parts.append(tag("line", x1=x, x2=x, y1=base - row_height + 20, y2=base, class_="threshold"))
         parts.append(_draw_histogram(row, values, axis, base, row_height - 20, bins))
     for tick in nice_ticks(low, high, 4):
         x = axis(tick)
         parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="axis"))
         parts.append(tag("text", plain(tick), x=x, y=bottom + 17, class_="tick middle"))
     parts.append(tag("text", x_label, x=width / 2, y=bottom + 35, class_="label middle"))
-    if threshold is not None:
-        parts.append(tag("line", x1=axis(threshold), x2=axis(threshold), y1=top - 14, y2=bottom, class_="threshold"))
     return svg(width, height, title, *parts, description=description)
 
 

@@ -23,7 +23,7 @@ Child = Union[str, int, float, None, "Iterable[Child]"]
 Attribute = str | int | float | bool | None
 
 
-def tag(name: str, *children: Child, **attributes: Attribute) -> Markup:
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
     """One element. `class_` and `stroke_width` become `class` and `stroke-width`; None and False leave one out."""
     parts = [name]
     for key, value in attributes.items():

@@ -1,0 +1,222 @@
+"""`deltaenergy evaluate`: accuracy and detection metrics on the user's own pictures, and a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deltaenergy.cli import common
+from deltaenergy.cli.common import err
+from deltaenergy.errors import DeltaEnergyError, InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.benchmarks.metrics import Estimate
+    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.data.items import ImageItem
+    from deltaenergy.detector import Detector
+    from deltaenergy.evaluation import Evaluation
+    from deltaenergy.scores.base import Score
+
+FOLDER_HELP = "a folder with one folder per class, or a flat one; repeat for several."
+
+
+def evaluate(
+    id_sets: Annotated[list[str], typer.Option("--id", help=f"Pictures of the classes: {FOLDER_HELP}")],
+    shifted: Annotated[
+        list[str] | None, typer.Option("--shifted", help=f"The same classes in another style: {FOLDER_HELP}")
+    ] = None,
+    open_sets: Annotated[
+        list[str] | None, typer.Option("--open", help=f"Pictures of none of the classes: {FOLDER_HELP}")
+    ] = None,
+    classes: common.ClassesOption = None,
+    model: common.ModelOption = "lite",
+    scores: common.ScoreOption = None,
+    template: common.TemplateOption = None,
+    detector: common.DetectorOption = None,
+    keep: common.KeepOption = 0.95,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="At most so many pictures of each set, drawn with --seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="For --limit and the confidence intervals.")] = 0,
+    report: Annotated[Path | None, typer.Option("--report", "-r", help="Write a report to FILE.html.")] = None,
+    json_output: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
+) -> None:
+    """Measure accuracy, and how well each score tells known pictures from unknown ones.
+
+    Classes are the folder names of --id unless --classes is given. With --detector, its classifier is measured, with
+    its own score and threshold unless --score is given.
+    """
+    _check_report(report)
+    from deltaenergy.data.inputs import load_images
+    from deltaenergy.evaluation import evaluate as run
+
+    names = _set_names([*id_sets, *(shifted or []), *(open_sets or [])])
+    known = [(names[text], load_images(text)) for text in id_sets]
+    found, classifier, used = _load(detector, classes, template, scores, known, model, device)
+    with common.progress_bar("Encoding pictures") as progress:
+        evaluation = run(
+            classifier,
+            used,
+            known,
+            [(names[text], text) for text in shifted or []],
+            [(names[text], text) for text in open_sets or []],
+            keep=keep,
+            detector=found,
+            primary=_primary(scores, used),
+            limit=limit,
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        )
+    if report is not None:
+        from deltaenergy.report import write_report
+
+        with err.status("Writing the report …"):
+            write_report(evaluation, report)
+        err.print(f"Report written to {report}", markup=False, soft_wrap=True)
+    if json_output:
+        common.print_json(evaluation.to_dict())
+    else:
+        _print(evaluation)
+    common.finish(evaluation.unreadable)
+
+
+def _check_report(path: Path | None) -> None:
+    """Refuse a report that could not be written, before the work rather than after it."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"--report {path} is a folder. Give a file name that ends in .html.")
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise InputError(f"--report {path}: a report is an HTML file, so that its name must end in .html.")
+
+
+def _load(
+    detector: str | None,
+    classes: str | None,
+    template: list[str] | None,
+    scores: list[str] | None,
+    known: list[tuple[str, list[ImageItem]]],
+    model: str,
+    device: str,
+) -> tuple[Detector | None, Classifier, list[Score]]:
+    """The detector if there is one, the classifier, and the scores."""
+    if detector is not None:
+        from deltaenergy.detector import Detector
+
+        if classes or template:
+            raise InputError(f"--classes and --template are part of the detector in {detector}.")
+        with err.status(f"Loading detector {detector} …"):
+            found = Detector.load(detector, device=device)
+        used = _usable(scores, found.classifier) if scores else [found.score]
+        return found, found.classifier, used
+    common.make_scores(scores)  # a misspelt name is told before a model is loaded
+    named = classes if classes is not None else _folder_classes(known)
+    classifier = common.make_classifier(common.load_model_with_status(model, device), named, template)
+    return None, classifier, _usable(scores, classifier)
+
+
+def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
+    """Class names from the folders of the ID sets, with spaces for underscores as a prompt wants them."""
+    from deltaenergy.evaluation.sets import normal_name
+
+    found: dict[str, str] = {}
+    for _, items in known:
+        for item in items:
+            if item.label is not None:
+                found.setdefault(normal_name(item.label), item.label.replace("_", " ").strip())
+    if not found:
+        raise InputError('The --id folders have no class folders: give the class names, as in --classes "dog,cat".')
+    return list(found.values())
+
+
+def _usable(specs: list[str] | None, classifier: Classifier) -> list[Score]:
+    """The scores asked for; of `all`, those that this model can compute, and the others are named."""
+    used = common.make_scores(specs)
+    if not _asks_for_all(specs):
+        return used
+    usable = []
+    for score in used:
+        try:
+            score.prepare(classifier)
+        except DeltaEnergyError as error:
+            err.print(f"{score.spec} is left out: {error}", style="dim", markup=False, soft_wrap=True)
+        else:
+            usable.append(score)
+    return usable
+
+
+def _asks_for_all(specs: list[str] | None) -> bool:
+    return any(part.strip() == "all" for spec in specs or [] for part in spec.split(","))
+
+
+def _primary(specs: list[str] | None, used: list[Score]) -> str | None:
+    """The score that the report's pictures show: the first asked for, or delta-energy when all are."""
+    wanted = "delta-energy"
+    return wanted if _asks_for_all(specs) and any(score.spec == wanted for score in used) else None
+
+
+def _set_names(paths: list[str]) -> dict[str, str]:
+    """A short name for each set: the last parts of its path, as many as tell it from the others."""
+    parts = {path: [part for part in Path(path).parts if part not in {"/", "."}] or [path] for path in paths}
+    if len(parts) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise InputError(f"{twice} is given twice. Each set of pictures stands for itself.")
+    names: dict[str, str] = {}
+    for path, own in parts.items():
+        for length in range(1, len(own) + 1):
+            name = "/".join(own[-length:])
+            if sum("/".join(other[-length:]) == name for other in parts.values()) == 1:
+                break
+        names[path] = name
+    return names
+
+
+def _print(evaluation: Evaluation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from deltaenergy.report.words import metric_name
+
+    # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
+    console = common.out if common.out.is_terminal else Console(highlight=False, width=200)
+    table = Table(box=None, header_style="bold", title="Accuracy", title_justify="left")
+    for name, side in (("set", "left"), ("group", "left"), ("images", "right"), ("accuracy", "right")):
+        table.add_column(name, justify="right" if side == "right" else "left")
+    for row in evaluation.accuracy:
+        table.add_row(Text(row.set), row.group.value, str(row.images), _cell(row.accuracy))
+    if evaluation.accuracy:
+        console.print(table)
+    if not evaluation.detection:
+        err.print("[dim]No open set, so no detection metrics: add --open DIR.[/]")
+        return
+    metrics = list(evaluation.detection[0].metrics)
+    shown = [metrics[0], metrics[3], metrics[4], metrics[1], metrics[2]]
+    table = Table(box=None, header_style="bold", title="Detection", title_justify="left")
+    for name in ("score", "closed", "open"):
+        table.add_column(name, overflow="fold")
+    for name in shown:
+        table.add_column(metric_name(name), justify="right")
+    previous: tuple[str, str] | None = None
+    for found in evaluation.detection:
+        if previous not in (None, (found.closed, found.open)):
+            table.add_row()
+        previous = (found.closed, found.open)
+        cells: list[Any] = [_cell(found.metrics[name], brief=i > 1) for i, name in enumerate(shown)]
+        table.add_row(found.score, Text(f"{found.closed} ({found.closed_group.value})"), Text(found.open), *cells)
+    if evaluation.accuracy:
+        console.print()
+    console.print(table)
+
+
+def _cell(value: Estimate, *, brief: bool = False) -> str:
+    text = f"{100 * value.value:.1f} %"
+    return text if brief else f"{text} ({100 * value.low:.1f} to {100 * value.high:.1f})"

@@ -1,0 +1,30 @@
+"""What identifies a run: model, classes, prompts, settings, versions, date."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from datetime import datetime, timezone
+from typing import Any
+
+from deltaenergy import __version__
+from deltaenergy.classifiers.base import Classifier
+
+
+def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
+    """Everything but the date decides the numbers: equal entries and equal pictures give equal results."""
+    return {
+        "model": classifier.model.describe(),
+        "classifier": {"kind": classifier.kind, **classifier.config()},
+        "classes": list(classifier.classes),
+        "classes_hash": classifier.classes_hash,
+        **settings,
+        "device": str(classifier.model.device),
+        "precision": str(classifier.model.dtype).removeprefix("torch."),
+        "versions": {
+            "deltaenergy": __version__,
+            "Python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
+        },
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }

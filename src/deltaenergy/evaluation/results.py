@@ -1,0 +1,185 @@
+"""What an evaluation found, as plain data: for the terminal, for JSON and tables, and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deltaenergy.benchmarks.metrics import Estimate, RankedScores
+from deltaenergy.data.items import Unreadable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.scoring import Scored
+
+
+class Group(str, Enum):
+    """What a set of images is: known classes, known classes in another style, or no known class."""
+
+    ID = "ID"
+    SHIFTED = "shifted"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class EvaluatedSet:
+    """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`."""
+
+    name: str
+    group: Group
+    scored: Scored
+    labels: npt.NDArray[np.int64]
+    correct: npt.NDArray[np.bool_]
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:
+        """Which images have a known class."""
+        return self.labels >= 0
+
+    def __len__(self) -> int:
+        return len(self.scored.items)
+
+
+@dataclass(frozen=True)
+class AccuracyRow:
+    """Accuracy on the labelled images of one set."""
+
+    set: str
+    group: Group
+    images: int
+    accuracy: Estimate
+
+
+@dataclass(frozen=True)
+class DetectionRow:
+    """How well one score tells a closed set (ID or shifted) from an open one."""
+
+    score: str
+    closed: str
+    closed_group: Group
+    open: str
+    closed_images: int
+    open_images: int
+    metrics: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """The share of one set that a score keeps at its threshold."""
+
+    score: str
+    set: str
+    group: Group
+    images: int
+    kept: Estimate
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that was found.
+
+    Attributes:
+        classes: the class names.
+        sets: the sets in the order given: ID, shifted, open.
+        scores: each score's `spec` with what it is (summary, formula, paper).
+        primary: the score whose pictures and verdicts a report shows.
+        keep: the ID share that thresholds keep, and the rate of the FPR columns.
+        thresholds: by score; those in `given_thresholds` came with a detector, the others from the ID sets.
+        accuracy, detection, kept: the tables.
+        provenance: how it was made.
+    """
+
+    classes: tuple[str, ...]
+    sets: list[EvaluatedSet]
+    scores: dict[str, dict[str, str]]
+    primary: str
+    keep: float
+    thresholds: dict[str, float]
+    given_thresholds: frozenset[str]
+    accuracy: list[AccuracyRow]
+    detection: list[DetectionRow]
+    kept: list[KeptRow]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        """Images that were skipped."""
+        return [image for one in self.sets for image in one.scored.unreadable]
+
+    def in_group(self, group: Group) -> list[EvaluatedSet]:
+        """The sets of one group."""
+        return [one for one in self.sets if one.group is group]
+
+    def values(self, score: str, name: str) -> npt.NDArray[np.float64]:
+        """The scores of a set, or of a pool such as `all open sets`."""
+        return np.concatenate([one.scored.values[score] for one in members(self.sets, name)])
+
+    def ranked(self, row: DetectionRow) -> RankedScores:
+        """The scores behind a row of `detection`: its ROC curve, or a metric at another rate."""
+        return RankedScores(self.values(row.score, row.closed), self.values(row.score, row.open))
+
+    def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
+        """The verdict on each image of a set: True where the score lies below its threshold."""
+        spec = score or self.primary
+        return one.scored.values[spec] < self.thresholds[spec]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All tables as JSON values: one flat row per line of each."""
+        return {
+            "accuracy": [
+                {"set": row.set, "group": row.group.value, "images": row.images, **_flat("accuracy", row.accuracy)}
+                for row in self.accuracy
+            ],
+            "detection": [
+                {
+                    "score": row.score,
+                    "closed": row.closed,
+                    "closed_group": row.closed_group.value,
+                    "open": row.open,
+                    "closed_images": row.closed_images,
+                    "open_images": row.open_images,
+                    **{key: v for name, estimate in row.metrics.items() for key, v in _flat(name, estimate).items()},
+                }
+                for row in self.detection
+            ],
+            "kept": [
+                {
+                    "score": row.score,
+                    "threshold": self.thresholds[row.score],
+                    "set": row.set,
+                    "group": row.group.value,
+                    "images": row.images,
+                    **_flat("kept", row.kept),
+                }
+                for row in self.kept
+            ],
+            "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
+            "provenance": self.provenance,
+        }
+
+
+def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
+    """The names to report for a group: its sets, and all of them together if there are several.
+
+    Of ID sets only the pool is reported: their threshold is a common one.
+    """
+    names = [one.name for one in sets if one.group is group]
+    if len(names) < 2:
+        return names
+    together = f"all {group.value} sets"
+    return [together] if group is Group.ID else [*names, together]
+
+
+def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
+    """The sets that a name of `pools` stands for."""
+    sets = list(sets)
+    return [one for one in sets if one.name == name] or [one for one in sets if name == f"all {one.group.value} sets"]
+
+
+def _flat(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

@@ -1,0 +1,161 @@
+"""Named sets of images and their labels: loaded, limited, matched to the classes, and checked for overlaps."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from deltaenergy.classifiers.base import is_feature_array
+from deltaenergy.data.inputs import load_images
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.evaluation.results import Group
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+UNKNOWN = -1
+
+
+class ImageSet(NamedTuple):
+    """Images under one name: anything `load_images` takes, or unit features (N, D).
+
+    Labels are class names, one per image; where they are not given, images in subfolders are labelled with their
+    folder's name.
+    """
+
+    name: str
+    images: Any
+    labels: Sequence[str | None] | None = None
+
+
+@dataclass(frozen=True)
+class LoadedSet:
+    """A set whose images are listed: `items` to encode, or `features` that are there already."""
+
+    name: str
+    group: Group
+    items: list[ImageItem]
+    features: Any = None
+
+    @property
+    def to_score(self) -> Any:
+        """What `score_images` is given."""
+        return self.items if self.features is None else self.features
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def load_sets(
+    sets: Iterable[ImageSet | tuple[Any, ...]], group: Group, limit: int | None, rng: np.random.Generator
+) -> list[LoadedSet]:
+    """List the images of each set; with `limit`, at most that many of each, drawn without replacement."""
+    return [_load(ImageSet(*entry), group, limit, rng) for entry in sets]
+
+
+def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Generator) -> LoadedSet:
+    features = entry.images if is_feature_array(entry.images) else None
+    if features is None:
+        items = load_images(entry.images)
+    else:
+        items = [ImageItem(f"{entry.name} row {i}", b"") for i in range(len(features))]
+    if not items:
+        raise InputError(f"The {group.value} set {entry.name!r} holds no image.")
+    if entry.labels is not None:
+        if len(entry.labels) != len(items):
+            raise InputError(f"Set {entry.name!r} has {len(items)} images but {len(entry.labels)} labels.")
+        items = [replace(item, label=label) for item, label in zip(items, entry.labels)]
+    if limit is not None and limit < len(items):
+        chosen = np.sort(rng.choice(len(items), limit, replace=False))
+        items = [items[i] for i in chosen]
+        features = None if features is None else features[chosen]
+    return LoadedSet(entry.name, group, items, features)
+
+
+def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
+    """The sets with ids that are unique among them all.
+
+    Set names must differ, and no file may stand in two groups: an image is either of a known class or it is not.
+    """
+    twice = [name for name, count in Counter(one.name for one in sets).items() if count > 1]
+    if twice:
+        raise InputError(f"Two sets are called {twice[0]!r}: give each set a name of its own.")
+    owner: dict[str, LoadedSet] = {}
+    for one in sets:
+        for item in one.items:
+            if not isinstance(item.source, Path):
+                continue
+            # abspath and not resolve: it looks at no file, and there may be a million of them.
+            first = owner.setdefault(os.path.abspath(item.source), one)  # noqa: PTH100
+            if first.group is not one.group:
+                raise InputError(
+                    f"{item.id} stands in the {first.group.value} set {first.name!r} and in the {one.group.value} set "
+                    f"{one.name!r}. Each image belongs to one group: is one folder inside the other?"
+                )
+    unique = iter(load_images([item for one in sets for item in one.items]))
+    return [replace(one, items=[next(unique) for _ in one.items]) for one in sets]
+
+
+def normal_name(name: str) -> str:
+    """A class or folder name for comparison: case, `_`, `-` and repeated spaces do not matter."""
+    plain = unicodedata.normalize("NFC", name).casefold()
+    return " ".join(plain.replace("_", " ").replace("-", " ").split())
+
+
+def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """For each class the first index with the same name, so that duplicates count as one class."""
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(normal_name(name), i) for i, name in enumerate(classes)], dtype=np.int64)
+
+
+def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The class index of each item, −1 where its label is unknown.
+
+    In an ID or shifted set, a label that is no class is an error, because such an image would count as known; if no
+    label of the set is a class, the folders mean something else, and the set counts as unlabelled. In an open set it
+    is the other way round: a label that *is* a class earns a warning.
+    """
+    first: dict[str, int] = {}
+    for i, name in enumerate(classes):
+        first.setdefault(normal_name(name), i)
+    index_of = {item.label: first.get(normal_name(item.label), UNKNOWN) for item in items if item.label is not None}
+    found = {label for label, index in index_of.items() if index != UNKNOWN}
+    if one.group is Group.OPEN:
+        if found:
+            warnings.warn(
+                f"The open set {one.name!r} has folders that are called like classes: {_listed(found)}. Images of "
+                "known classes do not belong into an open set.",
+                stacklevel=4,
+            )
+        return np.full(len(items), UNKNOWN, dtype=np.int64)
+    strange = Counter(item.label for item in items if item.label is not None and item.label not in found)
+    if strange and not found:
+        warnings.warn(
+            f"No folder of the {one.group.value} set {one.name!r} is called like a class (it has "
+            f"{_listed(strange)}): its accuracy is not computed.",
+            stacklevel=4,
+        )
+    elif strange:
+        label, count = strange.most_common(1)[0]
+        hint = did_you_mean(normal_name(str(label)), [normal_name(name) for name in classes])
+        raise InputError(
+            f"The {one.group.value} set {one.name!r} holds images of folders that are no class: "
+            f"{_listed(strange)} ({strange.total()} images, {count} in {label!r}). "
+            f"Add the class, rename the folder, or take it out.{hint if len(classes) <= 50 else ''}"
+        )
+    return np.array([UNKNOWN if item.label is None else index_of[item.label] for item in items], dtype=np.int64)
+
+
+def _listed(names: Iterable[Any], most: int = 5) -> str:
+    ordered = sorted(map(str, names))
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(map(repr, ordered[:most])) + more

@@ -1,0 +1,79 @@
+"""Which pictures of an evaluation its report shows: mistakes of every kind, the surest, and the closest calls."""
+
+from __future__ import annotations
+
+from deltaenergy.evaluation.results import Evaluation, Group
+from deltaenergy.report.html import join, tag
+from deltaenergy.report.page import Section
+from deltaenergy.report.pictures import Picture, gallery, pictures_of
+
+# Small evaluations show every picture; larger ones a row of each kind.
+SHOW_ALL_UP_TO = 40
+_GROUP_WORDS = {
+    Group.ID: "pictures of the classes",
+    Group.SHIFTED: "the classes in another style",
+    Group.OPEN: "pictures of none of the classes",
+}
+
+
+def is_small(evaluation: Evaluation) -> bool:
+    """Whether there are few enough pictures to show them all."""
+    return sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
+
+
+def picture_sections(evaluation: Evaluation) -> list[Section]:
+    """All pictures of a small evaluation; mistakes, and the most and least confident ones, of a larger one."""
+    by_set = {one.name: pictures_of(evaluation, one) for one in evaluation.sets}
+    if is_small(evaluation):
+        galleries = [
+            gallery(
+                f"{one.name}: {_GROUP_WORDS[one.group]}",
+                sorted(by_set[one.name], key=lambda picture: -picture.score),
+                shown=SHOW_ALL_UP_TO,
+            )
+            for one in evaluation.sets
+        ]
+        lead = f"Sorted by {evaluation.primary}, most confident first. Mistakes have a frame."
+        return [Section("pictures", "All pictures", join(galleries), lead)]
+    pictures = [picture for found in by_set.values() for picture in found]
+    return [_mistakes(evaluation, pictures), _confident(evaluation, pictures)]
+
+
+def _mistakes(evaluation: Evaluation, pictures: list[Picture]) -> Section:
+    def found(group: Group | None, test: str, *, lowest: bool) -> list[Picture]:
+        chosen = [p for p in pictures if (group is None or p.group is group) and getattr(p, test)]
+        return sorted(chosen, key=lambda p: p.score if lowest else -p.score)
+
+    kinds = [
+        ("Open pictures that were kept", found(Group.OPEN, "wrongly_kept", lowest=False), "Highest score first."),
+        ("Known pictures that were rejected", found(Group.ID, "wrongly_rejected", lowest=True), "Lowest score first."),
+        (
+            "Pictures in another style that were rejected",
+            found(Group.SHIFTED, "wrongly_rejected", lowest=True),
+            "Lowest score first.",
+        ),
+        (
+            "Pictures that were kept under a wrong name",
+            sorted((p for p in pictures if p.wrong_class), key=lambda p: -p.confidence),
+            "Most confident first.",
+        ),
+    ]
+    parts = [gallery(heading, chosen, note=note) for heading, chosen, note in kinds if chosen]
+    body = join(parts) if parts else tag("p", "There are none.")
+    return Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold.")
+
+
+def _confident(evaluation: Evaluation, pictures: list[Picture]) -> Section:
+    threshold = evaluation.thresholds[evaluation.primary]
+
+    def of(group: Group) -> list[Picture]:
+        return [picture for picture in pictures if picture.group is group]
+
+    kinds = [
+        ("Known pictures, most confident", sorted(of(Group.ID), key=lambda p: -p.score)),
+        ("Pictures in another style, most confident", sorted(of(Group.SHIFTED), key=lambda p: -p.score)),
+        ("Open pictures, most clearly unknown", sorted(of(Group.OPEN), key=lambda p: p.score)),
+        ("Least confident: closest to the threshold", sorted(pictures, key=lambda p: abs(p.score - threshold))),
+    ]
+    parts = [gallery(heading, chosen) for heading, chosen in kinds if chosen]
+    return Section("pictures", "Most and least confident pictures", join(parts))

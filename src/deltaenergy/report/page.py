@@ -1,0 +1,126 @@
+"""The page around every report: one HTML file with its style inside, that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from deltaenergy.report.html import Child, Markup, join, tag
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a report with a heading of its own, and an entry in the page's navigation."""
+
+    id: str
+    heading: str
+    body: Child
+    lead: Child = None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A key figure: what it is, its value, and a line that puts it into words."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def render_page(title: str, subtitle: str, sections: Sequence[Section], *, footer: str = "") -> str:
+    """A whole HTML document."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="generator", content="deltaenergy"),
+        tag("title", title),
+        tag("style", Markup(files("deltaenergy.report").joinpath("style.css").read_text(encoding="utf-8"))),
+    )
+    links = [tag("li", tag("a", section.heading, href=f"#{section.id}")) for section in sections[1:]]
+    header = tag(
+        "header",
+        tag("h1", title),
+        tag("p", subtitle, class_="subtitle"),
+        tag("nav", tag("ul", links), aria_label="Sections") if links else None,
+    )
+    body = tag(
+        "body",
+        header,
+        tag("main", [_section(section) for section in sections]),
+        tag("footer", footer) if footer else None,
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def tiles(figures: Sequence[Tile]) -> Markup:
+    """Key figures side by side."""
+    return tag(
+        "dl",
+        [
+            tag(
+                "div",
+                tag("dt", figure.label),
+                tag("dd", figure.value, class_="value"),
+                tag("dd", figure.note, class_="note") if figure.note else None,
+            )
+            for figure in figures
+        ],
+        class_="tiles",
+    )
+
+
+def figure(content: Markup, caption: Child, css: str = "") -> Markup:
+    """A chart with its caption."""
+    return tag("figure", tag("figcaption", caption), content, class_=f"panel {css}".strip())
+
+
+def table(
+    columns: Sequence[Child],
+    rows: Sequence[Sequence[Child]],
+    *,
+    caption: str,
+    numeric: frozenset[int] = frozenset(),
+    row_headers: int = 1,
+    highlighted: frozenset[int] = frozenset(),
+) -> Markup:
+    """A table that scrolls sideways on narrow screens. `numeric` columns are right-aligned."""
+
+    def cell(position: int, content: Child) -> Markup:
+        css = "number" if position in numeric else None
+        if position < row_headers:
+            return tag("th", content, scope="row", class_=css)
+        return tag("td", content, class_=css)
+
+    head = [tag("th", name, scope="col", class_="number" if i in numeric else None) for i, name in enumerate(columns)]
+    body = [
+        tag("tr", [cell(i, content) for i, content in enumerate(row)], class_="chosen" if n in highlighted else None)
+        for n, row in enumerate(rows)
+    ]
+    # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
+    return tag(
+        "div",
+        tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body)),
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label=caption,
+    )
+
+
+def definitions(entries: Sequence[tuple[str, Child]]) -> Markup:
+    """Names and values in two columns: how a report was made."""
+    return tag("dl", [join(tag("dt", name), tag("dd", value)) for name, value in entries], class_="facts")
+
+
+def _section(section: Section) -> Markup:
+    return tag(
+        "section",
+        tag("h2", section.heading, id=f"{section.id}-heading"),
+        tag("p", section.lead, class_="lead") if section.lead else None,
+        section.body,
+        id=section.id,
+        aria_labelledby=f"{section.id}-heading",
+    )

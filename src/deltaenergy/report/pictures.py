@@ -1,0 +1,113 @@
+"""Pictures with their verdicts: which ones a report shows, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from deltaenergy.data.items import ImageItem
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
+from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.thumbnails import thumbnail
+from deltaenergy.report.words import count, percent, score_value
+
+# As many as one row of the page holds.
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One image, what was said of it, and what it is where that is known."""
+
+    item: ImageItem
+    label: str
+    confidence: float
+    score: float
+    is_ood: bool
+    group: Group | None = None
+    truth: str | None = None
+    correct: bool | None = None
+
+    @property
+    def wrongly_kept(self) -> bool:
+        """An image of no class that was taken for one."""
+        return self.group is Group.OPEN and not self.is_ood
+
+    @property
+    def wrongly_rejected(self) -> bool:
+        """An image of a class that was taken for unknown."""
+        return self.group in (Group.ID, Group.SHIFTED) and self.is_ood
+
+    @property
+    def wrong_class(self) -> bool:
+        """An image that was kept, but under another class's name."""
+        return not self.is_ood and self.correct is False and self.group is not Group.OPEN
+
+
+def pictures_of(evaluation: Evaluation, one: EvaluatedSet) -> list[Picture]:
+    """The images of a set with the primary score's verdicts."""
+    values, verdicts = one.scored.values[evaluation.primary], evaluation.is_ood(one)
+    return [
+        Picture(
+            item,
+            label=evaluation.classes[one.scored.predicted[i]],
+            confidence=float(one.scored.confidence[i]),
+            score=float(values[i]),
+            is_ood=bool(verdicts[i]),
+            group=one.group,
+            truth=evaluation.classes[one.labels[i]] if one.labelled[i] else item.label,
+            correct=bool(one.correct[i]) if one.labelled[i] else None,
+        )
+        for i, item in enumerate(one.scored.items)
+    ]
+
+
+def gallery(heading: str, pictures: Sequence[Picture], *, note: Child = None, shown: int = SHOWN) -> Markup:
+    """A heading with the number of pictures, and the first of them."""
+    total = len(pictures)
+    many = count(total, "picture") if total <= shown else f"{shown} of {count(total, 'picture')}"
+    return join(
+        tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
+        tag("p", note, class_="small") if note else None,
+        tag("ul", [tag("li", _card(picture)) for picture in pictures[:shown]], class_="pictures"),
+    )
+
+
+def _card(picture: Picture) -> Markup:
+    name = PurePath(picture.item.id).name or picture.item.id
+    judged = "unknown" if picture.is_ood else "known"
+    wrong = picture.wrongly_kept or picture.wrongly_rejected or picture.wrong_class
+    source = thumbnail(picture.item)
+    alternative = f"{name}: judged {judged}, most like {picture.label}"
+    if source is None:
+        shown = tag("span", "no picture", class_="no-picture", role="img", aria_label=alternative)
+    else:
+        shown = tag("img", src=source, alt=alternative, loading="lazy", width=128, height=128)
+    caption = tag(
+        "figcaption",
+        tag(
+            "span",
+            ("✕ " if picture.is_ood else "✓ ") + judged,
+            class_=f"verdict {'unknown' if picture.is_ood else 'kept'}",
+        ),
+        tag("span", _what(picture), class_="what"),
+        _truth(picture),
+        tag("span", f"score {score_value(picture.score)}", class_="file"),
+        tag("span", name, class_="file", title=picture.item.id),
+    )
+    return tag("figure", shown, caption, class_="picture wrong" if wrong else "picture")
+
+
+def _what(picture: Picture) -> Child:
+    sure = percent(picture.confidence, 0)
+    return f"most like {picture.label}" if picture.is_ood else f"{picture.label}, {sure}"
+
+
+def _truth(picture: Picture) -> Markup | None:
+    """What the picture is, where the verdict missed it; else nothing, the verdict says it."""
+    if picture.wrongly_kept:
+        return tag("span", f"is {picture.truth}" if picture.truth else "is none of the classes", class_="truth")
+    if picture.wrongly_rejected or picture.wrong_class:
+        return tag("span", f"is {picture.truth}" if picture.truth else "is one of the classes", class_="truth")
+    return None

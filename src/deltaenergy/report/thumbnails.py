@@ -1,0 +1,35 @@
+"""Small pictures inside the page: read when the report is written, as JPEG data in the `src` of an image."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+from PIL import Image
+
+from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.items import ImageItem
+
+# Twice the width at which they are shown, for dense screens.
+SIDE = 256
+
+
+def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
+    """A data URI of the picture's central square, or None if there is no picture to show.
+
+    That is so for features without pictures, and for a file that is gone since it was scored.
+    """
+    if item.source == b"":
+        return None
+    try:
+        image = open_image(item.source)
+    except UnreadableImage:
+        return None
+    square = min(image.size)
+    left, top = (image.width - square) // 2, (image.height - square) // 2
+    size = min(side, square)
+    box = (left, top, left + square, top + square)
+    small = image.resize((size, size), Image.Resampling.LANCZOS, box, reducing_gap=3.0)
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=80, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,70 @@
+"""Numbers in words and in print: the same everywhere in a report."""
+
+from __future__ import annotations
+
+import math
+
+from deltaenergy.benchmarks.metrics import Estimate
+from deltaenergy.report.html import Markup, join, tag
+
+METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out", "accuracy": "accuracy"}
+
+
+def metric_name(name: str) -> str:
+    """`fpr95` as FPR95, `fpr95_ood` as FPR95 (OOD), and so on."""
+    if name.startswith("fpr"):
+        return f"FPR{name[3:-4]} (OOD)" if name.endswith("_ood") else f"FPR{name[3:]}"
+    return METRIC_NAMES.get(name, name)
+
+
+def smaller_is_better(name: str) -> bool:
+    """Whether a metric counts mistakes."""
+    return name.startswith("fpr")
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage: 93.4 %; never rounded to 0 or 100 when it is neither."""
+    if share in (0, 1):
+        return f"{100 * share:.0f}\u00a0%"
+    text = f"{100 * share:.{digits}f}"
+    if (share < 1 and float(text) == 100) or (share > 0 and float(text) == 0):
+        bound = f"> {100 - 10**-digits:.{digits}f}" if share > 0.5 else f"< {10**-digits:.{digits}f}"
+        return f"{bound}\u00a0%".replace(" ", "\u00a0")
+    return f"{text}\u00a0%"
+
+
+def estimate(value: Estimate, *, best: bool = False) -> Markup:
+    """A percentage with its interval below it."""
+    return join(
+        tag("span", percent(value.value), class_="best" if best else None),
+        tag("span", interval(value), class_="interval"),
+    )
+
+
+def interval(value: Estimate) -> str:
+    """`93.1 to 95.0`; a dash where all resamples agree, because that shows no certainty, only too easy a test."""
+    return f"{100 * value.low:.1f} to {100 * value.high:.1f}" if value.high > value.low else "–"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 picture`, `1,200 pictures`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def one_in(share: float) -> str:
+    """A small share as people say it: about 1 in 8. Empty when that says no more than the percentage."""
+    if not 0.004 < share < 0.4:
+        return ""
+    return f"about 1 in {round(1 / share)}"
+
+
+def listed(names: list[str], most: int = 4) -> str:
+    """`a, b and c`, or `a, b, c and 7 more`."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def score_value(value: float) -> str:
+    """A score to four significant digits."""
+    return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else str(value)

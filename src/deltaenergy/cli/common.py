@@ -82,15 +82,16 @@ def load_model_with_status(name: str, device: str) -> Model:
         return load_model(name, device=device)
 
 
-def make_classifier(model: Model, classes: str | None, templates: Sequence[str] | None) -> Classifier:
-    """A zero-shot classifier from the command line's words."""
+def make_classifier(model: Model, classes: str | Sequence[str] | None, templates: Sequence[str] | None) -> Classifier:
+    """A zero-shot classifier from the command line's words, or from class names that are known otherwise."""
     from deltaenergy.classes import read_classes
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 
     if classes is None:
         raise InputError('Give --classes, for example --classes "dog,cat", or --detector DIR.')
+    names = read_classes(classes) if isinstance(classes, str) else classes
     with progress_bar("Encoding class names") as progress:
-        return ZeroShotClassifier(model, read_classes(classes), templates=templates or None, progress=progress)
+        return ZeroShotClassifier(model, names, templates=templates or None, progress=progress)
 
 
 def prepare(detector: Detector) -> Detector:

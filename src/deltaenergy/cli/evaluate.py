@@ -138,18 +138,17 @@ def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
 
 
 def _usable(specs: list[str] | None, classifier: Classifier) -> list[Score]:
-    """The scores asked for; of `all`, those that this model can compute, and the others are named."""
-    used = common.make_scores(specs)
-    if not _asks_for_all(specs):
-        return used
+    """The scores asked for, prepared; of `all`, those that this model can compute, and the others are named."""
+    from deltaenergy.detector import Detector
+
     usable = []
-    for score in used:
+    for score in common.make_scores(specs):
         try:
-            score.prepare(classifier)
+            usable.append(common.prepare(Detector(classifier, score)).score)
         except DeltaEnergyError as error:
+            if not _asks_for_all(specs):
+                raise
             err.print(f"{score.spec} is left out: {error}", style="dim", markup=False, soft_wrap=True)
-        else:
-            usable.append(score)
     return usable
 
 

@@ -56,8 +56,8 @@ def evaluate(
 
     Args:
         classifier: zero-shot or tuned.
-        scores: names or `Score` objects; those that are fitted on ID data and are not fitted yet, are fitted on the
-            ID sets, which favours them a little.
+        scores: names or `Score` objects; those that are fitted on ID data are fitted on the ID sets, which favours
+            them a little, unless they are the `detector`'s own.
         id_sets: images of the classes; class folders give their labels.
         shifted_sets: images of the same classes in other styles.
         open_sets: images of none of the classes.
@@ -86,7 +86,8 @@ def evaluate(
         raise InputError("evaluate needs at least one ID set: images of the classes.")
     loaded = check_sets(loaded)
     labels = [match_labels(one, one.items, classifier.classes) for one in loaded]
-    scored = _score_sets(classifier, list(used.values()), loaded, batch_size, progress)
+    calibrated = None if detector is None else detector.score
+    scored = _score_sets(classifier, list(used.values()), calibrated, loaded, batch_size, progress)
     sets = [_evaluated(one, found, known, classifier.classes) for one, found, known in zip(loaded, scored, labels)]
     thresholds = _thresholds(sets, used, keep, detector)
     return Evaluation(
@@ -115,11 +116,16 @@ def _unique_scores(scores: list[Score], detector: Detector | None) -> dict[str, 
 
 
 def _score_sets(
-    classifier: Classifier, scores: list[Score], sets: list[LoadedSet], batch_size: int, progress: Progress | None
+    classifier: Classifier,
+    scores: list[Score],
+    calibrated: Score | None,
+    sets: list[LoadedSet],
+    batch_size: int,
+    progress: Progress | None,
 ) -> list[Scored]:
     """Score all ID sets as one, so that scores are fitted on all of them, then every other set."""
-    # Told apart before `prepare`, which may fill the state of a score that is still to be fitted.
-    fitted = [score for score in scores if score.needs_fit and score.state]
+    # The score of a calibrated detector must not be fitted anew; one that needs no images works on the features.
+    fitted = [score for score in scores if calibrated is score and not score.needs_images]
     others = [score for score in scores if score not in fitted]
     for score in scores:
         score.prepare(classifier)
@@ -131,10 +137,8 @@ def _score_sets(
                 progress(before + done, total)
 
         found = score_images(classifier, others, images, fit=fit, batch_size=batch_size, progress=move)
-        # A score that a detector was calibrated with must not be fitted anew: it works on the features instead.
         if fitted:
-            more = score_images(classifier, fitted, found.features)
-            found.values.update(more.values)
+            found.values.update(score_images(classifier, fitted, found.features).values)
         return found
 
     id_sets = [one for one in sets if one.group is Group.ID]

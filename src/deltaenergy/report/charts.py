@@ -230,13 +230,17 @@ def scatter_chart(
 
 
 def _place_label(text: str, x: float, y: float, frame: Frame, taken: list[tuple[float, float, float]]) -> Markup:
-    """The name right of its dot, or left of it near the edge, moved up while it would cover another name."""
+    """The name right of its dot, or left of it near the edge; above or below where it would cover another name."""
     length = 6.3 * len(text)
     on_left = x + 8 + length > frame.width
     start = x - 8 - length if on_left else x + 8
-    baseline = y + 4
-    while any(abs(baseline - b) < 12 and start < e and s < start + length for s, e, b in taken) and baseline > 12:
-        baseline -= 3
+
+    def free(baseline: float) -> bool:
+        covers = any(abs(baseline - b) < 12 and start < e and s < start + length for s, e, b in taken)
+        return 10 <= baseline <= frame.y.start and not covers
+
+    lines = sorted(range(-8, 9), key=abs)
+    baseline = next((y + 4 + 12 * line for line in lines if free(y + 4 + 12 * line)), y + 4)
     taken.append((start, start + length, baseline))
     return tag("text", text, x=x - 8 if on_left else x + 8, y=baseline, class_="row end" if on_left else "row")
 

@@ -269,8 +269,7 @@ def _roc_panel(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
         if row.score in drawn
     ]
     left_out = len(rows) - len(shown)
-    more = (
-        tag("p", f"{left_out} scores with a lower AUROC are in the table only.", class_="small") if left_out else None
-    )
+    said = f"{count(left_out, 'more score')} with no higher AUROC: see the tables."
+    more = tag("p", said, class_="small") if left_out else None
     caption = join(f"{first.closed} against {first.open}", tag("span", "AUROC beside each name", class_="sub"))
     return figure(join(chart, tag("ul", legend, class_="legend"), more), caption)

@@ -31,7 +31,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
             continue
         attribute = key.rstrip("_").replace("_", "-")
         text = attribute if value is True else _number(value) if isinstance(value, float) else str(value)
-        parts.append(f'{attribute}="{html.escape(text)}"')
+        parts.append(f'{attribute}="{html.escape(_printable(text))}"')
     opening = " ".join(parts)
     if name in VOID:
         return Markup(f"<{opening}>")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
+from pathlib import Path
 
 from PIL import Image
 
@@ -17,13 +19,11 @@ SIDE = 256
 def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
     """A data URI of the picture's central square, or None if there is no picture to show.
 
-    That is so for features without pictures, and for a file that is gone since it was scored.
+    That is so for features without pictures, and for a file that is gone since it was scored. A feature store holds
+    no pictures, but calls them by their paths: where these still exist, they are shown.
     """
-    if item.source == b"":
-        return None
-    try:
-        image = open_image(item.source)
-    except UnreadableImage:
+    image = _open(item)
+    if image is None:
         return None
     square = min(image.size)
     left, top = (image.width - square) // 2, (image.height - square) // 2
@@ -33,3 +33,10 @@ def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=80, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _open(item: ImageItem) -> Image.Image | None:
+    for source in (item.source, Path(item.id)):
+        with contextlib.suppress(UnreadableImage):
+            return open_image(source)
+    return None

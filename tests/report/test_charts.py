@@ -1,0 +1,115 @@
+"""Charts: round ticks, values at the right place, and no value that breaks them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaenergy.report.axes import Axis, log_ticks, nice_ticks
+from deltaenergy.report.charts import (
+    Curve,
+    HistogramRow,
+    Point,
+    curve_chart,
+    heat_chart,
+    histogram_chart,
+    scatter_chart,
+)
+from tests.report.checks import Page
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+@given(finite, st.floats(1e-6, 1e6), st.integers(2, 8))
+def test_ticks_are_few_round_even_and_inside(low, span, count):
+    high = low + span
+    ticks = nice_ticks(low, high, count)
+    assert len(ticks) <= count + 1
+    tolerance = 1e-6 * span + 1e-9 * abs(low)
+    assert all(low - tolerance <= tick <= high + tolerance for tick in ticks)
+    if len(ticks) > 1:
+        step = ticks[1] - ticks[0]
+        np.testing.assert_allclose(np.diff(ticks), step, rtol=1e-3)
+        leading = round(step / 10 ** math.floor(math.log10(step * 1.0001)), 3)
+        assert leading in (1, 2, 5, 10)
+
+
+def test_ticks_by_hand():
+    assert nice_ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert nice_ticks(-0.03, 0.11, 3) == [0, 0.05, 0.1]
+    assert nice_ticks(5, 5) == [5]
+    assert log_ticks(0.01, 1) == pytest.approx([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1])
+
+
+def test_axis_is_linear_and_holds_outliers_at_its_ends():
+    axis = Axis(0, 10, start=100, end=0)
+    assert [axis(v) for v in (0, 5, 10, 99, math.inf, -math.inf)] == [100, 50, 0, 0, 0, 100]
+    assert Axis(0.01, 1, 0, 100, log=True)(0.1) == pytest.approx(50)
+
+
+def numbers_of(document):
+    return [float(n) for points in re.findall(r'points="([^"]*)"', document) for n in re.split("[ ,]", points)]
+
+
+def test_curve_goes_through_its_points():
+    chart = curve_chart(
+        [Curve("a", [0, 1], [0, 1])], title="t", x_label="x", y_label="y", x_range=(0, 1), y_range=(0, 1)
+    )
+    assert numbers_of(chart) == [52, 258, 338, 10]
+
+
+def test_histogram_bars_stand_for_counts():
+    values = np.array([0.0, 0.0, 0.0, 1.0])
+    chart = histogram_chart([HistogramRow("a", values, 0)], title="t", x_label="x", threshold=0.5)
+    heights = sorted({74 - y for y in numbers_of(chart)[1::2]})  # the row's base line is at 74
+    assert heights == pytest.approx([0, 34 / 3, 34], abs=0.06)
+    assert "rejected" in chart and "kept" in chart
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0], [2.0, 2.0], [math.inf, 1.0, 2.0], [-math.inf], [1e-12, 2e-12], [1e12, -1e12]]
+)
+def test_odd_values_are_drawn_inside_the_chart(values):
+    rows = [HistogramRow("a", np.array(values), 0)]
+    chart = histogram_chart(rows, title="t", x_label="x", threshold=None)
+    Page(chart)
+    assert all(0 <= n <= 360 for n in numbers_of(chart))
+    assert "nan" not in chart and "inf" not in chart
+
+
+def test_labels_are_escaped_and_charts_have_a_text_alternative():
+    evil = "</svg><script>alert(1)</script>"
+    charts = [
+        curve_chart([Curve(evil, [0, 1], [1, 0])], title=evil, x_label=evil, y_label=evil),
+        histogram_chart([HistogramRow(evil, np.arange(9.0), 1, evil)], title=evil, x_label=evil),
+        scatter_chart([Point(evil, 1, 2)], title=evil, x_label=evil, y_label=evil, description=evil),
+        heat_chart(np.eye(2), [evil, "b"], ["c", evil], title=evil, x_label=evil, y_label=evil),
+    ]
+    for chart in charts:
+        page = Page(chart)
+        assert not page.all("script") and page.all("svg")[0]["aria-label"].startswith(evil)
+
+
+def test_bands_markers_and_logarithmic_axis():
+    curve = Curve("a", [0.01, 0.1, 1], [1, 2, 3], low=[0, 1, 2], high=[2, 3, 4], markers=True, index=2)
+    chart = curve_chart([curve], title="t", x_label="x", y_label="y", x_log=True)
+    page = Page(chart)
+    assert "band" in chart and len(page.all("polygon")) == 1 + 3
+
+
+def test_scatter_names_do_not_cover_each_other():
+    points = [Point(f"method {i}", 0.5, 0.5, index=i) for i in range(4)] + [Point("far", 0.9, 0.1)]
+    chart = scatter_chart(points, title="t", x_label="x", y_label="y")
+    labels = re.findall(r'<text x="[\d.]+" y="([\d.]+)" class="row[^"]*">method', chart)
+    heights = sorted(map(float, labels))
+    assert len(heights) == 4 and min(np.diff(heights)) >= 11
+
+
+def test_heat_says_every_number_and_leaves_gaps():
+    chart = heat_chart(np.array([[1.0, math.nan]]), ["r"], ["a", "b"], title="t", x_label="x", y_label="y")
+    assert ">1<" in chart and ">–<" in chart

@@ -1,0 +1,199 @@
+"""Whole reports: complete in themselves, safe against hostile names, and with what was found."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+
+from deltaenergy import Detector, ZeroShotClassifier
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.evaluation import evaluate
+from deltaenergy.report import write_report
+from deltaenergy.report.thumbnails import thumbnail
+from tests.colours import ColourModel, paint, paint_sets
+from tests.report.checks import check_page
+
+EVIL = "<script>alert('red')</script>"
+
+
+@pytest.fixture
+def sets(tmp_path):
+    return paint_sets(tmp_path)
+
+
+def written(results, tmp_path, **options):
+    path = tmp_path / "out" / "report.html"
+    write_report(results, path, **options)
+    document = path.read_text(encoding="utf-8")
+    return check_page(document), document
+
+
+def run(sets, names=("red", "green", "blue"), scores=("delta-energy", "mcm"), **options):
+    classifier = ZeroShotClassifier(ColourModel(), names)
+    return evaluate(
+        classifier,
+        list(scores),
+        [("known", sets / "known")],
+        [("dark", sets / "dark")],
+        [("grey", sets / "grey")],
+        resamples=50,
+        **options,
+    )
+
+
+def words(page):
+    return " ".join(page.text.replace("\u00a0", " ").split())
+
+
+def test_report_says_what_was_asked_found_and_how_it_was_made(sets, tmp_path):
+    found = run(sets, command="deltaenergy evaluate --id known")
+    page, _ = written(found, tmp_path)
+    text = words(page)
+    assert "19 pictures of these classes (known)" in text
+    assert "the class is right for 94.7 % of the known pictures and for 100 % of those in another style" in text
+    made = found.provenance
+    for expected in (
+        made["model"]["fingerprint"],
+        made["classes_hash"],
+        "a photo of a {}.",
+        made["versions"]["torch"],
+        "deltaenergy evaluate --id known",
+        made["date"],
+    ):
+        assert expected in text
+    for row in found.detection:
+        assert f"{100 * row.metrics['auroc'].low:.1f} to {100 * row.metrics['auroc'].high:.1f}" in text or (
+            row.metrics["auroc"].low == row.metrics["auroc"].high
+        )
+    for heading in ("AUROC ↑", "FPR95 ↓", "FPR95 (OOD) ↓", "AUPR-in ↑", "AUPR-out ↑"):
+        assert heading in text
+
+
+def test_large_report_shows_mistakes_of_each_kind(sets, tmp_path):
+    # At this keep rate some known pictures are rejected; the strange ones look known.
+    for i in range(3):
+        paint(sets / "grey" / f"in truth red {i}.png", (250, i, 0))
+    found = run(sets, keep=0.7)
+    page, _ = written(found, tmp_path)
+    text = words(page)
+    assert "Open pictures that were kept (3 pictures)" in text
+    rejected = int(found.is_ood(found.sets[0]).sum())
+    assert rejected > 0 and f"Known pictures that were rejected ({rejected} pictures)" in text
+    assert "Pictures that were kept under a wrong name" in text and "blue after all.png" in text
+    assert "Least confident: closest to the threshold" in text
+    assert len(page.all("img")) > 20
+
+
+def test_small_report_shows_every_picture(tmp_path, sets):
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    detector = Detector(classifier).calibrate(sets / "dark")
+    found = evaluate(
+        classifier,
+        ["delta-energy"],
+        [("known", sets / "known")],
+        open_sets=[("unknown", sets / "grey")],
+        detector=detector,
+    )
+    page, _ = written(found, tmp_path, title="A small one")
+    assert len(page.all("img")) == 19 + 8
+    text = words(page)
+    assert text.startswith("A small one") and "At the detector’s threshold" in text
+
+
+def test_verdicts_without_ground_truth(tmp_path, sets):
+    detector = Detector(ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])).calibrate(sets / "dark")
+    (sets / "grey" / "broken.png").write_bytes(b"?")
+    predictions = detector.predict([sets / "known" / "red", sets / "grey"])
+    page, _ = written(predictions, tmp_path, detector=detector)
+    unknown = sum(verdict.is_ood for verdict in predictions)
+    text = words(page)
+    assert f"Of 15 pictures, {15 - unknown} were recognised" in text and unknown > 0
+    assert "1 picture could not be read" in text and "broken.png" in text
+    assert len(page.all("img")) == 15
+
+
+def test_no_verdicts_at_all(tmp_path, sets):
+    detector = Detector(ZeroShotClassifier(ColourModel(), ["red", "green"])).calibrate(sets / "dark")
+    (tmp_path / "broken.png").write_bytes(b"?")
+    page, _ = written(detector.predict([tmp_path / "broken.png"]), tmp_path, detector=detector)
+    assert "Of 0 pictures" in words(page)
+
+
+def test_hostile_names_are_text(tmp_path, sets):
+    evil_file = tmp_path / "known" / "red" / "<img src=x onerror=alert(1)>.png"
+    paint(evil_file, (200, 0, 0))
+    classifier = ZeroShotClassifier(ColourModel(), [EVIL, "green", "blue"], template='"><b>{}')
+    found = evaluate(
+        classifier,
+        ["mcm"],
+        [(EVIL, [ImageItem(str(p), p, EVIL) for p in sorted((sets / "known" / "red").iterdir())])],
+        open_sets=[('"quoted" & <b>', sets / "grey")],
+        command="</code><script>",
+        resamples=20,
+    )
+    page, document = written(found, tmp_path, title=EVIL)
+    assert EVIL in page.text and "<script" not in document and "<b>" not in document
+    assert any(image["alt"].startswith("<img src=x onerror=alert(1)>.png") for image in page.all("img"))
+
+
+def test_pictures_that_are_gone_or_never_were(tmp_path, sets):
+    found = run(sets)
+    for path in (sets / "grey").iterdir():
+        path.unlink()
+    page, _ = written(found, tmp_path)
+    assert "no picture" in page.text
+    features = ZeroShotClassifier(ColourModel(), ["red", "green"]).model.encode_images(sets / "dark")
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green"])
+    check_page(written(evaluate(classifier, ["mcm"], [("f", features)], open_sets=[("g", features)]), tmp_path)[1])
+
+
+def test_report_without_open_sets_and_without_labels(tmp_path, sets):
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    page, _ = written(evaluate(classifier, ["mcm"], [("known", sets / "known")]), tmp_path)
+    assert "Accuracy" in page.text and "ROC" not in page.text
+    written(evaluate(classifier, ["mcm"], [("grey", sets / "grey")]), tmp_path)
+
+
+def test_many_sets_and_scores_get_an_overview(tmp_path, sets):
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    scores = ["mcm", "msp", "energy", "entropy", "max-logit", *(f"delta-energy(tau={t})" for t in (0.1, 0.2, 0.5, 1))]
+    found = evaluate(
+        classifier,
+        scores,
+        [("known", sets / "known")],
+        [("dark", sets / "dark")],
+        [(f"grey{i}", [sets / "grey" / f"{i}.png"]) for i in range(4)],
+        resamples=10,
+    )
+    page, _ = written(found, tmp_path)
+    text = words(page)
+    assert "known (ID, 19) against each open set" in text and "1 more score with no higher AUROC" in text
+    assert all(spec in text for spec in found.scores)
+
+
+def test_predictions_need_their_detector(tmp_path, sets):
+    detector = Detector(ZeroShotClassifier(ColourModel(), ["red"])).calibrate(sets / "dark")
+    predictions = detector.predict(sets / "grey")
+    with pytest.raises(InputError, match="detector="):
+        write_report(predictions, tmp_path / "r.html")
+    with pytest.raises(NotFittedError, match="calibrate"):
+        write_report(predictions, tmp_path / "r.html", detector=Detector(detector.classifier))
+    assert not (tmp_path / "r.html").exists()
+
+
+def decoded(uri):
+    return Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/jpeg;base64,"))))
+
+
+def test_thumbnails_are_small_squares_of_any_picture(tmp_path):
+    wide = Image.new("RGB", (900, 300), "blue")
+    wide.paste("red", (300, 0, 600, 300))
+    small = decoded(thumbnail(ImageItem("wide", wide)))
+    assert small.size == (256, 256) and small.getpixel((128, 128))[0] > 200
+    assert decoded(thumbnail(ImageItem("tiny", Image.new("RGBA", (5, 9))))).size == (5, 5)
+    assert thumbnail(ImageItem("row 1", b"")) is None
+    assert thumbnail(ImageItem("gone", tmp_path / "gone.png")) is None

@@ -28,6 +28,8 @@ _PUBLIC = {
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
+    "evaluate": "deltaenergy.evaluation",
+    "write_report": "deltaenergy.report.write",
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "selection"})
@@ -49,6 +51,7 @@ __all__ = [
     "classifiers",
     "data",
     "errors",
+    "evaluate",
     "list_scores",
     "load_images",
     "load_model",
@@ -57,6 +60,7 @@ __all__ = [
     "report",
     "scores",
     "selection",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -69,9 +73,11 @@ if TYPE_CHECKING:
     from deltaenergy.data.store_writer import build_store
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
+    from deltaenergy.evaluation import evaluate
     from deltaenergy.models.base import Model
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
+    from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
 

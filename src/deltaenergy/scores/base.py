@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -118,7 +119,9 @@ class Score:
 
 
 def _as_text(value: Any) -> str:
-    """A parameter's value as `make_score` reads it: sequences in brackets."""
+    """A parameter's value as `make_score` reads it: sequences in brackets, strings quoted unless plain words."""
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/.~][\w/.~ -]*", value):
+        return repr(value)
     return f"[{','.join(map(str, value))}]" if isinstance(value, (tuple, list)) else str(value)
 
 

@@ -74,13 +74,26 @@ def make_score(spec: str | Score, **params: Any) -> Score:
 
 
 def split_specs(text: str) -> list[str]:
-    """Split `a,b(x=1,y=2)` at the commas outside parentheses."""
-    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+    """Split `a,b(x=1,y=2)` at the commas outside brackets and quoted strings."""
+    parts, depth, quote, start = [], 0, "", 0
+    for i, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote and text[i - 1] != "\\" else quote
+        elif letter in "'\"" and i > 0 and text[i - 1] in "=[(, ":
+            quote = letter  # elsewhere it is an apostrophe
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
 
 
 def _parse_params(text: str, spec: str) -> dict[str, Any]:
     params: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in re.split(r",(?![^\[\]]*\])", text))):
+    for part in split_specs(text):
         name, equals, value = part.partition("=")
         if not equals:
             raise InputError(f"score {spec!r}: {part!r} is not of the form parameter=value.")

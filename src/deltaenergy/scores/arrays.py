@@ -36,14 +36,16 @@ def array_function(
         if tensor.dtype not in (torch.float32, torch.float64):
             tensor = tensor.float()
         result = function(tensor, *args, **kwargs)
-        if not torch.isfinite(result).all():
-            _name_bad_rows(tensor)
+        check_finite(result, tensor, "similarities")
         return result.numpy() if is_array else result
 
     return wrapper
 
 
-def _name_bad_rows(similarities: torch.Tensor) -> None:
-    bad = torch.nonzero(~torch.isfinite(similarities).all(dim=1)).flatten().tolist()
+def check_finite(result: torch.Tensor, inputs: torch.Tensor, name: str) -> None:
+    """Raise `InputError` with the rows of `inputs` that hold NaN or infinity, if they made `result` not finite."""
+    if torch.isfinite(result).all():
+        return
+    bad = torch.nonzero(~torch.isfinite(inputs).flatten(1).all(dim=1)).flatten().tolist()
     if bad:
-        raise InputError(f"similarities hold NaN or infinity in {len(bad)} row(s), the first is row {bad[0]}.")
+        raise InputError(f"{name} hold NaN or infinity in {len(bad)} row(s), the first is row {bad[0]}.")

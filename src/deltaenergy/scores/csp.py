@@ -1,0 +1,64 @@
+"""CSP: NegLabel's score on a conjugated semantic pool (Chen et al., NeurIPS 2024).
+
+The pool leaves out people, quantities, groups and pertainyms, and turns each adjective into a superclass with a
+property ("fluffy object"), of which an image can truly be one. Prompts are averaged over several templates before
+normalising; words closer than 0.95 to a class are taken last. `csp+delta-energy` is ΔE(x; Y_in) − ΔE(x; Y_neg) on
+this pool (ΔEnergy, NeurIPS 2025).
+
+As in `neglabel`, the classes' similarities are the classifier's. The paper averages its noun templates for classes
+too: for its exact form build the classifier with `templates=NOUN_TEMPLATES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltaenergy.scores.neglabel import MinedScore, NegLabel, NegLabelDeltaEnergy
+from deltaenergy.scores.registry import register_score
+
+NOUN_TEMPLATES = (
+    "a close-up photo of the nice {}.",
+    "a photo with the nice {}.",
+    "a good photo with the nice {}.",
+    "a photo of the nice {}.",
+    "{}",
+    "the {}",
+    "the good {}",
+    "the nice {}",
+)
+ADJECTIVE_TEMPLATES = ("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")
+SUPERCLASSES = "environment space object scene place item area view thing pattern structure landscape vista creature"
+
+
+@dataclass(frozen=True)
+class CspPool(MinedScore):
+    """The defaults of CSP's pool."""
+
+    exclude: str = "noun.animal noun.food noun.person noun.quantity noun.group adj.pert"
+    noun_templates: str = "|".join(NOUN_TEMPLATES)
+    adjective_templates: str = "|".join(ADJECTIVE_TEMPLATES)
+    class_templates: str = "|".join(NOUN_TEMPLATES)
+    superclasses: str = SUPERCLASSES
+    too_close: float = 0.95
+
+
+@register_score
+@dataclass(frozen=True)
+class Csp(CspPool, NegLabel):
+    """`neglabel` on CSP's pool."""
+
+    name = "csp"
+    summary = "neglabel's score on a pool of nouns and of superclasses with a property"
+    formula = "mean_g σ(lse(s/T) − lse(s_g/T)) over G groups of mined negatives"
+    paper = "Chen et al., NeurIPS 2024"
+
+
+@register_score
+@dataclass(frozen=True)
+class CspDeltaEnergy(CspPool, NegLabelDeltaEnergy):
+    """ΔEnergy over the classes minus ΔEnergy over all of CSP's negatives."""
+
+    name = "csp+delta-energy"
+    summary = "ΔEnergy over the classes minus ΔEnergy over csp's negatives"
+    formula = "ΔE(x; Y_in) − ΔE(x; Y_neg)"
+    paper = "ΔEnergy, NeurIPS 2025, with the pool of Chen et al., NeurIPS 2024"

@@ -1,0 +1,152 @@
+"""Negative mining: keep the candidate words that are farthest from all classes (Jiang et al., NegLabel, ICLR 2024).
+
+    d_w = q-quantile over the classes k of cos(w, t_k);   keep the share `keep` of the words with the lowest d_w,
+                                                          nouns and adjectives apart
+CSP (Chen et al., NeurIPS 2024) joins each adjective to a random superclass word ("fluffy object"), averages several
+templates, and moves words with max_k cos(w, t_k) above 0.95 to the end. Everything random comes from one seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from deltaenergy.cache import cache_folder, load_cached, store_cached
+from deltaenergy.classes import fill
+from deltaenergy.files import hash_strings
+from deltaenergy.progress import Progress
+from deltaenergy.scores.negatives.candidates import encode_candidates
+from deltaenergy.scores.negatives.pools import Pool
+
+if TYPE_CHECKING:
+    from deltaenergy.models.base import Model
+
+# Cosines of a block of candidates with all classes: 4 MB of float32.
+BLOCK_ENTRIES = 1_048_576
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How candidates become negatives.
+
+    Attributes:
+        noun_templates: prompts of a noun; several are averaged before normalising.
+        adjective_templates: prompts of an adjective.
+        superclasses: nouns of which one, chosen at random, follows each adjective.
+        quantile: q of the formula above.
+        keep: share of candidates to keep.
+        too_close: words with a larger cosine to any class are taken last; 1 takes no notice of it.
+        seed: of the superclass choice and of the final order.
+    """
+
+    noun_templates: tuple[str, ...] = ("the nice {}",)
+    adjective_templates: tuple[str, ...] = ("This is a {} photo",)
+    superclasses: tuple[str, ...] = ()
+    quantile: float = 0.95
+    keep: float = 0.15
+    too_close: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """Mined words in random order (fixed by the seed), and their unit features (M, D)."""
+
+    words: tuple[str, ...]
+    features: torch.Tensor
+
+
+def mine(
+    model: Model,
+    class_features: torch.Tensor,
+    pool: Pool,
+    recipe: Recipe | None = None,
+    *,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Negatives:
+    """The negatives of `pool` for classes with unit text features (K, D).
+
+    Deterministic. The result is cached on disk by model, pool, recipe and class features; candidate features, which
+    take longest, by model and prompts, so that mining for another class list takes seconds.
+    """
+    recipe = recipe or Recipe()
+    words = pool.words
+    path = _cache_path(model, class_features, pool, recipe)
+    found = load_cached(path) if cache else None
+    if found is None:
+        candidates = encode_candidates(model, prompts(pool, recipe), progress=progress, resume=cache)
+        index = select(candidates.to(class_features), class_features, len(pool.nouns), recipe)
+        found = {"index": index, "features": candidates[index]}
+        if cache:
+            store_cached(path, found)
+    return Negatives(tuple(words[i] for i in found["index"].tolist()), found["features"].to(model.device))
+
+
+def prompts(pool: Pool, recipe: Recipe) -> list[list[str]]:
+    """The prompts of every candidate, nouns first."""
+    chosen = random.Random(recipe.seed)
+    adjectives = [
+        f"{adjective} {chosen.choice(recipe.superclasses)}" if recipe.superclasses else adjective
+        for adjective in pool.adjectives
+    ]
+    return [[fill(template, noun) for template in recipe.noun_templates] for noun in pool.nouns] + [
+        [fill(template, adjective) for template in recipe.adjective_templates] for adjective in adjectives
+    ]
+
+
+def select(candidates: torch.Tensor, class_features: torch.Tensor, nouns: int, recipe: Recipe) -> torch.Tensor:
+    """Indices of the kept candidates, permuted; the first `nouns` rows of `candidates` are nouns."""
+    distance, nearest = class_similarity(candidates, class_features, recipe.quantile)
+    if recipe.too_close < 1:
+        distance = distance.where(nearest <= recipe.too_close, torch.inf)
+    kept = torch.cat(
+        [lowest(distance[:nouns], recipe.keep), nouns + lowest(distance[nouns:], recipe.keep)],
+    ).cpu()
+    generator = torch.Generator().manual_seed(recipe.seed)
+    return kept[torch.randperm(len(kept), generator=generator)]
+
+
+def class_similarity(
+    candidates: torch.Tensor, class_features: torch.Tensor, quantile: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each candidate the quantile (linear interpolation) and the maximum of its cosines with the classes."""
+    position = quantile * (len(class_features) - 1)
+    below, fraction = math.floor(position), position - math.floor(position)
+    quantiles, maxima = [candidates.new_zeros(0)], [candidates.new_zeros(0)]
+    for block in torch.split(candidates, max(1, BLOCK_ENTRIES // len(class_features))):
+        # The top of the order down to the one below the quantile: far less than a full sort for high quantiles.
+        top = (block @ class_features.T).topk(len(class_features) - below, dim=1).values
+        above = top[:, -2] if fraction else top[:, -1]
+        quantiles.append(torch.lerp(top[:, -1], above, fraction))
+        maxima.append(top[:, 0])
+    return torch.cat(quantiles), torch.cat(maxima)
+
+
+def lowest(values: torch.Tensor, share: float) -> torch.Tensor:
+    """Indices of the lowest ⌊share · n⌋ values, at least one of a list that is not empty; ties in list order."""
+    # The product is rounded first: 0.29 · 100 is 28.999999999999996 in floating point.
+    count = min(len(values), max(1, math.floor(round(share * len(values), 9))))
+    return values.argsort(stable=True)[:count]
+
+
+def class_prompt_features(model: Model, classes: Sequence[str], templates: Sequence[str]) -> torch.Tensor:
+    """Class features as CSP makes them: un-normalised vectors averaged over the templates, then normalised."""
+    texts = [[fill(template, name) for template in templates] for name in classes]
+    return encode_candidates(model, texts).to(model.device)
+
+
+def _cache_path(model: Model, class_features: torch.Tensor, pool: Pool, recipe: Recipe) -> Path:
+    classes = hashlib.sha256(class_features.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()
+    settings = [f"{name}={value!r}" for name, value in dataclasses.asdict(recipe).items()]
+    words = [str(len(pool.nouns)), *pool.words]
+    key = hash_strings([model.fingerprint, str(model.dtype), classes, *settings, *words])
+    return cache_folder() / "negatives" / f"{key}.safetensors"

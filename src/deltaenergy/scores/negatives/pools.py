@@ -1,0 +1,87 @@
+"""Candidate words for negative labels: pools of WordNet 3.0 by lexicographer file, or a user's own list.
+
+A pool is a rule over WordNet's lexicographer files. Each file's list holds the first word of every synset, in lower
+case (made by `training/wordnet/make_pools.py`). The files of a pool are read in the order of their names and a word
+counts where it is met first, so that one that is both an adjective and a noun counts as an adjective.
+
+            nouns               adjectives          published
+NegLabel    56,788              14,006              56,909 and 13,091
+CSP         46,446              11,047              46,560 and 10,060
+
+The published counts cannot be had by rule. The lists that both papers released follow the rule above, but were taken
+from the lexicographer source files of a later WordNet: they hold words that only WordNet 3.1 has ("lemniscate"; with
+3.1, noun.artifact and noun.shape agree to the letter), and in adj.all about a thousand words are missing and others
+carry a stray bracket ("[unthinkable"), as if its clusters, which are written in brackets, had not been read fully.
+Words missing there are fewer adjectives, and more nouns where a word is both.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from deltaenergy.errors import InputError, did_you_mean
+
+NEGLABEL_EXCLUDED = ("noun.animal", "noun.food")
+CSP_EXCLUDED = ("noun.animal", "noun.food", "noun.person", "noun.quantity", "noun.group", "adj.pert")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Candidate words; nouns and adjectives are prompted and selected apart."""
+
+    nouns: tuple[str, ...]
+    adjectives: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words, nouns first."""
+        return self.nouns + self.adjectives
+
+
+@functools.cache
+def lexicographer_lists() -> dict[str, tuple[str, ...]]:
+    """WordNet's nouns and adjectives by lexicographer file, each list sorted."""
+    packed = resources.files("deltaenergy.scores.negatives").joinpath("data/wordnet-3.0.txt.gz").read_bytes()
+    lists: dict[str, list[str]] = {}
+    for line in gzip.decompress(packed).decode("utf-8").splitlines():
+        if line.startswith("# "):
+            lists[line[2:]] = words = []
+        else:
+            words.append(line)
+    return {name: tuple(words) for name, words in lists.items()}
+
+
+def wordnet_pool(exclude: Iterable[str] = NEGLABEL_EXCLUDED) -> Pool:
+    """All of WordNet's nouns and adjectives but those of the lexicographer files in `exclude`."""
+    lists = lexicographer_lists()
+    excluded = set(exclude)
+    for name in excluded - set(lists):
+        raise InputError(f"exclude: WordNet has no lexicographer file {name!r}.{did_you_mean(name, lists)}")
+    first_met: dict[str, str] = {}
+    for name in sorted(set(lists) - excluded):
+        for word in lists[name]:
+            first_met.setdefault(word, name)
+    return Pool(
+        nouns=tuple(word for word, name in first_met.items() if name.startswith("noun.")),
+        adjectives=tuple(word for word, name in first_met.items() if name.startswith("adj.")),
+    )
+
+
+def read_words(path: str | Path) -> Pool:
+    """A user's candidates from a text file, one per line, as nouns; blank lines and repetitions are left out."""
+    path = Path(path).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise InputError(f"words: the file {path} does not exist.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"words: {path} cannot be read as UTF-8 text: {error}") from error
+    words = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not words:
+        raise InputError(f"words: {path} holds no word. Write one candidate per line.")
+    return Pool(nouns=words)

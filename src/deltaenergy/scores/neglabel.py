@@ -1,0 +1,211 @@
+"""NegLabel: how much of the probability falls on the classes, and how much on words that are none of them.
+
+With negatives Y_neg (mined, see `deltaenergy.scores.negatives`) in G groups of equal size (Jiang et al., ICLR 2024):
+
+    score = (1/G) Σ_g Σ_k e^{s_k/T} / ( Σ_k e^{s_k/T} + Σ_{n∈g} e^{s_n/T} ) = mean_g σ( lse(s/T) − lse(s_g/T) )
+
+The right-hand form needs one pass over the classes instead of one per group. `neglabel+delta-energy` puts ΔEnergy
+on the same pool, without groups: ΔE(x; Y_in) − ΔE(x; Y_neg) (ΔEnergy, NeurIPS 2025).
+
+The classes' similarities are the classifier's, so both work with tuned classifiers too. The paper prompts classes as
+it prompts nouns: for its exact form build the classifier with `template="the nice {}"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from deltaenergy.classes import check_templates
+from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.progress import Progress
+from deltaenergy.scores.arrays import array_function, check_finite
+from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.delta_energy import check_parameters, delta_energy
+from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
+from deltaenergy.scores.negatives.pools import read_words, wordnet_pool
+from deltaenergy.scores.registry import register_score
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+
+# Similarities of one block of images with one block of negatives (float32) stay within about 1 MB, in cache.
+BLOCK_ENTRIES = 262_144
+IMAGES_PER_BLOCK = 128
+
+
+@array_function
+def neglabel(
+    similarities: torch.Tensor, negative_similarities: Any, groups: int = 100, temperature: float = 0.01
+) -> torch.Tensor:
+    """NegLabel's score (formula above) from similarities with the classes (N, K) and with the negatives (N, M).
+
+    Group g is the g-th run of ⌊M/G⌋ columns; what remains after G of them is left out. With fewer negatives than
+    groups, each is its own group.
+    """
+    negatives = torch.as_tensor(negative_similarities).to(similarities)
+    positive = torch.logsumexp(similarities / temperature, dim=1)
+    groups = min(groups, negatives.shape[1])
+    size = negatives.shape[1] // groups
+    grouped = negatives[:, : groups * size].reshape(-1, groups, size)
+    return _sum_of_sigmoids(positive, grouped, temperature) / groups
+
+
+def _sum_of_sigmoids(positive: torch.Tensor, negatives: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Σ_g σ(positive − lse(negatives_g / T)) for log-sums (N,) and similarities (N, groups, size)."""
+    return torch.sigmoid(positive[:, None] - torch.logsumexp(negatives / temperature, dim=2)).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class MinedScore(Score):
+    """A score over negatives that `prepare` mines for the classifier; its state is saved with the detector.
+
+    Templates are separated by `|`, lexicographer files and superclass words by spaces. `words` names a text file
+    with the user's own candidates, one per line, instead of WordNet's. `class_templates` are for mining alone; if
+    empty, candidates are compared with the classifier's own text features.
+    """
+
+    needs = frozenset({Need.FEATURES, Need.TEXTS})
+    words: str = ""
+    exclude: str = "noun.animal noun.food"
+    noun_templates: str = "the nice {}"
+    adjective_templates: str = "This is a {} photo"
+    class_templates: str = ""
+    superclasses: str = ""
+    quantile: float = 0.95
+    keep: float = 0.15
+    too_close: float = 1.0
+    seed: int = 0
+
+    def check(self) -> None:
+        """Shares lie between 0 and 1, templates hold one `{}`."""
+        for name in ("words", "exclude", "noun_templates", "adjective_templates", "class_templates", "superclasses"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(f"{self.name}: {name} must be text, got {getattr(self, name)!r}. Quote it.")
+        if not 0 <= self.quantile <= 1:
+            raise InputError(f"{self.name}: quantile must lie between 0 and 1, got {self.quantile!r}.")
+        if not 0 < self.keep <= 1:
+            raise InputError(f"{self.name}: keep must be above 0 and at most 1, got {self.keep!r}.")
+        if not 0 < self.too_close <= 1:
+            raise InputError(f"{self.name}: too_close must be above 0 and at most 1, got {self.too_close!r}.")
+        for templates in (self.noun_templates, self.adjective_templates, self.class_templates or "{}"):
+            check_templates(None, templates.split("|"))
+
+    @property
+    def recipe(self) -> Recipe:
+        """How candidates become negatives."""
+        return Recipe(
+            noun_templates=tuple(self.noun_templates.split("|")),
+            adjective_templates=tuple(self.adjective_templates.split("|")),
+            superclasses=tuple(self.superclasses.split()),
+            quantile=self.quantile,
+            keep=self.keep,
+            too_close=self.too_close,
+            seed=self.seed,
+        )
+
+    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
+        """Mine the negatives of these classes, unless they were saved with the detector."""
+        before = getattr(self, "_classifier", None)
+        object.__setattr__(self, "_classifier", classifier)
+        # State without a classifier was loaded; state from another classifier belongs to other classes.
+        if "negatives" in self.state and (before is None or before is classifier):
+            return
+        pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+        if self.class_templates:
+            templates = self.class_templates.split("|")
+            class_features = class_prompt_features(classifier.model, classifier.classes, templates)
+        else:
+            class_features = classifier.text_features
+        negatives = mine(classifier.model, class_features, pool, self.recipe, progress=progress)
+        self.state["negatives"] = negatives.features
+
+    def negatives_and_features(self, inputs: ScoreInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Negatives (M, D), and the image features (N, D) that the classifier compares with its texts."""
+        classifier: Classifier | None = getattr(self, "_classifier", None)
+        if classifier is None or "negatives" not in self.state:
+            raise NotFittedError(f"Score {self.spec!r} has no negatives yet: call prepare(classifier) first.")
+        features = classifier.adapted_features(inputs.features)
+        if features.dtype not in (torch.float32, torch.float64):
+            features = features.float()
+        return self.state["negatives"].to(features), features
+
+
+@register_score
+@dataclass(frozen=True)
+class NegLabel(MinedScore):
+    """`neglabel` as a Score, computed in blocks: memory does not grow with images or negatives."""
+
+    name = "neglabel"
+    summary = "share of probability on the classes rather than on WordNet words far from them"
+    formula = "mean_g σ(lse(s/T) − lse(s_g/T)) over G groups of mined negatives"
+    paper = "Jiang et al., ICLR 2024"
+    groups: int = 100
+    temperature: float = 0.01
+
+    def check(self) -> None:
+        """T > 0, G ≥ 1."""
+        super().check()
+        check_positive(self.name, temperature=self.temperature)
+        if not isinstance(self.groups, int) or self.groups < 1:
+            raise InputError(f"{self.name}: groups must be a whole number of at least 1, got {self.groups!r}.")
+
+    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        """Scores (N,)."""
+        negatives, features = self.negatives_and_features(inputs)
+        groups = min(self.groups, len(negatives))
+        size = len(negatives) // groups
+        grouped = negatives[: groups * size]
+        positive = torch.logsumexp(inputs.similarities.to(features) / self.temperature, dim=1)
+
+        def score(rows: slice) -> torch.Tensor:
+            block, total = features[rows], torch.zeros_like(positive[rows])
+            at_once = max(1, BLOCK_ENTRIES // max(1, len(block) * size))
+            for part in torch.split(grouped, at_once * size):
+                similarities = (block @ part.T).view(len(block), len(part) // size, size)
+                total += _sum_of_sigmoids(positive[rows], similarities, self.temperature)
+            return total / groups
+
+        result = in_blocks(score, len(features), IMAGES_PER_BLOCK)
+        check_finite(result, inputs.similarities, "similarities")
+        check_finite(result, features, "features")
+        return result
+
+
+@register_score
+@dataclass(frozen=True)
+class NegLabelDeltaEnergy(MinedScore):
+    """ΔEnergy over the classes minus ΔEnergy over all mined negatives."""
+
+    name = "neglabel+delta-energy"
+    summary = "ΔEnergy over the classes minus ΔEnergy over neglabel's negatives"
+    formula = "ΔE(x; Y_in) − ΔE(x; Y_neg)"
+    paper = "ΔEnergy, NeurIPS 2025, with the pool of Jiang et al., ICLR 2024"
+    tau: float = 0.01
+    c: int = 2
+    reset: float = 0.0
+
+    def check(self) -> None:
+        """τ > 0, c ≥ 1, s̃ finite."""
+        super().check()
+        check_parameters(self.tau, self.c, self.reset)
+
+    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        """Scores (N,)."""
+        negatives, features = self.negatives_and_features(inputs)
+
+        def over_negatives(rows: slice) -> torch.Tensor:
+            return torch.as_tensor(delta_energy(features[rows] @ negatives.T, self.tau, self.c, self.reset))
+
+        over_classes = torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, self.reset))
+        images_at_once = max(1, BLOCK_ENTRIES // len(negatives))
+        return over_classes - in_blocks(over_negatives, len(features), images_at_once)
+
+
+def in_blocks(function: Callable[[slice], torch.Tensor], rows: int, block: int) -> torch.Tensor:
+    """`function` of consecutive slices of `rows`, joined; of the empty slice if there are no rows."""
+    starts = range(0, rows, block) if rows else range(1)
+    return torch.cat([function(slice(start, min(start + block, rows))) for start in starts])

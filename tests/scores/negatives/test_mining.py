@@ -39,8 +39,16 @@ def test_quantiles_equal_numpys(m: int, k: int, q: float, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("count", "share", "kept"),
-    [(56_909, 0.15, 8_536), (13_091, 0.15, 1_963), (46_560, 0.15, 6_984), (10_060, 0.15, 1_509), (100, 0.29, 29)]
-    + [(3, 0.15, 1), (0, 0.15, 0), (7, 1.0, 7)],
+    [
+        (56_909, 0.15, 8_536),
+        (13_091, 0.15, 1_963),
+        (46_560, 0.15, 6_984),
+        (10_060, 0.15, 1_509),
+        (100, 0.29, 29),
+        (3, 0.15, 1),
+        (0, 0.15, 0),
+        (7, 1.0, 7),
+    ],
 )
 def test_the_share_that_is_kept(count: int, share: float, kept: int) -> None:
     # The first four are the papers' own numbers for ImageNet-1k.

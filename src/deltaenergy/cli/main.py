@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from deltaenergy import __version__
-from deltaenergy.cli import calibrate, choose, evaluate, features, methods, score
+from deltaenergy.cli import calibrate, choose, data, evaluate, features, methods, score
 from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
 from deltaenergy.errors import DeltaEnergyError
 
@@ -25,6 +25,7 @@ app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("evaluate")(evaluate.evaluate)
+app.add_typer(data.app, name="data")
 app.command("features")(features.features)
 app.command("methods")(methods.methods)
 

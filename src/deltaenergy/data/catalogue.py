@@ -103,7 +103,7 @@ class Dataset:
 
     def locate(self, root: str | Path) -> Located | None:
         """Where the data set lies under `root`, or None."""
-        for folder in self._candidates(Path(root).expanduser()):
+        for folder in self.candidates(Path(root).expanduser()):
             for source in self.sources:
                 if source.is_there(folder, self._words):
                     return Located(folder, source)
@@ -173,7 +173,7 @@ class Dataset:
             raise InputError(f"{self.title} has no superclasses.")
         return str(text)
 
-    def _candidates(self, root: Path) -> list[Path]:
+    def candidates(self, root: Path) -> list[Path]:
         """The folders of `root` that may be this data set: those with its name, then parts of it."""
         if not root.is_dir():
             raise InputError(f"The data root {str(root)!r} is not a folder.")

@@ -71,6 +71,7 @@ class LearnedPrompts:
             raise InputError(f"name_position must be 'end', 'front' or 'middle', got {name_position!r}.")
         self.tower = tower
         self.context_length = context_length
+        self.name_position = name_position
         self.class_specific = class_specific
         self.causal = causal
         self.shares_prefix = causal and not class_specific and name_position == "end"

@@ -1,0 +1,86 @@
+"""LoCoOp: CoOp that unlearns the background (Miyai et al., NeurIPS 2023).
+
+    L = CE − λ · mean_{(i,p) ∈ J} H( softmax(L · u_ip · t) )
+
+J holds the patches whose top-K classes lack the image's label: they show something else, and their class
+distribution is pushed towards uniform. Meant to be scored with gl-mcm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from deltaenergy.classifiers.learner import Learner, Outputs
+from deltaenergy.classifiers.methods import check_count, check_number, register_method
+from deltaenergy.classifiers.prompt import PromptLearner, PromptMethod
+from deltaenergy.data.views import Batch, TrainImages
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import Model
+
+PAPER_TOP_K = 200
+
+
+@register_method
+@dataclass(frozen=True)
+class LoCoOp(PromptMethod):
+    """λ is `weight`. `top_k` 0 stands for the paper's 200, but at most half of the classes."""
+
+    name = "locoop"
+    summary = "coop that pushes background patches away from all classes"
+    formula = "CE − λ·mean H(softmax(L·u_p·t)) over patches whose top-K classes lack the label"
+    paper = "Miyai et al., NeurIPS 2023"
+    needs_patches = True
+    weight: float = 0.25
+    top_k: int = 0
+
+    def check(self) -> None:
+        """λ ≥ 0, K ≥ 0."""
+        super().check()
+        check_number("locoop", "weight", self.weight, 0)
+        check_count("locoop", "top_k", self.top_k, low=0)
+
+    def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
+        """λ, and K around a quarter and half of the classes (100 and 200 of the paper's 1,000, at most)."""
+        top_k = sorted({max(1, min(PAPER_TOP_K // 2, classes // 4)), max(1, min(PAPER_TOP_K, classes // 2))})
+        return {"weight": (0.1, 0.25, 0.5), "top_k": top_k}
+
+    def learner(self, model: Model, classes: Sequence[str], data: TrainImages, generator: torch.Generator) -> Learner:
+        """A prompt learner with LoCoOp's loss."""
+        if self.top_k >= len(classes):
+            raise InputError(
+                f"locoop: with top_k={self.top_k} and {len(classes)} classes every patch would show its label. "
+                f"Use top_k below {len(classes)}."
+            )
+        top_k = self.top_k or min(PAPER_TOP_K, max(1, len(classes) // 2))
+        return LoCoOpLearner(model, classes, self, top_k, generator)
+
+
+class LoCoOpLearner(PromptLearner):
+    """A context trained with the entropy of background patches."""
+
+    def __init__(
+        self, model: Model, classes: Sequence[str], method: LoCoOp, top_k: int, generator: torch.Generator
+    ) -> None:
+        super().__init__(model, classes, method, generator)
+        self.weight = method.weight
+        self.top_k = top_k
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """Cross-entropy, and the negative entropy of irrelevant patches."""
+        assert batch.patches is not None
+        logits = self.model.logit_scale * batch.patches @ outputs.texts.T
+        entropy = irrelevant_entropy(logits, batch.labels, self.top_k)
+        return {**super().losses(outputs, batch), "−λH": -self.weight * entropy}
+
+
+def irrelevant_entropy(logits: torch.Tensor, labels: torch.Tensor, top_k: int) -> torch.Tensor:
+    """Mean entropy of the patches (B, P, K) whose `top_k` classes lack the label; 0 if there are none."""
+    top = logits.detach().topk(top_k, dim=-1).indices
+    irrelevant = (top != labels[:, None, None]).all(dim=-1)
+    log_p = torch.log_softmax(logits, dim=-1)
+    entropy = -(log_p.exp() * log_p).sum(dim=-1)
+    return (entropy * irrelevant).sum() / irrelevant.sum().clamp(min=1)

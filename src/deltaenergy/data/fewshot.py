@@ -1,0 +1,131 @@
+"""Few-shot samples: some labelled images per class, balanced over classes and domains, the same for the same seed."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.files import hash_strings
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """The images that were drawn: `items[i]` is of class `labels[i]`."""
+
+    classes: tuple[str, ...]
+    items: list[ImageItem]
+    labels: list[int]
+    shots: int
+    seed: int
+
+    @property
+    def hash(self) -> str:
+        """Identity of the sample: which images, in which order, under which class."""
+        return hash_strings(f"{label} {item.id}" for item, label in zip(self.items, self.labels))
+
+    def record(self) -> dict[str, Any]:
+        """The sample as JSON values, so that it can be repeated and checked."""
+        return {
+            "shots": self.shots,
+            "seed": self.seed,
+            "hash": self.hash,
+            "images": [
+                {"id": item.id, "class": self.classes[label], **({"domain": item.domain} if item.domain else {})}
+                for item, label in zip(self.items, self.labels)
+            ],
+        }
+
+
+def sample_few_shots(items: Sequence[ImageItem], classes: Sequence[str], shots: int, seed: int) -> FewShot:
+    """Draw `shots` images per class, spread evenly over the class's domains.
+
+    A class's images are permuted by a generator of their own (seed, class, domain), so that further classes do not
+    change the draw. Where domains do not divide the shots, the odd ones go to other domains from class to class; where
+    a domain has too few, the others fill up. A class with fewer images than shots gives all it has, with a warning.
+    """
+    if shots < 1:
+        raise InputError(f"shots must be at least 1, got {shots}.")
+    pools: dict[int, dict[str, list[ImageItem]]] = defaultdict(lambda: defaultdict(list))
+    for item, label in zip(items, class_indices(items, classes, "training")):
+        pools[label][item.domain or ""].append(item)
+    missing = [name for k, name in enumerate(classes) if k not in pools]
+    if missing:
+        raise InputError(f"There is no training image of {_listed(missing)}. Add some, or leave the class out.")
+    chosen: list[ImageItem] = []
+    labels: list[int] = []
+    short: list[str] = []
+    for k, name in enumerate(classes):
+        drawn = _draw(pools[k], shots, seed, k, name)
+        if len(drawn) < shots:
+            short.append(f"{name!r} ({len(drawn)})")
+        chosen += drawn
+        labels += [k] * len(drawn)
+    if short:
+        warnings.warn(
+            f"Fewer than {shots} training images, so all of them are used: {', '.join(short[:10])}"
+            f"{f' and {len(short) - 10} more classes' if len(short) > 10 else ''}. Results depend on the classes' "
+            "sizes; add images, or use fewer shots.",
+            stacklevel=3,
+        )
+    return FewShot(tuple(classes), chosen, labels, shots, seed)
+
+
+def _draw(pool: dict[str, list[ImageItem]], shots: int, seed: int, position: int, name: str) -> list[ImageItem]:
+    """Up to `shots` images of one class, in turn from each of its domains."""
+    domains = sorted(pool)
+    queues = []
+    for domain in domains:
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode()), zlib.crc32(domain.encode())])
+        ordered = sorted(pool[domain], key=lambda item: item.id)
+        queues.append([ordered[i] for i in rng.permutation(len(ordered))])
+    drawn: list[ImageItem] = []
+    turn = position  # another domain begins in every class, so that the odd images spread over the domains
+    while len(drawn) < shots and any(queues):
+        queue = queues[turn % len(queues)]
+        if queue:
+            drawn.append(queue.pop(0))
+        turn += 1
+    return drawn
+
+
+def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str) -> list[int]:
+    """The class of each image: its label is a class name, or becomes one when _ is read as a space and case ignored."""
+    index = {_plain(name): k for k, name in reversed(list(enumerate(classes)))}
+    exact = {name: k for k, name in reversed(list(enumerate(classes)))}
+    indices: list[int] = []
+    for item in items:
+        if item.label is None:
+            raise InputError(
+                f"The {what} image {item.id} has no label. Give a folder with one subfolder per class, or a table with "
+                "a label column."
+            )
+        k = exact.get(item.label, index.get(_plain(item.label)))
+        if k is None:
+            raise InputError(
+                f"The {what} images hold a class {item.label!r} that is not among the {len(classes)} classes "
+                f"(first image: {item.id}).{did_you_mean(item.label, classes)}"
+            )
+        indices.append(k)
+    return indices
+
+
+def class_names(items: Sequence[ImageItem]) -> list[str]:
+    """Class names from labels, in order of appearance: folder names with _ read as a space."""
+    return list(dict.fromkeys(item.label.replace("_", " ") for item in items if item.label is not None))
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").split()).casefold()
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:10]))
+    return shown + (f" and {len(names) - 10} more" if len(names) > 10 else "")

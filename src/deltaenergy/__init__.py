@@ -20,6 +20,8 @@ _PUBLIC = {
     "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
+    "tune": "deltaenergy.tuning",
+    "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
     "Score": "deltaenergy.scores.base",
@@ -52,6 +54,7 @@ __all__ = [
     "data",
     "errors",
     "evaluate",
+    "list_methods",
     "list_scores",
     "load_images",
     "load_model",
@@ -60,12 +63,14 @@ __all__ = [
     "report",
     "scores",
     "selection",
+    "tune",
     "write_report",
 ]
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, classifiers, data, errors, models, report, scores, selection
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
     from deltaenergy.data.inputs import load_images
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.tuning import tune
 
 
 def __getattr__(name: str) -> Any:

@@ -95,10 +95,9 @@ def tune(
     if val is not None:
         validation = prepare_validation(model, names, val, domains=domains, progress=progress)
     job = _Job(model, train, validation, seed, dict(recipe or {}), on_epoch)
-    searched: list[dict[str, Any]] = []
     if search:
-        tuning = _search(job, tuning, folder, searched, on_candidate)
-    return job.run(tuning, folder, searched)
+        return _search(job, tuning, folder, on_candidate)
+    return job.run(tuning, folder)
 
 
 def prepare_training(
@@ -114,12 +113,14 @@ def prepare_training(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> TrainSet:
-    """Draw the few-shot sample and encode its views. With a `cache` folder, encoded views are kept there."""
-    items = labelled_items(images, domains)
-    sample = sample_few_shots(items, classes, shots, seed)
+    """Draw the few-shot sample (unless `images` is one) and encode its views, keeping them in `cache` if given."""
+    if isinstance(images, FewShot):
+        sample = images
+    else:
+        sample = sample_few_shots(labelled_items(images, domains), classes, shots, seed)
     if views == "live":
         labels = torch.tensor(sample.labels)
-        return TrainSet(sample, LiveViews(model, sample.items, labels, seed, patches=patches), views)
+        return TrainSet(sample, LiveViews(model, sample.items, labels, sample.seed, patches=patches), views)
     if isinstance(views, bool) or not isinstance(views, int):
         raise InputError(f"views must be a whole number or 'live', got {views!r}.")
     cached = _encode_or_load(model, sample, views, patches, cache, progress)
@@ -166,7 +167,7 @@ class _Job:
                 raise InputError(f"The recipe has no field {name!r}. Known: {', '.join(sorted(known))}.")
         return Recipe(**{**tuning.method.recipe, **self.changes})
 
-    def run(self, tuning: Tuning, folder: Path | None, searched: list[dict[str, Any]]) -> TunedClassifier:
+    def run(self, tuning: Tuning, folder: Path | None) -> TunedClassifier:
         """Train one setting; its classifier knows how it was trained."""
         recipe = self.recipe(tuning)
         sample = self.train.sample
@@ -202,8 +203,6 @@ class _Job:
         if self.validation is not None:
             accuracy, loss = validate(learner, self.validation)
             classifier.training["validation"] = {"accuracy": accuracy, "loss": loss}
-        if searched:
-            classifier.training["searched"] = searched
         return classifier
 
     def identity(self, tuning: Tuning, recipe: Recipe) -> dict[str, Any]:
@@ -222,29 +221,28 @@ class _Job:
 
 
 def _search(
-    job: _Job,
-    tuning: Tuning,
-    folder: Path | None,
-    searched: list[dict[str, Any]],
-    on_candidate: Callable[[str, float], None] | None,
-) -> Tuning:
+    job: _Job, tuning: Tuning, folder: Path | None, on_candidate: Callable[[str, float], None] | None
+) -> TunedClassifier:
     """The candidate with the best validation accuracy; the lower loss, then the earlier one, breaks ties."""
     candidates = list(tuning.candidates(len(job.train.sample.classes)))
     if len(candidates) == 1:
         warnings.warn(f"{tuning.spec} has no grid to search; its settings are used as they are.", stacklevel=3)
-        return tuning
-    best: tuple[float, float] | None = None
-    chosen = tuning
+        return job.run(tuning, folder)
+    searched: list[dict[str, Any]] = []
+    best: tuple[tuple[float, float], TunedClassifier] | None = None
     for number, candidate in enumerate(candidates):
         place = None if folder is None else folder / f"search-{number:03d}"
-        found = job.run(candidate, place, []).training["validation"]
+        classifier = job.run(candidate, place)
+        found = classifier.training["validation"]
         searched.append({"method": candidate.spec, **found})
         if on_candidate is not None:
             on_candidate(candidate.spec, found["accuracy"])
         quality = (found["accuracy"], -found["loss"])
-        if best is None or quality > best:
-            best, chosen = quality, candidate
-    return chosen
+        if best is None or quality > best[0]:
+            best = quality, classifier
+    assert best is not None  # a product of grids is never empty
+    best[1].training["searched"] = searched
+    return best[1]
 
 
 def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -260,7 +258,7 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def labelled_items(images: Any, domains: bool = False) -> list[ImageItem]:
-    """Labelled images: a folder with one subfolder per class (and per domain around them), or what load_images takes."""
+    """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes."""
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir():

@@ -119,7 +119,7 @@ class CoCoOpClassifier(TunedClassifier):
         """Cosines (N, K) of each image with its own text features."""
         blocks = [
             torch.einsum("bd,bkd->bk", block, self._texts(block).to(block))
-            for block in features.split(IMAGES_AT_ONCE)
+            for block in torch.split(features, IMAGES_AT_ONCE)
             if len(block)
         ]
         return torch.cat(blocks) if blocks else features.new_zeros(0, len(self.classes))

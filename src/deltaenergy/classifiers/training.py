@@ -162,7 +162,7 @@ class _Run:
         return Trained(self.logs, self.best_epoch)
 
     def checkpoint(self) -> Checkpoint:
-        tensors = {f"parameter.{name}": p for name, p in self.parameters.items()}
+        tensors: dict[str, torch.Tensor] = {f"parameter.{name}": p for name, p in self.parameters.items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         for name, parameter in self.parameters.items():
             for key, value in self.optimizer.state[parameter].items():
@@ -212,7 +212,7 @@ def _epoch(
     logged: dict[str, float] = {}
     count = len(data.labels)
     run.learner.train()
-    for indices in torch.randperm(count, generator=run.generator).split(run.recipe.batch_size):
+    for indices in torch.split(torch.randperm(count, generator=run.generator), run.recipe.batch_size):
         batch = data.batch(indices, epoch, run.generator)
         outputs = run.learner(batch)
         losses = list(run.learner.losses(outputs, batch).values())

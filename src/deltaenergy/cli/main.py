@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from deltaenergy import __version__
-from deltaenergy.cli import calibrate, choose, data, evaluate, features, methods, score
+from deltaenergy.cli import calibrate, choose, data, evaluate, features, methods, score, tune
 from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
 from deltaenergy.errors import DeltaEnergyError
 
@@ -26,6 +26,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("evaluate")(evaluate.evaluate)
 app.add_typer(data.app, name="data")
+app.command("tune")(tune.tune)
 app.command("features")(features.features)
 app.command("methods")(methods.methods)
 

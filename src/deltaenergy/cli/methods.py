@@ -1,4 +1,4 @@
-"""`deltaenergy methods`: every score with its formula, needs, defaults and paper."""
+"""`deltaenergy methods`: every score and tuning method with its formula, needs, defaults and paper."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
     json_output: common.JsonOption = False,
 ) -> None:
-    """List the scores that --score takes: formula, needs, defaults and paper."""
-    rows = _scores()
+    """List the scores that --score takes and the methods that tune takes: formula, needs, defaults and paper."""
+    rows = [*_scores(), *_tuning_methods()]
     if name is not None:
         from deltaenergy.errors import InputError, did_you_mean
 
@@ -51,10 +51,34 @@ def _scores() -> list[dict[str, Any]]:
     return rows
 
 
+def _tuning_methods() -> list[dict[str, Any]]:
+    from deltaenergy.classifiers.methods import Term, get_method_class, list_methods
+
+    rows: list[dict[str, Any]] = []
+    for name in list_methods():
+        cls = get_method_class(name)
+        attaches = issubclass(cls, Term)
+        patches = not issubclass(cls, Term) and cls.needs_patches
+        rows.append(
+            {
+                "name": name,
+                "kind": "tuning term" if attaches else "tuning method",
+                "summary": cls.summary,
+                "formula": cls.formula,
+                "needs": ["labelled images", *(["patches"] if patches else [])],
+                "defaults": cls().params,
+                "presets": {},
+                "paper": cls.paper,
+            }
+        )
+    return rows
+
+
 def _print_method(row: dict[str, Any]) -> None:
     from rich.text import Text
 
-    out.print(Text(row["name"], "bold cyan"), Text(f"  {row['summary']}"), sep="")
+    kind = "" if row["kind"] == "score" else f"  [{row['kind']}]"
+    out.print(Text(row["name"], "bold cyan"), Text(kind, "dim"), Text(f"  {row['summary']}"), sep="")
     lines = {
         "formula": row["formula"],
         "needs": ", ".join(row["needs"]),

@@ -83,9 +83,17 @@ def tune(
         raise InputError("search needs validation images: give val (--val DIR).")
     folder = None if checkpoints is None else Path(checkpoints)
     if not isinstance(train, TrainSet):
-        needs = tuning.method.needs_patches
         train = prepare_training(
-            model, names, train, shots, seed, views, patches=needs, cache=folder, progress=progress
+            model,
+            names,
+            train,
+            shots,
+            seed,
+            views,
+            domains=domains,
+            patches=tuning.method.needs_patches,
+            cache=folder,
+            progress=progress,
         )
     elif train.sample.classes != names:
         raise InputError("train was prepared for another class list. Prepare it again with these classes.")

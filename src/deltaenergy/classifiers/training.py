@@ -185,8 +185,10 @@ class _Run:
             elif key.startswith("optimizer."):
                 _, entry, name = key.split(".", 2)
                 parameter = self.parameters[name]
-                # AdamW counts its steps on the host.
-                self.optimizer.state[parameter][entry] = tensor if entry == "step" else tensor.to(parameter.device)
+                # AdamW counts its steps on the host. A clone is aligned in memory as the original was, which can
+                # decide the last bit of later sums; a tensor in a file need not be.
+                device = tensor.device if entry == "step" else parameter.device
+                self.optimizer.state[parameter][entry] = tensor.to(device).clone()
 
     def _best_log(self) -> EpochLog:
         return self.logs[self.best_epoch - 1]
@@ -223,7 +225,7 @@ def _epoch(
                 logged[name] = logged.get(name, 0.0) + number * len(indices) / count
         loss = torch.stack(losses).sum()
         if not torch.isfinite(loss):
-            raise _not_finite(f"the loss became {float(loss)}", epoch, rate, checkpoints)
+            raise _not_finite(f"the loss became {loss.item()}", epoch, rate, checkpoints)
         run.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         run.optimizer.step()

@@ -1,0 +1,194 @@
+"""The training loop: recipe, early stopping, checkpoints, and runs that go wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import deltaenergy as de
+from deltaenergy import Model
+from deltaenergy.classifiers.checkpoints import TrainingError
+from deltaenergy.classifiers.coop import CoOp
+from deltaenergy.classifiers.training import Recipe, Validation, train
+from deltaenergy.data.views import CachedViews
+from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.tuning import TrainSet, prepare_training
+from tests.checkpoints import write_clip
+from tests.classifiers.pictures import CLASSES
+
+
+def test_the_schedule_is_the_recipe_s() -> None:
+    recipe = Recipe()
+    rates = [recipe.rate(epoch) for epoch in range(30)]
+    assert rates[0] == 1e-5
+    assert rates[1] == 0.002
+    assert rates[15] == pytest.approx(0.001 * (1 + math.cos(math.pi * 14 / 29)))
+    assert all(a > b for a, b in itertools.pairwise(rates[1:])) and rates[-1] > 0
+    assert Recipe(warmup_epochs=0, epochs=4).rate(2) == pytest.approx(0.001)
+    for wrong in ({"epochs": 0}, {"lr": 0.0}, {"lr": math.nan}, {"batch_size": 0}, {"optimizer": "lion"}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            Recipe(**wrong)  # type: ignore[arg-type]
+
+
+def test_two_steps_equal_sgd_by_hand(tiny_clip: Model, train_set: TrainSet) -> None:
+    """v ← 0.9 v + g + 5e-4 θ;  θ ← θ − rate · v, with gradients from autograd on the plain loss."""
+    images = train_set.images
+    assert isinstance(images, CachedViews)
+    one_view = CachedViews(images.features[:, :1], images.labels)
+    learner = CoOp(context_length=3).learner(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
+    context = learner.get_parameter("context").detach().clone()
+    train(learner, one_view, Recipe(epochs=2, batch_size=64), generator=torch.Generator().manual_seed(2))
+
+    velocity = torch.zeros_like(context)
+    fresh = CoOp(context_length=3).learner(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
+    for rate in (1e-5, 0.002):
+        theta = context.clone().requires_grad_()
+        texts = fresh.prompts(theta)  # type: ignore[operator]
+        logits = tiny_clip.logit_scale * one_view.features[:, 0] @ texts.T
+        (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, one_view.labels), theta)
+        velocity = 0.9 * velocity + gradient + 5e-4 * context
+        context = context - rate * velocity
+    torch.testing.assert_close(learner.get_parameter("context").detach(), context, atol=1e-5, rtol=1e-4)
+
+
+def test_the_best_epoch_on_validation_is_kept_and_training_stops(tiny_clip: Model, train_set: TrainSet) -> None:
+    """Labels of validation are shuffled, so accuracy on them does not follow training."""
+    images = train_set.images
+    assert isinstance(images, CachedViews)
+    validation = Validation(images.features[:, 0], images.labels.roll(4))
+    classifier = de.tune(
+        tiny_clip, CLASSES, train_set, method="coop", val=validation, recipe={"epochs": 30, "patience": 3}
+    )
+    logs = classifier.training["epochs"]
+    kept = classifier.training["kept_epoch"]
+    best = max(logs, key=lambda log: (log["val_accuracy"], -log["val_loss"], -log["epoch"]))
+    assert kept == best["epoch"]
+    assert len(logs) == kept + 3 < 30
+    found = classifier.similarities(validation.features).argmax(axis=1)
+    accuracy = float((torch.from_numpy(found) == validation.labels).float().mean())
+    assert accuracy == pytest.approx(best["val_accuracy"])
+    assert classifier.training["validation"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_without_validation_the_last_epoch_is_kept(tiny_clip: Model, train_set: TrainSet) -> None:
+    classifier = de.tune(tiny_clip, CLASSES, train_set, method="coop", recipe={"epochs": 4})
+    assert classifier.training["kept_epoch"] == 4
+    assert [log["epoch"] for log in classifier.training["epochs"]] == [1, 2, 3, 4]
+
+
+def test_a_loss_that_is_not_finite_stops_and_the_last_checkpoint_stays(
+    tiny_clip: Model, train_set: TrainSet, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"method": "coop", "checkpoints": tmp_path}
+    de.tune(tiny_clip, CLASSES, train_set, recipe={"epochs": 2}, **options)
+    before = (tmp_path / "epoch-2.safetensors").read_bytes()
+
+    class Broken(CachedViews):
+        def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Any:
+            batch = super().batch(indices, epoch, generator)
+            if epoch == 2:
+                batch.features[0, 0] = math.nan
+            return batch
+
+    images = train_set.images
+    assert isinstance(images, CachedViews)
+    # The same run, but for a poisoned third epoch: the record of the first two is made to fit it.
+    record = json.loads((tmp_path / "checkpoint.json").read_text())
+    record["identity"]["recipe"]["epochs"] = 5
+    (tmp_path / "checkpoint.json").write_text(json.dumps(record))
+    broken = TrainSet(train_set.sample, Broken(images.features, images.labels), train_set.views)
+    with pytest.raises(TrainingError, match=r"loss became nan in epoch 3.*checkpoint of epoch 2 is in.*lower learning"):
+        de.tune(tiny_clip, CLASSES, broken, recipe={"epochs": 5}, **options)
+    assert (tmp_path / "epoch-2.safetensors").read_bytes() == before
+    resumed = de.tune(tiny_clip, CLASSES, train_set, recipe={"epochs": 5}, **options)
+    assert len(resumed.training["epochs"]) == 5
+
+
+def test_a_huge_learning_rate_is_told_as_such(tiny_clip: Model, train_set: TrainSet) -> None:
+    with pytest.raises(TrainingError, match="learning rate"):
+        de.tune(tiny_clip, CLASSES, train_set, method="clip-adapter", recipe={"lr": 1e38, "epochs": 6})
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny_clip: Model, train_set: TrainSet, tmp_path: Path) -> None:
+    """No file may grow beyond a few bytes while the third epoch is saved, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_disk(log: Any) -> None:
+        if log.epoch == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+
+    options: dict[str, Any] = {"method": "coop", "recipe": {"epochs": 4}, "checkpoints": tmp_path}
+    try:
+        with pytest.raises(TrainingError, match=r"after epoch 3 could not be written.*\n.*epoch 2 is in.*Make room"):
+            de.tune(tiny_clip, CLASSES, train_set, on_epoch=fill_disk, **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.json", "epoch-2.safetensors"]
+    resumed = de.tune(tiny_clip, CLASSES, train_set, **options)
+    whole = de.tune(tiny_clip, CLASSES, train_set, method="coop", recipe={"epochs": 4})
+    assert torch.equal(resumed.tensors()["context"], whole.tensors()["context"])
+
+
+def test_a_process_that_was_killed_is_resumed(
+    tiny_clip: Model, tiny_clip_folder: Path, coloured: Path, tmp_path: Path
+) -> None:
+    """SIGKILL in the middle of epoch 3, in a process of its own, with cached views on disk."""
+    script = f"""
+        import os, signal
+        import deltaenergy as de
+        model = de.load_model({str(tiny_clip_folder)!r})
+        def kill(log):
+            if log.epoch == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+        de.tune(model, {CLASSES!r}, {str(coloured)!r}, method="ebm", shots=3, views=2,
+                recipe={{"epochs": 4}}, checkpoints={str(tmp_path)!r}, on_epoch=kill)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, check=False)
+    assert done.returncode == -9, done.stderr.decode()
+    assert (tmp_path / "views.safetensors").exists()
+    options: dict[str, Any] = {"method": "ebm", "shots": 3, "views": 2, "recipe": {"epochs": 4}}
+    seen: list[int] = []
+    resumed = de.tune(
+        tiny_clip, CLASSES, coloured, checkpoints=tmp_path, on_epoch=lambda log: seen.append(log.epoch), **options
+    )
+    assert seen == [3, 4]
+    whole = de.tune(tiny_clip, CLASSES, coloured, **options)
+    torch.testing.assert_close(resumed.tensors()["context"], whole.tensors()["context"], atol=1e-6, rtol=0)
+
+
+def test_checkpoints_of_another_run_are_refused(
+    tiny_clip: Model, train_set: TrainSet, coloured: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"recipe": {"epochs": 1}, "checkpoints": tmp_path / "run"}
+    de.tune(tiny_clip, CLASSES, train_set, method="coop", **options)
+    saved = sorted((path.name, path.read_bytes()) for path in (tmp_path / "run").iterdir())
+    with pytest.raises(ArtifactError, match=r"another run:\n  method: saved 'coop', now 'coop\+ebm'\nChoose"):
+        de.tune(tiny_clip, CLASSES, train_set, method="ebm", **options)
+    with pytest.raises(ArtifactError, match="seed: saved 1, now 2"):
+        de.tune(tiny_clip, CLASSES, train_set, method="coop", seed=2, **options)
+    other = de.load_model(write_clip(tmp_path / "other", seed=1))
+    with pytest.raises(ArtifactError, match="model: saved"):
+        de.tune(other, CLASSES, TrainSet(train_set.sample, train_set.images, 3), method="coop", **options)
+    fewer = prepare_training(tiny_clip, CLASSES[::-1], coloured, shots=4, views=3)
+    with pytest.raises(ArtifactError, match="classes: saved"):
+        de.tune(tiny_clip, CLASSES[::-1], fewer, method="coop", **options)
+    assert sorted((path.name, path.read_bytes()) for path in (tmp_path / "run").iterdir()) == saved
+
+
+def test_checkpoints_hold_no_pickle(tiny_clip: Model, train_set: TrainSet, tmp_path: Path) -> None:
+    de.tune(tiny_clip, CLASSES, train_set, method="tip-adapter-f", recipe={"epochs": 2}, checkpoints=tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".safetensors"}
+    assert len(list(tmp_path.glob("epoch-*"))) == 1
+    (tmp_path / "checkpoint.json").write_text("{")
+    with pytest.raises(ArtifactError, match="cannot be read as JSON"):
+        de.tune(tiny_clip, CLASSES, train_set, method="tip-adapter-f", recipe={"epochs": 2}, checkpoints=tmp_path)

@@ -1,0 +1,123 @@
+"""`tune` as a user calls it: what it accepts, searches, and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deltaenergy as de
+from deltaenergy import Model
+from deltaenergy.errors import InputError
+from deltaenergy.tuning import prepare_training
+from tests.classifiers.pictures import CLASSES, write_pictures
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return write_pictures(tmp_path / "train")
+
+
+def tune(model: Model, train: Any, **options: Any) -> Any:
+    options = {"method": "coop", "shots": 3, "views": 1, "recipe": {"epochs": 2}, **options}
+    return de.tune(model, options.pop("classes", CLASSES), train, **options)
+
+
+def test_ebm_learns_what_zero_shot_cannot(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:
+    unseen = write_pictures(tmp_path / "unseen", seed=9)
+    labels = [path.parent.name.replace("_", " ") for path in sorted(unseen.rglob("*.png"))]
+
+    def accuracy(classifier: Any) -> float:
+        found = classifier.similarities(unseen).argmax(axis=1)
+        return sum(CLASSES[k] == label for k, label in zip(found, labels)) / len(labels)
+
+    tuned = de.tune(tiny_clip, CLASSES, pictures, method="ebm", shots=6, seed=1, views=2, recipe={"epochs": 15})
+    assert accuracy(de.ZeroShotClassifier(tiny_clip, CLASSES)) < 0.7
+    assert accuracy(tuned) > 0.9
+    assert all(0 < log["logged"]["e^L"] < 10 for log in tuned.training["epochs"])
+
+
+def test_a_vanished_ebm_term_warns_once(tiny_clip: Model, pictures: Path) -> None:
+    with pytest.warns(UserWarning, match="EBM term has vanished") as caught:
+        tune(tiny_clip, pictures, method="ebm(loss_tau=0.001)")
+    assert len([w for w in caught if "vanished" in str(w.message)]) == 1
+
+
+def test_live_views_train_too(tiny_clip: Model, pictures: Path) -> None:
+    one, two = (tune(tiny_clip, pictures, views="live", method="locoop") for _ in range(2))
+    assert (one.text_features == two.text_features).all()
+    assert one.training["views"] == "live"
+
+
+def test_domains_are_balanced(tiny_clip: Model, tmp_path: Path) -> None:
+    for domain in ("art", "photo"):
+        write_pictures(tmp_path / "both" / domain)
+    prepared = prepare_training(tiny_clip, CLASSES, tmp_path / "both", shots=4, views=1, domains=True)
+    domains = [item.domain for item in prepared.sample.items]
+    assert domains.count("art") == domains.count("photo") == 6
+    assert tune(tiny_clip, tmp_path / "both", domains=True).training["images"] == 9
+
+
+def test_search_keeps_the_best_on_validation(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    val = write_pictures(tmp_path / "val", seed=3)
+    classifier = tune(
+        tiny_clip,
+        pictures,
+        method="tip-adapter",
+        val=val,
+        search=True,
+        on_candidate=lambda spec, accuracy: seen.append((spec, accuracy)),
+    )
+    assert len(seen) == 25
+    best = max(classifier.training["searched"], key=lambda found: (found["accuracy"], -found["loss"]))
+    assert classifier.method == best["method"]
+    assert max(accuracy for _, accuracy in seen) == best["accuracy"]
+    with pytest.raises(InputError, match="search needs validation images"):
+        tune(tiny_clip, pictures, search=True)
+    with pytest.warns(UserWarning, match="coop has no grid"):
+        tune(tiny_clip, pictures, search=True, val=val)
+
+
+def test_fewer_images_than_shots_is_a_warning(tiny_clip: Model, pictures: Path) -> None:
+    (pictures / "dog" / "0.png").unlink()
+    with pytest.warns(UserWarning, match=r"Fewer than 6 .*'dog' \(5\)"):
+        assert tune(tiny_clip, pictures, shots=6).training["images"] == 17
+
+
+def test_bad_input_is_explained(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:
+    val = write_pictures(tmp_path / "val")
+    (val / "zebra").mkdir()
+    (val / "cat" / "0.png").rename(val / "zebra" / "0.png")
+    with pytest.raises(InputError, match="validation images hold a class 'zebra' that is not among the 3 classes"):
+        tune(tiny_clip, pictures, val=val)
+    with pytest.raises(InputError, match="at least two classes, and got only 'cat'"):
+        tune(tiny_clip, pictures, classes=["cat"])
+    with pytest.raises(InputError, match="distinct class names"), pytest.warns(UserWarning, match="more than once"):
+        tune(tiny_clip, pictures, classes=["cat", "dog", "red car", "cat"])
+    with pytest.raises(InputError, match="no training image of 'wolf'"):
+        tune(tiny_clip, pictures, classes=[*CLASSES, "wolf"])
+    with pytest.raises(InputError, match=r"training images hold a class 'dog'"):
+        tune(tiny_clip, pictures, classes=["cat", "red car"])
+    with pytest.raises(InputError, match="views must be a whole number or 'live'"):
+        tune(tiny_clip, pictures, views="many")
+    with pytest.raises(InputError, match="recipe has no field 'epoch'"):
+        tune(tiny_clip, pictures, recipe={"epoch": 3})
+    with pytest.raises(InputError, match="prepared for another class list"):
+        prepared = prepare_training(tiny_clip, CLASSES, pictures, shots=1, views=1)
+        tune(tiny_clip, prepared, classes=CLASSES[::-1])
+    with pytest.raises(InputError, match="locoop looks at patches"):
+        tune(tiny_clip, prepared, method="locoop")
+    (pictures / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty' holds no image"):
+        tune(tiny_clip, pictures)
+
+
+def test_a_validation_class_without_images_is_a_warning(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:
+    val = write_pictures(tmp_path / "val")
+    for path in (val / "dog").iterdir():
+        path.unlink()
+    (val / "dog").rmdir()
+    with pytest.warns(UserWarning, match="no validation image of 1 class"):
+        tune(tiny_clip, pictures, val=val)

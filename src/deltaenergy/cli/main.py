@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from deltaenergy import __version__
-from deltaenergy.cli import calibrate, choose, data, evaluate, features, methods, score, tune
+from deltaenergy.cli import (
+    calibrate,
+    choose,
+    data,
+    demo,
+    evaluate,
+    features,
+    methods,
+    score,
+    tune,
+)
 from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
 from deltaenergy.errors import DeltaEnergyError
 
@@ -21,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.command("demo")(demo.demo)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)

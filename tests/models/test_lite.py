@@ -1,0 +1,199 @@
+"""The bundled model: files, features, prompts, and a guard on its quality."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from deltaenergy.models.lite.model import FOLDER, LiteModel, load_lite
+from deltaenergy.models.lite.network import EfficientNetLite0, SameConv2d, load_network
+
+TEMPLATE = "a photo of a {}."
+
+
+@pytest.fixture(scope="module")
+def lite() -> LiteModel:
+    return load_lite(torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def photographs() -> dict[str, Image.Image]:
+    """The photographs that scikit-image and scikit-learn carry."""
+    data = pytest.importorskip("skimage.data")
+    datasets = pytest.importorskip("sklearn.datasets")
+    return {
+        "cat": Image.fromarray(data.chelsea()),
+        "cup of coffee": Image.fromarray(data.coffee()),
+        "rocket": Image.fromarray(data.rocket()),
+        "flower": Image.fromarray(datasets.load_sample_image("flower.jpg")),
+        "temple": Image.fromarray(datasets.load_sample_image("china.jpg")),
+        "motorcycle": Image.fromarray(data.stereo_motorcycle()[0]),
+    }
+
+
+def classify(model: LiteModel, images: list[Image.Image], names: list[str]) -> list[str]:
+    texts = model.encode_texts([TEMPLATE.format(name) for name in names])
+    return [names[k] for k in (model.encode_images(images) @ texts.T).argmax(1)]
+
+
+def test_same_padding_matches_a_direct_computation() -> None:
+    conv = SameConv2d(1, 1, 3, 2, bias=False)
+    with torch.no_grad():
+        conv.weight.fill_(1.0)
+    # 4 × 4 ones, stride 2: one row and column of zeros are needed, and stand at the end.
+    assert conv(torch.ones(1, 1, 4, 4)).flatten().tolist() == [9.0, 6.0, 6.0, 4.0]
+
+
+def test_image_tower_has_the_published_shape() -> None:
+    network = load_network()
+    assert isinstance(network, EfficientNetLite0)
+    assert sum(p.numel() for p in network.parameters()) == pytest.approx(4.65e6, rel=0.01)
+    assert network.feature_map(torch.zeros(1, 3, 224, 224)).shape == (1, 1280, 7, 7)
+
+
+def test_image_tower_recognises_photographs_by_its_own_head(
+    lite: LiteModel, photographs: dict[str, Image.Image]
+) -> None:
+    pixels = torch.from_numpy(np.stack([lite.preprocessing(photographs[k]) for k in ("cat", "cup of coffee")]))
+    top = lite.towers.network(pixels).topk(5).indices.tolist()
+    assert {281, 282, 285} & set(top[0])  # tabby, tiger cat, Egyptian cat
+    assert {967, 504} & set(top[1])  # espresso, coffee mug
+
+
+def test_files_are_small() -> None:
+    assert (FOLDER / "weights.safetensors").stat().st_size <= 20e6
+    assert sum(file.stat().st_size for file in FOLDER.iterdir() if file.is_file()) <= 24e6
+
+
+def test_features_are_unit_and_of_the_stated_length(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
+    images = lite.encode_images(list(photographs.values()))
+    texts = lite.encode_texts(["a dog", "", "日本の犬 🐕", "x" * 40])
+    for features in (images, texts):
+        assert features.shape[1] == lite.feature_dim == 512
+        np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, atol=1e-5)
+
+
+def test_patch_features_share_the_space(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
+    pixels = torch.from_numpy(lite.preprocessing(photographs["cat"]))[None]
+    image, patches = lite.image_and_patch_features(pixels)
+    assert patches.shape == (1, 49, 512)
+    torch.testing.assert_close(patches.norm(dim=-1), torch.ones(1, 49))
+    torch.testing.assert_close(image, lite.image_features(pixels))
+    texts = torch.from_numpy(lite.encode_texts(["a photo of a cat.", "a photo of a truck."]))
+    share = ((patches[0] @ texts.T).argmax(1) == 0).float().mean()
+    assert share > 0.7
+
+
+def test_image_features_have_gradients(lite: LiteModel) -> None:
+    pixels = torch.rand(1, 3, 224, 224, requires_grad=True)
+    lite.image_features(pixels)[0, :8].sum().backward()
+    assert pixels.grad is not None
+    assert pixels.grad.abs().max() > 0
+
+
+def test_results_do_not_depend_on_the_batch(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
+    images = list(photographs.values())
+    together = lite.encode_images(images)
+    alone = np.concatenate([lite.encode_images([image]) for image in images])
+    np.testing.assert_allclose(together, alone, atol=1e-4)
+    texts = ["dog", "a photo of a very small and rather unusual dog on a red sofa.", "cat"]
+    fresh = load_lite(torch.device("cpu"), torch.float32)
+    np.testing.assert_allclose(
+        lite.encode_texts(texts), np.concatenate([fresh.encode_texts(text) for text in texts]), atol=1e-5
+    )
+
+
+def test_text_tower_is_causal_and_pools_at_the_first_end_token(lite: LiteModel) -> None:
+    tower = lite.towers.text
+    row = lite.text.tokenize(["a photo of a dog."])[0]
+    end = lite.text.tokenizer.eos_token_id
+    assert row[-1] == end == tower.config.eos_token_id != 2
+    padded = torch.tensor([[*row, end, end], [*row, 5, 17]])
+    with torch.inference_mode():
+        hidden = tower.text_model(input_ids=padded).last_hidden_state
+        torch.testing.assert_close(hidden[0, : len(row)], hidden[1, : len(row)])
+        projected = tower(input_ids=padded).text_embeds
+        ours = torch.from_numpy(lite.encode_texts("a photo of a dog."))
+    torch.testing.assert_close(projected[0], projected[1])
+    torch.testing.assert_close(lite.text.finish(projected[:1]), ours)
+
+
+def test_no_text_is_unknown_to_the_tokenizer(lite: LiteModel) -> None:
+    end = lite.text.tokenizer.eos_token_id
+    for text in ("naïve café", "Ωμέγα", "犬", "🐕", "a\tb\n c", "\x00\x7f", "½ × 3"):
+        assert end not in lite.text.tokenize([text])[0][:-1]
+    assert lite.text.tokenize(["A  Photo of\na DOG"]) == lite.text.tokenize(["a photo of a dog"])
+
+
+@pytest.mark.parametrize("length", [4, 16])
+def test_random_context_vectors_leave_names_recognisable(lite: LiteModel, length: int) -> None:
+    """Prompt learning starts from N(0, 0.02²) vectors in place of "a photo of a"."""
+    names = ["dog", "cat", "truck", "airplane", "pizza", "chair", "guitar", "snake", "boat", "bird"]
+    transformer = lite.towers.text.text_model
+    context = 0.02 * torch.randn(length, lite.text.width, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        found = []
+        for name in names:
+            embedded = transformer.embeddings.token_embedding(torch.tensor(lite.text.tokenize([f"{name}."])[0]))
+            embedded = torch.cat([embedded[:1], context, embedded[1:]])[None]
+            hidden = transformer.embeddings(inputs_embeds=embedded)
+            mask = torch.full((hidden.shape[1],) * 2, float("-inf")).triu(1)[None, None]
+            for layer in transformer.encoder.layers:
+                output = layer(hidden, attention_mask=mask)
+                hidden = output[0] if isinstance(output, tuple) else output
+            pooled = transformer.final_layer_norm(hidden[:, -1])
+            found.append(lite.text.finish(lite.text.projection(pooled)))
+    plain = torch.from_numpy(lite.encode_texts([TEMPLATE.format(name) for name in names]))
+    similarity = torch.cat(found) @ plain.T
+    assert similarity.argmax(1).tolist() == list(range(len(names)))
+
+
+def test_photographs_get_sensible_names(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
+    names = [*photographs, "dog", "horse", "airplane", "pizza", "chair", "forest", "bicycle", "fish"]
+    found = classify(lite, list(photographs.values()), names)
+    right = sum(a == b for a, b in zip(found, photographs))
+    assert right >= 5, found
+
+
+def test_cosines_are_in_the_range_of_clip(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
+    texts = lite.encode_texts([TEMPLATE.format(name) for name in photographs])
+    similarity = lite.encode_images(list(photographs.values())) @ texts.T
+    diagonal = np.eye(len(similarity), dtype=bool)
+    assert 0.2 < similarity[diagonal].mean() < 0.4
+    assert 0.14 < similarity[~diagonal].mean() < 0.21
+
+
+def test_fingerprint_names_the_weights(lite: LiteModel) -> None:
+    again = load_lite(torch.device("cpu"), torch.float32)
+    assert again.fingerprint == lite.fingerprint
+    assert lite.describe()["name"] == "lite"
+
+
+def names_of_imagenet(root: Path) -> list[str]:
+    with (root / "imagenet1k.csv").open(encoding="utf-8") as file:
+        return [row["name"] for row in csv.DictReader(file)]
+
+
+def test_quality_on_imagenet_pictures(lite: LiteModel, shared_data: Path) -> None:
+    names = names_of_imagenet(Path(__file__).parents[2] / "training" / "lite")
+    folders = sorted((shared_data / "images" / "imagenet_one_per_class").iterdir())
+    chosen = list(range(1, 1000, 10))  # classes of odd index, which no part of the training has seen
+    images = [str(next(iter(sorted(folders[i].iterdir())))) for i in chosen]
+    texts = lite.encode_texts([TEMPLATE.format(name) for name in names])
+    similarity = lite.encode_images(images) @ texts.T
+    assert (similarity.argmax(1) == chosen).mean() >= 0.68
+    assert 0.25 <= similarity.max(1).mean() <= 0.40
+    assert 0.15 <= similarity.mean() <= 0.20
+
+
+def test_quality_on_pets(lite: LiteModel, shared_data: Path) -> None:
+    folders = sorted((shared_data / "images" / "oxford_pets").iterdir())
+    images = [(k, str(file)) for k, folder in enumerate(folders) for file in sorted(folder.iterdir())[:3]]
+    texts = lite.encode_texts([TEMPLATE.format(folder.name.replace("_", " ")) for folder in folders])
+    found = (lite.encode_images([file for _, file in images]) @ texts.T).argmax(1)
+    assert (found == [k for k, _ in images]).mean() >= 0.5

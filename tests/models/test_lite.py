@@ -174,13 +174,13 @@ def test_fingerprint_names_the_weights(lite: LiteModel) -> None:
     assert lite.describe()["name"] == "lite"
 
 
-def names_of_imagenet(root: Path) -> list[str]:
-    with (root / "imagenet1k.csv").open(encoding="utf-8") as file:
+def names_of_imagenet() -> list[str]:
+    with (FOLDER.parents[1] / "data" / "names" / "imagenet.csv").open(encoding="utf-8") as file:
         return [row["name"] for row in csv.DictReader(file)]
 
 
 def test_quality_on_imagenet_pictures(lite: LiteModel, shared_data: Path) -> None:
-    names = names_of_imagenet(Path(__file__).parents[2] / "training" / "lite")
+    names = names_of_imagenet()
     folders = sorted((shared_data / "images" / "imagenet_one_per_class").iterdir())
     chosen = list(range(1, 1000, 10))  # classes of odd index, which no part of the training has seen
     images = [str(next(iter(sorted(folders[i].iterdir())))) for i in chosen]

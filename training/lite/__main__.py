@@ -1,7 +1,7 @@
 """Train the bundled model `lite` from installed packages and WordNet: `python -m training.lite`.
 
-Every stage leaves its result in the work folder and is skipped when that is there, so an interrupted run goes on where it stopped;
-`--again STAGE` repeats a stage and those after it. See README.md beside this file.
+Every stage leaves its result in the work folder and is skipped when that is there, so an interrupted run goes on
+where it stopped; `--again STAGE` repeats a stage and those after it. See README.md beside this file.
 """
 
 import argparse
@@ -16,11 +16,16 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
+    """Run all stages that are not done."""
     parser = argparse.ArgumentParser(prog="python -m training.lite", description=__doc__)
     parser.add_argument("--work", type=Path, default=HERE / "work", help="folder for intermediate results")
-    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "src/deltaenergy/models/lite", help="where the model goes")
+    parser.add_argument(
+        "--out", type=Path, default=HERE.parents[1] / "src/deltaenergy/models/lite", help="where the model goes"
+    )
     parser.add_argument("--steps", type=int, default=stages.STEPS, help="training steps of the text tower")
-    parser.add_argument("--pictures", type=Path, help="folder wnid_name/*.jpg with one ImageNet picture per class, for the adapter")
+    parser.add_argument(
+        "--pictures", type=Path, help="folder wnid_name/*.jpg with one ImageNet picture per class, for the adapter"
+    )
     parser.add_argument("--again", choices=stages.NAMES, help="repeat this stage and all later ones")
     options = parser.parse_args()
     torch.set_num_threads(min(2, torch.get_num_threads()))

@@ -1,8 +1,9 @@
 """The residual adapter: teaches the image features to look through style, and sets the range of the cosines.
 
-Needs pictures, and uses only those of even class index of a folder with one ImageNet picture per class; without one the adapter stays
-zero and the cosines keep their default range. No label is used by the adapter: a stylised picture shall get the joint vector and the
-class beliefs of the photograph that it was made from, and a photograph shall keep its own.
+Needs pictures, and uses only those of even class index of a folder with one ImageNet picture per class; without one
+the adapter stays zero and the cosines keep their default range. No label is used by the adapter: a stylised picture
+shall get the joint vector and the class beliefs of the photograph that it was made from, and a photograph shall keep
+its own.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,12 @@ Progress = Callable[[str], None]
 
 
 def train(
-    work: Path, space: dict[str, Tensor], tower: nn.Module, tokenizer: Tokenizer, pictures: Path | None, progress: Progress
+    work: Path,
+    space: dict[str, Tensor],
+    tower: nn.Module,
+    tokenizer: Tokenizer,
+    pictures: Path | None,
+    progress: Progress,
 ) -> tuple[dict[str, Tensor], tuple[float, float]]:
     """Weights of the joint head, and (alpha, beta) of the cosine range."""
     from deltaenergy.models.lite.network import load_network
@@ -50,11 +56,13 @@ def train(
     labels = torch.arange(0, 1000, 2)
     alpha = calibrate(similarity, labels)
     background = similarity.mean().item()
-    progress(f"adapter: alpha {alpha:.3f}, accuracy {(similarity.argmax(1) == labels).float().mean():.3f} on its own pictures")
+    accuracy = (similarity.argmax(1) == labels).float().mean()
+    progress(f"adapter: alpha {alpha:.3f}, accuracy {accuracy:.3f} on its own pictures")
     return head.state_dict(), (alpha, BACKGROUND - alpha * background)
 
 
 def new_head(space: dict[str, Tensor]) -> nn.Module:
+    """The head of the joint space with an adapter that does nothing yet."""
     from deltaenergy.models.lite.head import JointHead
 
     torch.manual_seed(0)
@@ -96,6 +104,7 @@ def picture_features(folder: Path, cache: Path, progress: Progress) -> Tensor:
 
 
 def fit(head: nn.Module, classifier: nn.Module, features: Tensor, progress: Progress, epochs: int = EPOCHS) -> None:
+    """Train the adapter by what it does to the styles of each picture (pictures, styles, 1280)."""
     with torch.no_grad():
         wanted = head(features[:, 0], classifier)
         beliefs = softmax(classifier(features[:, 0]), 1)

@@ -1,8 +1,9 @@
 """Print what the model card reports: `python -m training.lite.evaluate PICTURES`.
 
-PICTURES holds folders of pictures, one per class: imagenet_one_per_class, oxford_pets, caltech101, pacs/<domain>, intel_scenes,
-shape16/<kind>, food3. Sets that are absent are left out. Zero-shot with the template `a photo of a {}.` and folder names as class
-names (underscores are spaces; ImageNet's folders are wnid_name and get the canonical names). Nothing is chosen here: run it once.
+PICTURES holds folders of pictures, one per class: imagenet_one_per_class, oxford_pets, caltech101, pacs/<domain>,
+intel_scenes, shape16/<kind>, food3. Sets that are absent are left out. Zero-shot with the template `a photo of a {}.`
+and folder names as class names (underscores are spaces; ImageNet's folders are wnid_name and get the canonical
+names). Nothing is chosen here: run it once.
 """
 
 import argparse
@@ -18,6 +19,8 @@ SCORES = ("msp", "mcm", "max-logit", "energy", "entropy", "delta-energy", "delta
 
 
 class Evaluation:
+    """The model on the folders of pictures below `root`."""
+
     def __init__(self, model: "de.Model", root: Path) -> None:
         self.model, self.root = model, root
 
@@ -29,10 +32,12 @@ class Evaluation:
         return features, np.array([label for label, _ in files]), [c.name.replace("_", " ") for c in classes]
 
     def similarities(self, features: np.ndarray, names: list[str]) -> np.ndarray:
+        """Cosines of features and names in the template."""
         texts = self.model.encode_texts([f"a photo of a {name}." for name in names])
         return features @ texts.T
 
     def accuracy(self, folder: str, skip: tuple[str, ...] = ()) -> tuple[float, dict[str, float], np.ndarray]:
+        """Accuracy, accuracy by class, cosines."""
         features, labels, names = self.pictures(folder, skip)
         similarity = self.similarities(features, names)
         right = similarity.argmax(1) == labels
@@ -63,6 +68,7 @@ def calibration_error(similarity: np.ndarray, labels: np.ndarray, bins: int = 15
 
 
 def open_set(inside: np.ndarray, outside: np.ndarray) -> str:
+    """AUROC of every score, from the cosines of pictures in and outside the classes."""
     rows = []
     for spec in SCORES:
         score = de.scores.make_score(spec)
@@ -75,10 +81,12 @@ def open_set(inside: np.ndarray, outside: np.ndarray) -> str:
 
 
 def per_class(values: dict[str, float]) -> str:
+    """Accuracies in percent, in a line."""
     return ", ".join(f"{name} {100 * value:.0f}" for name, value in values.items())
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pictures", type=Path)
     parser.add_argument("--like-pacs", default="", help="comma-separated Caltech101 folders that overlap with PACS")
@@ -93,7 +101,8 @@ def main() -> None:
         right = names[similarity.argmax(1)] == names[labels]
         odd = labels % 2 == 1
         others = similarity[~np.eye(1000, dtype=bool)[labels]]
-        print(f"imagenet_one_per_class: {100 * right.mean():.1f} (odd classes, unseen in training: {100 * right[odd].mean():.1f})")
+        half = 100 * right[odd].mean()
+        print(f"imagenet_one_per_class: {100 * right.mean():.1f} (odd classes, unseen in training: {half:.1f})")
         print(f"  top cosine {similarity.max(1).mean():.3f}, others {others.mean():.3f} ± {others.std():.3f}")
         error, held = calibration_error(similarity, labels), calibration_error(similarity[odd], labels[odd])
         print(f"  calibration error {error:.3f} (odd classes: {held:.3f})")
@@ -101,7 +110,9 @@ def main() -> None:
         value, classes, pets = run.accuracy("oxford_pets")
         print(f"oxford_pets: {100 * value:.1f}\n  {per_class(classes)}")
         if (options.pictures / "food3").is_dir():
-            names = [c.name.replace("_", " ") for c in sorted((options.pictures / "oxford_pets").iterdir()) if c.is_dir()]
+            names = [
+                c.name.replace("_", " ") for c in sorted((options.pictures / "oxford_pets").iterdir()) if c.is_dir()
+            ]
             print(f"  AUROC against food3: {open_set(pets, run.similarities(run.pictures('food3')[0], names))}")
     if (options.pictures / "caltech101").is_dir():
         value, classes, _ = run.accuracy("caltech101", skip=("BACKGROUND_Google",))

@@ -22,6 +22,7 @@ def write(
     cosines: tuple[float, float],
     progress: Callable[[str], None],
 ) -> None:
+    """All files of the model into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {f"text.{name}": tensor for name, tensor in tower.state_dict().items()}
     weights |= {f"head.{name}": tensor for name, tensor in head.items()}

@@ -1,12 +1,14 @@
-"""The joint space of pictures and words, made from the image tower's own classifier and WordNet; no pictures are needed.
+"""The joint space of pictures and words, from the image tower's own classifier and WordNet; no pictures needed.
 
 A class k of the 1,000 that the tower was trained on has
     c_k  its classifier row, centred over the classes and normalised: what it looks like, and
     s_k  its meaning: WordNet ancestors (weighted by rarity) and the text teacher's embedding, centred.
-The joint space is spanned by the leading principal directions Q of the rows [c_k, s_k]. A picture with pooled features f enters it as
+The joint space is spanned by the leading principal directions Q of the rows [c_k, s_k]. A picture with pooled features
+f enters it as
     normalise( normalise((f - mu) Q_look) + sum_k softmax(logits(f))_k s_k Q_meaning ):
-the linear part keeps details, the second part says which *kind* of thing the tower believes to see (Norouzi et al., Zero-Shot Learning by
-Convex Combination of Semantic Embeddings, ICLR 2014), without which "dog" would be a poor name for pictures of 118 breeds.
+the linear part keeps details, the second says which *kind* of thing the tower believes to see (Norouzi et al.,
+Zero-Shot Learning by Convex Combination of Semantic Embeddings, ICLR 2014), without which "dog" would be a poor name
+for pictures of 118 breeds.
 """
 
 import csv
@@ -21,7 +23,7 @@ from torch.nn.functional import normalize
 
 from training.lite import wordnet
 
-CLASSES_FILE = Path(__file__).with_name("imagenet1k.csv")
+CLASSES_FILE = Path(__file__).parents[2] / "src" / "deltaenergy" / "data" / "names" / "imagenet.csv"
 DIMENSIONS = 509  # three constant coordinates make it 512
 ANCESTOR_WEIGHT = 0.3
 TEACHER_WEIGHT = 0.2
@@ -32,11 +34,11 @@ SHARPNESS, TEACHER_SHARE, RIDGE = 3.5, 0.8, 0.1
 def class_list() -> list[tuple[str, str]]:
     """(synset, name) of the 1,000 classes in the canonical order."""
     with CLASSES_FILE.open(encoding="utf-8") as file:
-        return [(row["wnid"], row["name"]) for row in csv.DictReader(file)]
+        return [(row["key"], row["name"]) for row in csv.DictReader(file)]
 
 
 def mean_features(scale: Tensor, shift: Tensor) -> Tensor:
-    """The tower's mean pooled features, from its last batch normalisation: E[relu6(shift + scale * N(0, 1))] per channel."""
+    """Mean pooled features from the last batch normalisation: E[relu6(shift + scale * N(0, 1))] per channel."""
     points = torch.linspace(-4, 4, 401, dtype=torch.float64)
     weights = torch.exp(-points.square() / 2)
     values = (shift.double()[:, None] + scale.double()[:, None] * points).clamp(0, 6)
@@ -45,6 +47,8 @@ def mean_features(scale: Tensor, shift: Tensor) -> Tensor:
 
 @dataclass
 class Joint:
+    """What turns features of the image tower into vectors of the joint space."""
+
     look: Tensor  # (1280, D): (f - mean) @ look, normalised, is a picture's linear part
     meaning: Tensor  # (classes, D): rows to be mixed by the classifier's probabilities
     mean: Tensor  # (1280,)
@@ -53,6 +57,7 @@ class Joint:
     _basis: Tensor  # (1280 + S, D)
 
     def picture(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Unit vectors of pictures."""
         linear = normalize((features - self.mean) @ self.look, dim=-1)
         return normalize(linear + torch.softmax(logits, -1) @ self.meaning, dim=-1)
 
@@ -105,10 +110,11 @@ class JointSpace:
 
     def _kernel(self, keys: list[str]) -> Tensor:
         teacher = torch.exp(SHARPNESS * (self._teacher_rows(keys) @ self._teacher_rows(self.keys).T - 1))
-        return TEACHER_SHARE * teacher + (1 - TEACHER_SHARE) * self._ancestor_rows(keys) @ self._ancestor_rows(self.keys).T
+        ancestors = self._ancestor_rows(keys) @ self._ancestor_rows(self.keys).T
+        return TEACHER_SHARE * teacher + (1 - TEACHER_SHARE) * ancestors
 
     def predicted(self, keys: list[str], chunk: int = 4096) -> Tensor:
-        """Rows [look, meaning] of synsets without pictures: the look by kernel ridge regression, the meaning their own."""
+        """Rows [look, meaning] of synsets without pictures: the look by kernel ridge regression, their own meaning."""
         parts = []
         for start in range(0, len(keys), chunk):
             some = keys[start : start + chunk]
@@ -141,4 +147,5 @@ def load_rows() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def embeddings_by_key(keys: list[str], rows: np.ndarray) -> dict[str, Tensor]:
+    """Rows as tensors, by synset."""
     return dict(zip(keys, torch.from_numpy(rows)))

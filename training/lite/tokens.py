@@ -36,7 +36,11 @@ def train(texts: Iterable[str]) -> Tokenizer:
     draft.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=VOCABULARY, end_of_word_suffix="</w>", initial_alphabet=alphabet, show_progress=False, min_frequency=2
+            vocab_size=VOCABULARY,
+            end_of_word_suffix="</w>",
+            initial_alphabet=alphabet,
+            show_progress=False,
+            min_frequency=2,
         ),
     )
     merges = [tuple(pair) for pair in json.loads(draft.to_str())["model"]["merges"]]
@@ -48,7 +52,9 @@ def train(texts: Iterable[str]) -> Tokenizer:
         kept.append((left, right))
         vocabulary.setdefault(left + right, len(vocabulary))
     vocabulary[START], vocabulary[END] = len(vocabulary), len(vocabulary) + 1
-    tokenizer = _shell(models.BPE(vocab=vocabulary, merges=kept, continuing_subword_prefix="", end_of_word_suffix="</w>"))
+    tokenizer = _shell(
+        models.BPE(vocab=vocabulary, merges=kept, continuing_subword_prefix="", end_of_word_suffix="</w>")
+    )
     tokenizer.post_processor = processors.RobertaProcessing(
         (END, vocabulary[END]), (START, vocabulary[START]), trim_offsets=False, add_prefix_space=False
     )
@@ -84,7 +90,7 @@ def corpus(names: Iterable[tuple[str, float]], sentences: Iterable[str]) -> Iter
 
 
 def save(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
-    """tokenizer.json and tokenizer_config.json, as transformers' PreTrainedTokenizerFast and CLIPTokenizerFast read them."""
+    """tokenizer.json and tokenizer_config.json, as transformers' PreTrainedTokenizerFast reads them."""
     (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,9 +1,9 @@
-"""The text tower: a small causal transformer (transformers' CLIPTextModelWithProjection) taught to put names on their targets.
+"""The text tower: a small causal transformer (transformers' CLIPTextModelWithProjection), taught the names' targets.
 
-Loss of a prompt with unit output t and target v, E the 1,000 class vectors:
-    (1 - t.v) + KL(softmax(vE/T) || softmax(tE/T)) + the same KL within the batch + a share of the teacher's embedding.
-A fifth of the batches have up to 16 random vectors between the start token and the words, so that prompt learning starts from a tower
-that is used to them.
+Loss of a prompt with unit output t and target v, E the 1,000 class vectors, V the targets of the batch:
+    2 (1 - t.v) + KL(softmax(vE/T) || softmax(tE/T)) + KL(softmax(vV/T) || softmax(tV/T)) + 0.2 (1 - cos(Wh, teacher))
+with h the tower's state before the projection and W thrown away after training. A fifth of the batches have up to 16
+random vectors between the start token and the words, so that prompt learning starts from a tower that knows such.
 """
 
 import time
@@ -31,6 +31,7 @@ LONGEST = 20  # tokens of a name or sentence; what follows is cut
 
 
 def text_config(tokenizer: Tokenizer) -> dict[str, object]:
+    """Settings of transformers' CLIPTextConfig."""
     end = tokenizer.token_to_id(END)
     return {
         "vocab_size": tokenizer.get_vocab_size(),
@@ -48,6 +49,7 @@ def text_config(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def new_tower(tokenizer: Tokenizer) -> nn.Module:
+    """An untrained tower."""
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
     torch.manual_seed(0)
@@ -86,8 +88,8 @@ def initial_embeddings(tokenizer: Tokenizer, names: Names) -> Tensor:
 def run(tower: nn.Module, prefix: Tensor, body: Tensor, ends: Tensor) -> Tensor:
     """States at the end tokens (B, W) for prompts that share their first tokens.
 
-    The tower is causal, so the states of the shared prefix (P, W) are the same for every prompt: they are computed once, and
-    only the tokens that follow, body (B, L, W), are computed for each. `ends` are places in the body.
+    The tower is causal, so the states of the shared prefix (P, W) are the same for every prompt: they are computed
+    once, and only the tokens that follow, body (B, L, W), are computed for each. `ends` are places in the body.
     """
     model = tower.text_model
     places = model.embeddings.position_embedding.weight
@@ -116,7 +118,7 @@ def run(tower: nn.Module, prefix: Tensor, body: Tensor, ends: Tensor) -> Tensor:
 
 
 def random_prefix(table: Tensor, length: int, generator: torch.Generator) -> Tensor:
-    """Context vectors as prompt learners start and leave them: tiny noise, noise as large as words, words, disturbed words."""
+    """Context vectors as prompt learners start and leave them: tiny noise, larger noise, words, disturbed words."""
     kind = torch.randint(4, (1,), generator=generator).item()
     noise = torch.randn(length, table.shape[1], generator=generator)
     if kind == 0:
@@ -130,7 +132,9 @@ def random_prefix(table: Tensor, length: int, generator: torch.Generator) -> Ten
 
 def _divergence(student: Tensor, target: Tensor, anchors: Tensor) -> Tensor:
     return kl_div(
-        log_softmax(student @ anchors.T / TEMPERATURE, 1), softmax(target @ anchors.T / TEMPERATURE, 1), reduction="batchmean"
+        log_softmax(student @ anchors.T / TEMPERATURE, 1),
+        softmax(target @ anchors.T / TEMPERATURE, 1),
+        reduction="batchmean",
     )
 
 
@@ -162,6 +166,7 @@ class Trainer:
         self.lengths = np.array([len(e.ids) for e in encoded])
 
     def save(self) -> None:
+        """Keep the state, whole or not at all."""
         state = {
             "tower": self.tower.state_dict(),
             "head": self.teacher_head.state_dict(),
@@ -173,6 +178,7 @@ class Trainer:
         unfinished.replace(self.file)
 
     def resume(self) -> None:
+        """Go on from the kept state, if there is one."""
         if self.file.exists():
             state = torch.load(self.file, weights_only=True)
             self.tower.load_state_dict(state["tower"])
@@ -193,6 +199,7 @@ class Trainer:
         return found
 
     def loss(self, start: str, picked: np.ndarray, ids: list[list[int]], generator: torch.Generator) -> Tensor:
+        """The loss of a batch, by the formula above."""
         first, end = (self.tokenizer.token_to_id(token) for token in (START, END))
         longest = max(map(len, ids)) + 1
         tokens = torch.tensor([row + [end] * (longest - len(row)) for row in ids])
@@ -212,6 +219,7 @@ class Trainer:
         return 2 * apart + kinds + TEACHER_SHARE * teacher
 
     def fit(self, steps: int, progress: Callable[[str], None]) -> None:
+        """Train up to `steps` steps in all."""
         self.resume()
         self.tower.train()
         saved = time.monotonic()

@@ -1,11 +1,12 @@
 """Blind validation of the joint space and of the targets: which choices are good, judged without any evaluation set.
 
-Pictures: every second picture (even class index) of a folder with one picture per ImageNet class; the other half stays for the model card.
+Pictures: every second picture (even class index) of a folder with one picture per ImageNet class; the other half
+stays for the model card.
     1000-way    pictures against the 1,000 class targets
     kinds       pictures against ten random disjoint WordNet nouns of any level that have classes below them
     broad       one broad noun (8 classes or more) against nine narrow ones
-    hidden      a tenth of the classes hidden from everything (rows, logits, regression): their pictures against the hidden names only,
-                and hidden / seen pictures against 14 random other names
+    hidden      a tenth of the classes hidden from everything (rows, logits, regression): their pictures against the
+                hidden names only, and hidden / seen pictures against 14 random other names
 """
 
 import random
@@ -59,7 +60,13 @@ def kinds(pictures: Tensor, members: dict[str, list[int]], vectors: dict[str, Te
 
 
 def hidden(
-    keys: list[str], rows: Tensor, biases: Tensor, mean: Tensor, embeddings: dict[str, Tensor], features: Tensor, folds: int = 4
+    keys: list[str],
+    rows: Tensor,
+    biases: Tensor,
+    mean: Tensor,
+    embeddings: dict[str, Tensor],
+    features: Tensor,
+    folds: int = 4,
 ) -> list[float]:
     """[hidden among hidden, hidden among 15 names, seen among 15 names]."""
     order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(0))
@@ -75,7 +82,9 @@ def hidden(
         pictures = space.joint.picture(features, features @ rows[seen].T + biases[seen])
         similarity = pictures @ vectors.T
         tested = [i for i in away if i % 2 == 0]
-        among = (torch.tensor(away)[similarity[tested][:, away].argmax(1)] == torch.tensor(tested)).float().mean().item()
+        among = (
+            (torch.tensor(away)[similarity[tested][:, away].argmax(1)] == torch.tensor(tested)).float().mean().item()
+        )
         short = []
         for pool in (tested, [i for i in seen if i % 2 == 0][:200]):
             right = []

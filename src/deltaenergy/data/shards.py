@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ class StoreRecord:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One image of the store.
 
     `content` is the hash of its bytes, `stamp` what tells cheaply whether they may have changed (size and time of a
@@ -123,9 +122,9 @@ def write_shard(folder: Path, number: int, entries: list[Entry], arrays: Mapping
                 np.save(file, array, allow_pickle=False)
             checksums[kind] = hash_file(temporary)
     shard = Shard(number, len(arrays["features"]), entries, checksums)
-    columns = {field.name: [getattr(entry, field.name) for entry in entries] for field in fields(Entry)}
+    columns = {name: [getattr(entry, name) for entry in entries] for name in Entry._fields}
     metadata = {"rows": str(shard.rows), "checksums": json.dumps(checksums, sort_keys=True)}
-    schema = pa.schema([(field.name, pa.int32() if field.name == "row" else pa.string()) for field in fields(Entry)])
+    schema = pa.schema([(name, pa.int32() if name == "row" else pa.string()) for name in Entry._fields])
     with replacing(folder / f"{number:05d}{_INDEX}") as temporary:
         pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), temporary)
     return shard
@@ -138,11 +137,11 @@ def read_shard(folder: Path, number: int) -> Shard:
 
     path = folder / f"{number:05d}{_INDEX}"
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, use_threads=False)
         metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-        columns = [table.column(field.name).to_pylist() for field in fields(Entry)]
+        columns = [table.column(name).to_pylist() for name in Entry._fields]
         checksums: dict[str, str] = json.loads(metadata["checksums"])
-        return Shard(number, int(metadata["rows"]), [Entry(*values) for values in zip(*columns)], checksums)
+        return Shard(number, int(metadata["rows"]), list(map(Entry._make, zip(*columns))), checksums)
     except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}. {REPAIR}") from error
 

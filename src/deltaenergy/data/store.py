@@ -88,9 +88,9 @@ class FeatureStore:
         self.labels = [self._entries[i].label for i in present]
         self.domains = [self._entries[i].domain for i in present]
         self.unreadable = [
-            Unreadable(item.id, item.source.reason)
-            for item in self.items()
-            if isinstance(item.source, StoredImage) and item.source.row is None
+            Unreadable(entry.id, StoredImage(self, None, entry.error).reason)
+            for entry, place in zip(self._entries, places)
+            if place is None
         ]
 
     @classmethod
@@ -134,12 +134,18 @@ class FeatureStore:
         return self._gather("patches", np.asarray(rows, np.int64))
 
     def blocks(self, size: int = 1024) -> Iterator[npt.NDArray[np.float32]]:
-        """All features in order, at most `size` rows at a time and never across a shard: nothing is copied."""
-        shard_of_row = self._places[:, 0]
-        starts = np.flatnonzero(np.diff(shard_of_row, prepend=-1))
-        for start, end in zip(starts, [*starts[1:], len(self)]):
-            for first in range(int(start), int(end), size):
-                yield self.take(np.arange(first, min(first + size, int(end))))
+        """All features in order, at most `size` rows at a time and never across a shard.
+
+        Blocks of a float32 store are views on its files, unless some of its images share pictures or were replaced.
+        """
+        numbers, inside = self._places[:, 0], self._places[:, 1]
+        # A run ends where the next row lies in another shard, or not right behind in the same.
+        starts = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(inside, prepend=-1) != 1))
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(self)]):
+            mapped, first = self._map(int(numbers[start]), "features"), int(inside[start])
+            for row in range(first, first + end - start, size):
+                block = mapped[row : min(row + size, first + end - start)]
+                yield block if block.dtype == np.float32 else block.astype(np.float32)
 
     def items(self) -> list[ImageItem]:
         """One item per image, those without features included, for whatever takes images."""
@@ -181,7 +187,8 @@ class FeatureStore:
         key = (position, kind)
         if key not in self._maps:
             shape = (self.feature_dim,) if kind == "features" else (-1, self.feature_dim)
-            self._maps[key] = map_array(self.path, self._shards[position], kind, shape)
+            # As a plain array: numpy.memmap objects are slow to slice.
+            self._maps[key] = np.asarray(map_array(self.path, self._shards[position], kind, shape))
         return self._maps[key]
 
 
@@ -191,20 +198,23 @@ def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int
     An image that came again (because its file changed) replaces its earlier entry. A picture that several images
     share is found by its content.
     """
-    latest: dict[str, tuple[Entry, int]] = {}
-    by_content: dict[str, tuple[int, int]] = {}
-    for position, shard in enumerate(shards):
-        for entry in shard.entries:
-            latest[entry.id] = (entry, position)
-            if entry.row is not None and entry.content is not None:
-                by_content[entry.content] = (position, entry.row)
-    places: list[tuple[int, int] | None] = []
-    for entry, position in latest.values():
-        if entry.row is not None:
-            places.append((position, entry.row))
-        else:
-            places.append(by_content.get(entry.content) if entry.content is not None else None)
-    return [entry for entry, _ in latest.values()], places
+    entries = [entry for shard in shards for entry in shard.entries]
+    positions = [position for position, shard in enumerate(shards) for _ in shard.entries]
+    if len({entry.id for entry in entries}) < len(entries):
+        # A dictionary keeps the place of a key's first value, and its last value.
+        latest = {entry.id: (entry, position) for entry, position in zip(entries, positions)}
+        entries, positions = [entry for entry, _ in latest.values()], [position for _, position in latest.values()]
+    by_content = {
+        entry.content: (position, entry.row)
+        for position, shard in enumerate(shards)
+        for entry in shard.entries
+        if entry.row is not None
+    }
+    places = [
+        (position, entry.row) if entry.row is not None else by_content.get(entry.content)
+        for entry, position in zip(entries, positions)
+    ]
+    return entries, places
 
 
 def check_same_model(path: Path, stored: dict[str, Any], model: Model) -> None:

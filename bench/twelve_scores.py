@@ -1,0 +1,84 @@
+"""Twelve scores of 128 images: from a feature store, beside running the model again for each score.
+
+Goal: ≥ 10 times as fast with the store's making included, as one pass of the model replaces twelve.
+
+    python bench/twelve_scores.py [MODEL]        (default: lite)
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import deltaenergy as de
+from deltaenergy.scores.base import Score
+from deltaenergy.scoring import Scored, score_images
+from timing import seconds
+
+IMAGES, CLASSES = 128, 100
+SPECS = (
+    "msp",
+    "mcm",
+    "max-logit",
+    "energy",
+    "entropy",
+    "react",
+    "delta-energy",
+    "delta-energy(c=1)",
+    "delta-energy(tau=0.02)",
+    "delta-energy(tau=0.1,c=1)",
+    "delta-energy(tau=1,c=1)",
+    "multi-delta-energy",
+)
+
+
+def write_pictures(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for number in range(IMAGES):
+        coarse = Image.fromarray(rng.integers(0, 256, (8, 10, 3), dtype=np.uint8))
+        coarse.resize((400, 320)).save(folder / f"{number:03d}.jpg")
+
+
+def prepared_scores(classifier: de.Classifier) -> list[Score]:
+    scores = [de.make_score(spec) for spec in SPECS]
+    for score in scores:
+        score.prepare(classifier)
+    return scores
+
+
+def main() -> None:
+    model = de.load_model(sys.argv[1] if len(sys.argv) > 1 else "lite")
+    classifier = de.ZeroShotClassifier(model, [f"thing number {i}" for i in range(CLASSES)])
+    with tempfile.TemporaryDirectory() as name:
+        photos, path = Path(name) / "photos", Path(name) / "store"
+        write_pictures(photos)
+        model.encode(sorted(photos.iterdir())[:32])  # warm-up
+        found: dict[str, Scored] = {}
+
+        def again() -> None:
+            for score in prepared_scores(classifier):
+                found[score.spec] = score_images(classifier, [score], photos, fit=True)
+
+        def from_store() -> None:
+            found["store"] = score_images(classifier, prepared_scores(classifier), path, fit=True)
+
+        make = seconds(lambda: de.build_store(model, photos, path))
+        from_store()
+        stored = min(seconds(from_store) for _ in range(3))
+        rerun = seconds(again)
+    worst = max(np.abs(found["store"].values[spec] - found[spec].values[spec]).max() for spec in found["store"].values)
+    print(f"{len(SPECS)} scores of {IMAGES} images, model {model.name}")
+    print(f"model run again for each score / store made once and read: {rerun / (make + stored):.1f}× (goal ≥ 10×)")
+    print(
+        f"  again {rerun:.2f} s; store made in {make:.2f} s, then all scores in {stored:.3f} s ({rerun / stored:.0f}×)"
+    )
+    print(f"  largest difference between the two: {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -31,7 +31,17 @@ def options(sets: Path, model: Path) -> list[object]:
 def test_prints_accuracy_and_detection_for_every_score(sets, tiny_clip_folder, capsys):
     assert call(*options(sets, tiny_clip_folder), "-s", "mcm", "-s", "delta-energy(tau=0.1,c=1)") == 0
     printed = capsys.readouterr().out
-    for expected in ("known", "dark", "grey", "AUROC", "FPR95", "accuracy", "mcm", "delta-energy(tau=0.1,c=1)", "(ID)"):
+    for expected in (
+        "known",
+        "dark",
+        "grey",
+        "AUROC",
+        "FPR95",
+        "accuracy",
+        "mcm",
+        "delta-energy(tau=0.1,c=1)",
+        "known (ID, 19) against grey (open, 8)",
+    ):
         assert expected in printed
 
 

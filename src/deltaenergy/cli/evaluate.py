@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,17 @@ from deltaenergy.cli.common import err
 from deltaenergy.errors import DeltaEnergyError, InputError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from deltaenergy.benchmarks.metrics import Estimate
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import ImageItem
     from deltaenergy.detector import Detector
-    from deltaenergy.evaluation import Evaluation
+    from deltaenergy.evaluation import DetectionRow, Evaluation
     from deltaenergy.scores.base import Score
 
+# Columns that a terminal must have for AUPR and the other FPR convention.
+WIDE = 110
 FOLDER_HELP = "a folder with one folder per class, or a flat one; repeat for several."
 
 
@@ -179,43 +183,50 @@ def _set_names(paths: list[str]) -> dict[str, str]:
 
 
 def _print(evaluation: Evaluation) -> None:
+    """Accuracies, then one table per pair of a closed and an open set."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
+    console = common.out if common.out.is_terminal else Console(highlight=False, width=160)
+    if evaluation.accuracy:
+        table = Table(box=None, header_style="bold", title="Accuracy", title_justify="left")
+        for name in ("set", "group"):
+            table.add_column(name)
+        for name in ("images", "accuracy"):
+            table.add_column(name, justify="right")
+        for row in evaluation.accuracy:
+            table.add_row(Text(row.set), row.group.value, str(row.images), _cell(row.accuracy))
+        console.print(table)
+    if not evaluation.detection:
+        err.print("[dim]No open set, so no detection metrics: add --open DIR.[/]")
+    pairs: dict[str, list[DetectionRow]] = {}
+    for found in evaluation.detection:
+        closed = f"{found.closed} ({found.closed_group.value}, {found.closed_images})"
+        pairs.setdefault(f"{closed} against {found.open} (open, {found.open_images})", []).append(found)
+    for title, rows in pairs.items():
+        console.print()
+        console.print(_detection_table(title, rows, wide=console.width >= WIDE))
+
+
+def _detection_table(title: str, rows: list[DetectionRow], *, wide: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     from deltaenergy.report.words import metric_name
 
-    # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
-    console = common.out if common.out.is_terminal else Console(highlight=False, width=200)
-    table = Table(box=None, header_style="bold", title="Accuracy", title_justify="left")
-    for name, side in (("set", "left"), ("group", "left"), ("images", "right"), ("accuracy", "right")):
-        table.add_column(name, justify="right" if side == "right" else "left")
-    for row in evaluation.accuracy:
-        table.add_row(Text(row.set), row.group.value, str(row.images), _cell(row.accuracy))
-    if evaluation.accuracy:
-        console.print(table)
-    if not evaluation.detection:
-        err.print("[dim]No open set, so no detection metrics: add --open DIR.[/]")
-        return
-    metrics = list(evaluation.detection[0].metrics)
-    shown = [metrics[0], metrics[3], metrics[4], metrics[1], metrics[2]]
-    table = Table(box=None, header_style="bold", title="Detection", title_justify="left")
-    for name in ("score", "closed", "open"):
-        table.add_column(name, overflow="fold")
-    for name in shown:
-        table.add_column(metric_name(name), justify="right")
-    previous: tuple[str, str] | None = None
-    for found in evaluation.detection:
-        if previous not in (None, (found.closed, found.open)):
-            table.add_row()
-        previous = (found.closed, found.open)
-        cells: list[Any] = [_cell(found.metrics[name], brief=i > 1) for i, name in enumerate(shown)]
-        table.add_row(found.score, Text(f"{found.closed} ({found.closed_group.value})"), Text(found.open), *cells)
-    if evaluation.accuracy:
-        console.print()
-    console.print(table)
+    auroc, aupr_in, aupr_out, fpr, fpr_ood = rows[0].metrics
+    brief = [fpr_ood, aupr_in, aupr_out] if wide else []
+    table = Table(box=None, header_style="bold", title=Text(title), title_justify="left")
+    table.add_column("score", overflow="fold")
+    for name in [auroc, fpr, *brief]:
+        table.add_column(metric_name(name), justify="right", no_wrap=True)
+    for row in rows:
+        cells = [_cell(row.metrics[auroc]), _cell(row.metrics[fpr])]
+        table.add_row(Text(row.score), *cells, *(f"{100 * row.metrics[name].value:.1f} %" for name in brief))
+    return table
 
 
-def _cell(value: Estimate, *, brief: bool = False) -> str:
-    text = f"{100 * value.value:.1f} %"
-    return text if brief else f"{text} ({100 * value.low:.1f} to {100 * value.high:.1f})"
+def _cell(value: Estimate) -> str:
+    return f"{100 * value.value:.1f} % ({100 * value.low:.1f} to {100 * value.high:.1f})"

@@ -23,8 +23,8 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel_names: set[str]) -> None:
-    tracked = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    expected = {name.removeprefix("src/") for name in tracked.splitlines()}
+    files = (path for path in (ROOT / "src").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
     assert {"deltaenergy/models/lite/weights.safetensors", "deltaenergy/py.typed"} <= expected
     assert expected <= wheel_names
 

@@ -10,16 +10,7 @@ import typer
 
 from deltaenergy import __version__
 from deltaenergy.cli import (
-    calibrate,
-    choose,
-    data,
-    demo,
-    evaluate,
-    features,
-    methods,
-    score,
-    tune,
-)
+    calibrate, ), bench, calibrate, choose, data, demo, evaluate, features, methods, report, score, tune
 from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
 from deltaenergy.errors import DeltaEnergyError
 
@@ -38,6 +29,8 @@ app.command("choose")(choose.choose)
 app.command("evaluate")(evaluate.evaluate)
 app.add_typer(data.app, name="data")
 app.command("tune")(tune.tune)
+app.command("bench")(bench.bench)
+app.command("report")(report.report)
 app.command("features")(features.features)
 app.command("methods")(methods.methods)
 

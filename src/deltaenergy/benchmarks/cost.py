@@ -1,0 +1,140 @@
+"""The cost of scores and tuners, measured: time, images per second, and peak memory.
+
+Images are encoded once, which costs the same for every score; then each score is timed over the features, and
+`seconds` is the sum of both for all images. A score that looks at patches or pixels is timed over the images. For a
+tuner `seconds` is its training, from images to classifier. Peak memory is that of the process (of the GPU if there
+is one) while the method ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deltaenergy.benchmarks.methods import Method
+from deltaenergy.benchmarks.plan import PlannedCase, fit_images
+from deltaenergy.benchmarks.results import Cell
+from deltaenergy.benchmarks.runner import Run
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.models.encoding import Encoded
+from deltaenergy.scores.registry import make_score
+from deltaenergy.scoring import score_images
+
+# A fast score is repeated until it took this long, and its fastest repetition counts.
+MEASURED_SECONDS = 0.2
+
+
+class CostRun(Run):
+    """Measures instead of testing: scores on cases without training images, tuners on the others."""
+
+    _encoded: tuple[list[ImageItem], tuple[Encoded, float, dict[str, float]]] | None = None
+
+    def case(self, planned: PlannedCase) -> None:
+        """Measure each method that is not in the results yet."""
+        fit = fit_images(planned, self.protocol)
+        for method in planned.methods:
+            identity = self.identity(planned, method, fit)
+            if self.results.has(identity["cell"]):
+                self.summary.found += 1
+                continue
+            self.announce(f"{planned.case.name}: measuring {method.label}")
+            start = time.perf_counter()
+            try:
+                rows = self.rows(planned, method)
+            except DeltaEnergyError as error:
+                self.skip(planned, f"method {method.label}", error)
+                continue
+            self.results.add(Cell(identity, rows, []), time.perf_counter() - start)
+            self.summary.computed += 1
+
+    def rows(self, planned: PlannedCase, method: Method) -> list[dict[str, Any]]:
+        """One row per measured quantity."""
+        items = [item for images in planned.closed for item in images.items]
+        found = (
+            self.score_cost(planned, method.score, items) if method.tuner is None else self.tuner_cost(planned, method)
+        )
+        place = {"closed": planned.closed[0].spec.name, "kind": "id", "open": None}
+        counts = {"n_closed": len(items), "n_open": 0}
+        return [{**place, "metric": name, "value": value, **counts} for name, value in found.items()]
+
+    def score_cost(self, planned: PlannedCase, spec: str, items: list[ImageItem]) -> dict[str, float]:
+        """Seconds to encode and to score all images, and the peak memory of both."""
+        classifier, score = self.classifier(planned, None), make_score(spec)
+        score.prepare(classifier)
+        encoded, encoding, encoding_peak = self.encoded(items)
+        images: Any = encoded.items if score.needs_images else encoded.features
+        with peak_memory(self.model.device) as peak:
+            if score.needs_fit:
+                score_images(classifier, [score], images, fit=True, batch_size=self.batch_size)
+            scoring = fastest(lambda: score_images(classifier, [score], images, batch_size=self.batch_size))
+        # The pass over the images of a score that needs them encodes them, too.
+        seconds = scoring if score.needs_images else encoding + scoring
+        found = {"seconds": seconds, "encoding_seconds": encoding, "scoring_seconds": scoring}
+        highest = {name: max(value, encoding_peak.get(name, 0.0)) for name, value in peak.items()}
+        return {**found, "images_per_second": len(items) / seconds, **highest}
+
+    def encoded(self, items: list[ImageItem]) -> tuple[Encoded, float, dict[str, float]]:
+        """Features, the seconds and the peak memory to get them: measured once, for all scores of a run."""
+        if self._encoded is None or self._encoded[0] != items:
+            with peak_memory(self.model.device) as peak:
+                start = time.perf_counter()
+                features = self.model.encode(items, batch_size=self.batch_size)
+                seconds = time.perf_counter() - start
+            self._encoded = (items, (features, seconds, peak))
+        return self._encoded[1]
+
+    def tuner_cost(self, planned: PlannedCase, method: Method) -> dict[str, float]:
+        """Seconds to tune, from images to classifier, and the peak memory."""
+        from deltaenergy.tuning import tune
+
+        sample = planned.train
+        if sample is None or method.tuner is None:
+            raise InputError(f"{method.label} needs training images.")
+        recipe = dict(self.spec.recipe)
+        with peak_memory(self.model.device) as peak:
+            start = time.perf_counter()
+            tune(self.model, planned.names, sample, method.tuner, shots=sample.shots, seed=sample.seed, recipe=recipe)
+            seconds = time.perf_counter() - start
+        return {"seconds": seconds, **peak}
+
+
+def fastest(work: Callable[[], object]) -> float:
+    """The shortest of several repetitions, in seconds."""
+    times: list[float] = []
+    while sum(times) < MEASURED_SECONDS:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+@contextlib.contextmanager
+def peak_memory(device: torch.device) -> Iterator[dict[str, float]]:
+    """Gives a dictionary that holds `peak_mb` after the block, where the platform can tell it."""
+    found: dict[str, float] = {}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        yield found
+        found["peak_mb"] = torch.cuda.max_memory_allocated(device) / 2**20
+        return
+    can_tell = _reset_peak()
+    yield found
+    if can_tell:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        found["peak_mb"] = int(line.split()[1]) / 1024
+
+
+def _reset_peak() -> bool:
+    """Let the kernel forget the process's highest resident size; False where it cannot (not on Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""Tables as text: Markdown for a page, LaTeX (booktabs) for a paper. The paper's figures stand in parentheses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from deltaenergy.benchmarks.tables import HIGHER_IS_BETTER, SHARES, Column, Row, Table, Value
+
+ABSENT = "–"
+
+
+def number(value: Value | None, column: Column, plus_minus: str = "±") -> str:
+    """A measured value as it is printed: shares in percent, other values with three digits."""
+    if value is None:
+        return ABSENT
+    factor = 100 if column.metric in SHARES else 1
+    text = _digits(factor * value.mean, column)
+    return text if value.half_width is None else f"{text} {plus_minus} {_digits(factor * value.half_width, column)}"
+
+
+def printed(row: Row, position: int, column: Column) -> str | None:
+    """The paper's figure."""
+    value = row.printed[position]
+    return None if value is None else _digits(value, column)
+
+
+def best_rows(table: Table, position: int) -> set[int]:
+    """The rows whose measured value is best as printed, so that ties are all marked."""
+    column = table.columns[position]
+    means = [(i, row.measured[position]) for i, row in enumerate(table.rows)]
+    shown = {i: round(100 * value.mean, 1) for i, value in means if value is not None}
+    if len(shown) < 2:
+        return set()
+    best = (max if column.metric in HIGHER_IS_BETTER else min)(shown.values())
+    return {i for i, value in shown.items() if value == best}
+
+
+def measured_part(table: Table, *, unmeasured_rows: bool = False) -> tuple[Table, list[str]]:
+    """The table without columns and rows of which nothing was measured, and the labels of those columns."""
+    kept = [i for i in range(len(table.columns)) if any(row.measured[i] is not None for row in table.rows)]
+    left_out = [column.label for i, column in enumerate(table.columns) if i not in kept]
+    rows = tuple(
+        replace(
+            row,
+            measured=tuple(row.measured[i] for i in kept),
+            printed=tuple(row.printed[i] for i in kept),
+        )
+        for row in table.rows
+        if unmeasured_rows or any(row.measured)
+    )
+    columns = tuple(table.columns[i] for i in kept)
+    shown = {(row.label, column.label) for row in rows for column in columns}
+    marks = tuple(mark for mark in table.marks if (mark.row, mark.column) in shown)
+    return replace(table, columns=columns, rows=rows, marks=marks), left_out
+
+
+def mark_number(table: Table, row: Row, column: Column) -> int | None:
+    """The number of the note on this figure of the paper, from 1."""
+    for number_, mark in enumerate(table.marks, start=1):
+        if mark.row == row.label and mark.column == column.label:
+            return number_
+    return None
+
+
+def heading(table: Table) -> str:
+    """What stands above the table."""
+    return f"{table.title} (the paper's {table.label} in parentheses)" if table.label else table.title
+
+
+def notes(table: Table, left_out: Sequence[str]) -> list[str]:
+    """What must be said below the table."""
+    lines = [f"[{i}] {mark.row}, {mark.column}: {mark.text}." for i, mark in enumerate(table.marks, start=1)]
+    lines += table.notes
+    if left_out:
+        lines.append(f"Not measured here: {'; '.join(left_out)}.")
+    return lines
+
+
+def markdown(table: Table) -> str:
+    """A Markdown table, with notes."""
+    table, left_out = measured_part(table)
+    lines = [f"**{heading(table)}**", ""]
+    lines.append("| method | " + " | ".join(column.label for column in table.columns) + " |")
+    lines.append("|---|" + "---:|" * len(table.columns))
+    best = [best_rows(table, i) for i in range(len(table.columns))]
+    for n, row in enumerate(table.rows):
+        cells = []
+        for i, column in enumerate(table.columns):
+            text = number(row.measured[i], column)
+            cells.append(_beside(f"**{text}**" if n in best[i] else text, table, row, i))
+        lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
+    lines += ["", *(f"- {note}" for note in notes(table, left_out))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def latex(table: Table) -> str:
+    """A LaTeX table for booktabs."""
+    table, left_out = measured_part(table)
+    best = [best_rows(table, i) for i in range(len(table.columns))]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_escaped(heading(table))}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        " & ".join(["Method", *(_escaped(column.label) for column in table.columns)]) + r" \\",
+        r"\midrule",
+    ]
+    for n, row in enumerate(table.rows):
+        cells = [_escaped(row.label)]
+        for i, column in enumerate(table.columns):
+            text = number(row.measured[i], column, r"$\pm$").replace(ABSENT, "--")
+            cells.append(_beside(rf"\textbf{{{text}}}" if n in best[i] else text, table, row, i))
+        lines.append(" & ".join(cells) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [rf"% {_escaped(note)}" for note in notes(table, left_out)]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def _beside(text: str, table: Table, row: Row, position: int) -> str:
+    """A measured figure with the paper's, and its note, behind it."""
+    column = table.columns[position]
+    paper = printed(row, position, column)
+    mark = mark_number(table, row, column)
+    return text if paper is None else f"{text} ({paper}{f' [{mark}]' if mark else ''})"
+
+
+def _digits(value: float, column: Column) -> str:
+    return f"{value:.1f}" if column.metric in SHARES else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _escaped(text: str) -> str:
+    special = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "Δ": r"$\Delta$", "τ": r"$\tau$", "–": "--", "−": "$-$"}
+    return "".join(special.get(letter, letter) for letter in text)

@@ -1,0 +1,159 @@
+"""What a run will do: each case with its images found, each method with its seeds, and what must be skipped and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deltaenergy.benchmarks.methods import Method
+from deltaenergy.benchmarks.protocol import Protocol
+from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, ResolvedSet, case_classes, order, resolve
+from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, ImageSet
+from deltaenergy.data.fewshot import FewShot, sample_few_shots
+from deltaenergy.data.items import ImageItem
+from deltaenergy.files import hash_strings
+from deltaenergy.scores.registry import make_score
+
+# Without training images, this share of the closed test images is taken to fit scores on, and not tested.
+HELD_OUT_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Something that was asked for and is not done."""
+
+    case: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case with one class list and one seed (None where nothing is drawn), and the methods that run on it."""
+
+    case: Case
+    seed: int | None
+    classes: list[ClassEntry]
+    train: FewShot | None
+    closed: list[ResolvedSet]
+    open: list[ResolvedSet]
+    methods: list[Method]
+
+    @property
+    def names(self) -> list[str]:
+        """The class names that the classifier is told."""
+        return [entry.name for entry in self.classes]
+
+    @property
+    def images_hash(self) -> str:
+        """Identity of all images that are tested or trained on."""
+        sets = [(images.spec.name, [item.id for item in images.items]) for images in (*self.closed, *self.open)]
+        train = self.train.hash if self.train else ""
+        return hash_strings([train, *(text for name, ids in sets for text in (name, *ids))])
+
+
+@dataclass(frozen=True)
+class FitImages:
+    """ID images that a score is fitted on: where they come from, and which tested images they take away."""
+
+    source: str
+    items: list[ImageItem]
+    taken: frozenset[str] = frozenset()
+
+
+def plan(
+    spec: BenchmarkSpec, data: DataRoot, methods: Sequence[Method], seeds: Sequence[int], limit: int | None
+) -> tuple[list[PlannedCase], list[Skip]]:
+    """Find the images of every case. What is missing is skipped, never an error."""
+    planned: list[PlannedCase] = []
+    skips: dict[Skip, None] = {}
+    for case in spec.cases:
+        mine = [method for method in methods if _belongs(method, case, spec)]
+        seeded = [method for method in mine if needs_seed(method)]
+        fixed = [method for method in mine if not needs_seed(method)]
+        turns: list[tuple[int | None, list[Method]]] = [(seed, seeded) for seed in seeds if seeded]
+        if case.varies_with_seed:
+            turns = [(seed, mine) for seed in seeds]
+        elif fixed:
+            turns.insert(0, (None, fixed))
+        for seed, chosen in turns:
+            try:
+                found = _find(case, spec, data, seed, limit, skips)
+            except MissingData as error:
+                skips[Skip(case.name, f"data set {case.dataset}", str(error))] = None
+                continue
+            if found is not None:
+                planned.append(_with_methods(found, chosen, skips))
+    return planned, list(skips)
+
+
+def _belongs(method: Method, case: Case, spec: BenchmarkSpec) -> bool:
+    """The cost of tuners is measured on cases with training images, that of scores on the others."""
+    return spec.measures != "cost" or (method.tuner is None) == (case.train is None)
+
+
+def needs_seed(method: Method) -> bool:
+    """Whether a method draws images: to be tuned, or to be fitted."""
+    return method.tuner is not None or make_score(method.score).needs_fit
+
+
+def fit_images(planned: PlannedCase, protocol: Protocol) -> FitImages:
+    """The ID images that scores are fitted on under a protocol."""
+    tested = next((images for images in planned.closed if images.spec.kind == "id"), planned.closed[0])
+    if protocol.validation_from_test:
+        return FitImages("test images", tested.items)
+    if planned.train is not None:
+        return FitImages("training images", planned.train.items)
+    ranked = sorted(tested.items, key=order)
+    held = ranked[: max(1, round(HELD_OUT_SHARE * len(ranked)))]
+    return FitImages("held-out test images", held, frozenset(item.id for item in held))
+
+
+def _find(
+    case: Case, spec: BenchmarkSpec, data: DataRoot, seed: int | None, limit: int | None, skips: dict[Skip, None]
+) -> PlannedCase | None:
+    classes = case_classes(case, data, seed)
+
+    def found(sets: Sequence[ImageSet], role: str) -> list[ResolvedSet]:
+        result = []
+        for images in sets:
+            try:
+                told = data.classes(images.dataset) if images.own_classes else classes
+                result.append(resolve(images, told, data, seed, limit))
+            except MissingData as error:
+                skips[Skip(case.name, f"{role} set {images.name} ({images.dataset})", str(error))] = None
+        return result
+
+    closed = found(case.closed, "closed")
+    if not closed:
+        return None
+    train = _sample(case, spec, classes, data, seed, skips) if seed is not None else None
+    return PlannedCase(case, seed, classes, train, closed, found(case.open, "open"), [])
+
+
+def _sample(
+    case: Case, spec: BenchmarkSpec, classes: list[ClassEntry], data: DataRoot, seed: int, skips: dict[Skip, None]
+) -> FewShot | None:
+    """The few training images per class, or None where there are none."""
+    if case.train is None:
+        return None
+    try:
+        pool = resolve(case.train, classes, data, seed, None)
+    except MissingData as error:
+        skips[Skip(case.name, f"training images ({case.train.dataset})", str(error))] = None
+        return None
+    # Labels are class ids here, and ids never stand twice; the sample is then told the names.
+    sample = sample_few_shots(pool.items, [entry.id for entry in classes], spec.shots, seed)
+    return FewShot(tuple(entry.name for entry in classes), sample.items, sample.labels, sample.shots, sample.seed)
+
+
+def _with_methods(found: PlannedCase, methods: Sequence[Method], skips: dict[Skip, None]) -> PlannedCase:
+    kept = []
+    for method in methods:
+        if method.tuner is not None and found.train is None:
+            skips[Skip(found.case.name, f"method {method.label}", "it needs training images, and there are none.")] = (
+                None
+            )
+        else:
+            kept.append(method)
+    return PlannedCase(found.case, found.seed, found.classes, found.train, found.closed, found.open, kept)

@@ -1,0 +1,149 @@
+"""From a benchmark's image sets to images: which files, which class each is of, and what is missing.
+
+An image's class is known by its id in the data set (an ImageNet wnid, a folder name), because names can stand twice.
+`DataRoot` looks data sets up in the catalogue under a user's folder; the drawn data set is made on the spot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
+from deltaenergy.benchmarks.spec import Case, ImageSet, class_list
+from deltaenergy.data.catalogue import DatasetMissingError, get_dataset
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import DeltaEnergyError, InputError
+
+DRAWN = "drawn"
+
+
+class MissingData(DeltaEnergyError):
+    """A data set is not there; the message says where it was looked for and how to get it."""
+
+
+@dataclass(frozen=True)
+class ClassEntry:
+    """A class of a data set: its id there, and the name that the classifier is told."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ResolvedSet:
+    """The images of one set, with the position of each one's class in the classifier (−1 = none of them)."""
+
+    spec: ImageSet
+    items: list[ImageItem]
+    targets: list[int]
+    classes: list[str]
+
+
+@dataclass
+class DataRoot:
+    """Data sets under a user's folder (None = the drawn one only)."""
+
+    root: Path | None = None
+    _read: dict[tuple[str, str | None], list[ImageItem]] = field(default_factory=dict)
+
+    def classes(self, dataset: str) -> list[ClassEntry]:
+        """The classes of a data set, in its canonical order."""
+        if dataset == DRAWN:
+            return [ClassEntry(name, name) for name in OBJECTS]
+        known = get_dataset(dataset)
+        if known.label_by != "name":
+            return [ClassEntry(name, name) for name in known.names]
+        return [ClassEntry(entry.key, entry.name) for entry in known.classes]
+
+    def images(self, dataset: str, split: str | None) -> list[ImageItem]:
+        """The images of a split (None = the only one), labelled by class id. Raises `MissingData`."""
+        key = (dataset, split)
+        if key not in self._read:
+            self._read[key] = drawn_images(split or "test") if dataset == DRAWN else self._catalogued(dataset, split)
+        return self._read[key]
+
+    def _catalogued(self, dataset: str, split: str | None) -> list[ImageItem]:
+        known = get_dataset(dataset)
+        if self.root is None:
+            raise MissingData(f"{known.title} is looked for under --data ROOT, and none was given.")
+        try:
+            items = known.images(self.root, split, label="key" if known.label_by == "name" else None)
+        except DatasetMissingError as error:
+            raise MissingData(str(error)) from error
+        # Ids relative to the root, so that results do not depend on where it lies.
+        return [replace(item, id=_relative(item.id, self.root)) for item in items]
+
+
+def case_classes(case: Case, data: DataRoot, seed: int | None) -> list[ClassEntry]:
+    """The classes that the case's classifier is told of, in order."""
+    known = data.classes(case.dataset)
+    if case.classes == "all":
+        return known
+    by_id = {entry.id: entry for entry in known}
+    wanted = class_list(case.classes.replace("{seed}", str(seed)), f"case {case.name}")
+    unknown = [name for name in wanted if name not in by_id]
+    if unknown:
+        raise InputError(f"case {case.name}: data set {case.dataset} has no class {unknown[0]!r}.")
+    return [by_id[name] for name in wanted]
+
+
+def resolve(
+    images: ImageSet, closed: Sequence[ClassEntry], data: DataRoot, seed: int | None, limit: int | None
+) -> ResolvedSet:
+    """The images of a set. Raises `MissingData` if there are none."""
+    position = {entry.id: i for i, entry in enumerate(closed)}
+    items = data.images(images.dataset, images.split)
+    if images.classes == "closed":
+        items = [item for item in items if item.label in position]
+    elif images.classes == "open":
+        items = [item for item in items if item.label not in position]
+    elif images.classes != "all":
+        wanted = set(class_list(images.classes.replace("{seed}", str(seed))))
+        items = [item for item in items if item.label in wanted]
+    if images.without:
+        removed = {name.casefold() for name in class_list(images.without)}
+        items = [item for item in items if (item.label or "").casefold() not in removed]
+    if images.domains:
+        items = [item for item in items if item.domain in images.domains]
+    if not items:
+        raise MissingData(f"{images.dataset}: no image of the set {images.name!r} was found.")
+    if images.per_class is not None:
+        items = _capped(items, images.per_class)
+    if limit is not None:
+        items = _limited(items, limit)
+    return ResolvedSet(
+        images, items, [position.get(item.label or "", -1) for item in items], [entry.name for entry in closed]
+    )
+
+
+def _capped(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]:
+    """At most `per_class` images of each class: those whose ids hash lowest, whatever else is there."""
+    groups: dict[str | None, list[ImageItem]] = defaultdict(list)
+    for item in items:
+        groups[item.label].append(item)
+    kept = {item.id for group in groups.values() for item in sorted(group, key=order)[:per_class]}
+    return [item for item in items if item.id in kept]
+
+
+def _limited(items: list[ImageItem], limit: int) -> list[ImageItem]:
+    """At most `limit` images, in turn from each class, so that a quick look sees all classes."""
+    groups: dict[str | None, list[ImageItem]] = defaultdict(list)
+    for item in items:
+        groups[item.label].append(item)
+    ranked = [(rank, item) for group in groups.values() for rank, item in enumerate(sorted(group, key=order))]
+    kept = {item.id for _, item in sorted(ranked, key=lambda pair: (pair[0], order(pair[1])))[:limit]}
+    return [item for item in items if item.id in kept]
+
+
+def order(item: ImageItem) -> str:
+    """A fixed shuffle: the hash of the id."""
+    return hashlib.sha256(item.id.encode()).hexdigest()
+
+
+def _relative(path: str, root: Path) -> str:
+    inside = Path(path)
+    return inside.relative_to(root).as_posix() if inside.is_relative_to(root) else path

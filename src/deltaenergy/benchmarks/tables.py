@@ -1,0 +1,190 @@
+"""Tables of results: what was measured, averaged as the paper averages, beside what the paper printed.
+
+A column selects rows of the results (case group, kind of closed set, open set, metric). Its value for a method is the
+mean over the closed sets of each case, then over the group's cases, then over the seeds, with a t-interval over seeds:
+mean ± t_{n−1, 0.975} · s / √n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import yaml
+
+from deltaenergy.benchmarks.results import Cell
+
+# 0.975 quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the normal's 1.96 is near enough.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_T_LARGE = 1.96
+HIGHER_IS_BETTER = {"accuracy", "auroc", "aupr_in", "aupr_out", "images_per_second"}
+# Metrics that are shares, and shown in percent.
+SHARES = {"accuracy", "auroc", "aupr_in", "aupr_out", "fpr95", "fpr95_ood"}
+METRIC_NAMES = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """Which values of the results make up a column; `mean_of` columns average the others of that metric."""
+
+    label: str
+    metric: str
+    case: str | None = None
+    closed: str | None = None
+    set: str | None = None
+    open: str | None = None
+    mean_of: str | None = None
+    averaged: bool = True
+
+    def takes(self, identity: dict[str, Any], row: dict[str, Any]) -> bool:
+        """Whether a measured value belongs to the column."""
+        wanted = ((self.case, identity["group"]), (self.closed, row["kind"]), (self.set, row["closed"]))
+        return (
+            row["metric"] == self.metric
+            and row["open"] == self.open
+            and all(want is None or want == have for want, have in wanted)
+        )
+
+
+@dataclass(frozen=True)
+class Value:
+    """A mean over seeds, and half the width of its interval (None for a single value)."""
+
+    mean: float
+    half_width: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: what was measured and what the paper printed, per column."""
+
+    label: str
+    method: str
+    measured: tuple[Value | None, ...]
+    printed: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An inconsistency of the paper."""
+
+    row: str
+    column: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper, or one made from the results alone (`label` empty)."""
+
+    label: str
+    title: str
+    benchmark: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    marks: tuple[Mark, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def paper_table(name: str) -> Table:
+    """A table of the paper as printed (`paper/NAME.yaml`), with nothing measured yet."""
+    text = (resources.files("deltaenergy.benchmarks") / "paper" / f"{name}.yaml").read_text(encoding="utf-8")
+    raw = yaml.safe_load(text)
+    columns = tuple(Column(**{"metric": entry.get("mean_of"), **entry}) for entry in raw["columns"])
+    empty = (None,) * len(columns)
+    rows = tuple(Row(entry["label"], entry["method"], empty, tuple(entry["values"])) for entry in raw["rows"])
+    marks = tuple(Mark(**entry) for entry in raw.get("marks", ()))
+    return Table(raw["label"], raw["title"], raw["benchmark"], columns, rows, marks, tuple(raw.get("notes", ())))
+
+
+def paper_tables() -> list[str]:
+    """The names of the paper's tables."""
+    folder = resources.files("deltaenergy.benchmarks") / "paper"
+    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def own_table(benchmark: str, title: str, cells: Sequence[Cell]) -> Table:
+    """A table of everything measured: accuracy per kind of closed set, detection per kind and open set."""
+    seen: dict[Column, None] = {}
+    groups = list(dict.fromkeys(cell.identity["group"] for cell in cells))
+    for cell in cells:
+        for row in cell.rows:
+            if row["metric"] not in METRIC_NAMES:
+                continue
+            group = cell.identity["group"]
+            place = f"{group}, " if len(groups) > 1 else ""
+            against = f" vs {row['open']}" if row["open"] else ""
+            label = f"{place}{row['kind']}{against}, {METRIC_NAMES[row['metric']]}"
+            seen[Column(label, row["metric"], group, row["kind"], None, row["open"])] = None
+    return measured_table(Table("", title, benchmark, tuple(seen), ()), cells)
+
+
+def measured_table(table: Table, cells: Sequence[Cell]) -> Table:
+    """`table` with what was measured: in its own rows, and in new ones for methods it does not have."""
+    by_method: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        by_method[row_key(table, cell.identity["method"])].append(cell)
+    rows = []
+    for row in table.rows:
+        mine = by_method.pop(row_key(table, row.method), [])
+        rows.append(replace(row, measured=_values(table.columns, mine)))
+    empty = (None,) * len(table.columns)
+    for method, mine in by_method.items():
+        values = _values(table.columns, mine)
+        if any(value is not None for value in values):
+            rows.append(Row(method, method, values, empty))
+    return replace(table, rows=tuple(rows))
+
+
+def row_key(table: Table, method: str) -> str:
+    """By which a measured method finds its row: accuracy does not depend on the score, nor does a tuner's cost."""
+    tuner, slash, _ = method.rpartition("/")
+    if all(column.metric == "accuracy" for column in table.columns):
+        return tuner if slash else "zero-shot"
+    if any(column.metric == "seconds" for column in table.columns) and slash:
+        return tuner
+    return method
+
+
+def _values(columns: Sequence[Column], cells: Sequence[Cell]) -> tuple[Value | None, ...]:
+    by_seed = [_by_seed(column, cells) if column.mean_of is None else {} for column in columns]
+    for position, column in enumerate(columns):
+        if column.mean_of is not None:
+            parts = [by_seed[i] for i, other in enumerate(columns) if _is_part(other, column)]
+            # A mean over fewer columns than the paper's would not be comparable.
+            seeds = set.intersection(*(set(part) for part in parts)) if parts else set()
+            by_seed[position] = {seed: fmean(part[seed] for part in parts) for seed in seeds}
+    return tuple(summarise(list(values.values())) for values in by_seed)
+
+
+def _is_part(other: Column, mean: Column) -> bool:
+    return other.mean_of is None and other.averaged and other.metric == mean.mean_of
+
+
+def _by_seed(column: Column, cells: Iterable[Cell]) -> dict[int | None, float]:
+    """The column's value for each seed: mean over closed sets, then over cases."""
+    found: dict[int | None, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        for row in cell.rows:
+            if column.takes(cell.identity, row):
+                found[cell.identity["seed"]][cell.identity["case"]].append(row["value"])
+    most = max((len(cases) for cases in found.values()), default=0)
+    # A seed of which some cases are not finished yet would be a mean over other cases.
+    return {seed: fmean(map(fmean, cases.values())) for seed, cases in found.items() if len(cases) == most}
+
+
+def summarise(values: Sequence[float]) -> Value | None:
+    """Mean and half the 95 % t-interval."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return Value(values[0], None, 1)
+    quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else _T_LARGE
+    return Value(fmean(values), quantile * stdev(values) / math.sqrt(len(values)), len(values))

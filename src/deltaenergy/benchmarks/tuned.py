@@ -1,0 +1,62 @@
+"""Tuned classifiers of a benchmark: tuned once per case, seed and tuner, and kept in the results folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltaenergy import __version__
+from deltaenergy.benchmarks.plan import PlannedCase
+from deltaenergy.benchmarks.results import hash_value
+from deltaenergy.detector import Detector
+from deltaenergy.errors import InputError
+from deltaenergy.progress import Progress
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.models.base import Model
+
+
+def tuned_classifier(
+    model: Model,
+    planned: PlannedCase,
+    tuner: str,
+    recipe: Mapping[str, Any],
+    folder: Path,
+    progress: Progress | None,
+) -> Classifier:
+    """The classifier from `folder` if it is there, else tuned, with checkpoints, and written there."""
+    from deltaenergy.tuning import tune
+
+    sample = planned.train
+    if sample is None:
+        raise InputError(f"{tuner} needs training images.")
+    identity = {
+        "model": model.fingerprint,
+        "classes": planned.names,
+        "sample": sample.hash,
+        "seed": planned.seed,
+        "tuner": tuner,
+        "recipe": dict(recipe),
+        "deltaenergy": __version__,
+    }
+    whole = folder / hash_value(identity)
+    if not (whole / "detector.json").is_file():
+        checkpoints = folder / f"{whole.name}.training"
+        tuned = tune(
+            model,
+            planned.names,
+            sample,
+            tuner,
+            shots=sample.shots,
+            seed=sample.seed,
+            recipe=recipe,
+            checkpoints=checkpoints,
+            progress=progress,
+        )
+        # A detector without a threshold: its file comes last, so that a folder with one is whole.
+        Detector(tuned, "max-logit").save(whole)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return Detector.load(whole, model).classifier

@@ -1,0 +1,167 @@
+"""`deltaenergy bench`: run a benchmark, skip what is missing, and go on where an earlier run stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deltaenergy.cli import common
+from deltaenergy.cli.common import err, out
+from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.benchmarks.runner import Announce, Summary
+    from deltaenergy.benchmarks.spec import BenchmarkSpec
+    from deltaenergy.models.base import Model
+
+
+def bench(
+    name: Annotated[str | None, typer.Argument(help="The benchmark, or a .yaml file. Without it, a list.")] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="As for score; or tiny, which is trained on drawings in seconds.")
+    ] = "lite",
+    data: Annotated[Path | None, typer.Option("--data", help="Folder with the data sets (see data check).")] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            help="Scores, tuner/score, or {tuner,…}/{score,…}; separated by commas. [default: the benchmark's own]",
+            show_default=False,
+        ),
+    ] = None,
+    protocol: Annotated[str, typer.Option("--protocol", help="standard, or croft (as published tables).")] = "standard",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Images per set at most: a quick look.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="For example 1,2. [default: the benchmark's]")] = None,
+    out_folder: Annotated[
+        Path, typer.Option("--out", "-o", help="Results folder; an existing one is gone on with.")
+    ] = (Path("results")),
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Folder for image features. [default: OUT/features]")
+    ] = None,
+    json_output: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
+) -> None:
+    """Run a benchmark and leave its results in a folder, from which `deltaenergy report` makes tables and plots.
+
+    Missing data sets are skipped and named. A run that was interrupted goes on where it stopped.
+    """
+    from deltaenergy.benchmarks.spec import load_spec
+
+    if name is None:
+        _list(json_output)
+        return
+    spec = load_spec(name)
+    chosen_seeds = _seeds(seeds)
+    if data is not None and not data.is_dir():
+        raise InputError(f"--data {data} is not a folder.")
+    from deltaenergy.benchmarks.methods import parse_methods
+    from deltaenergy.benchmarks.protocol import get_protocol
+
+    parse_methods(methods or spec.methods)  # a misspelt name should not wait for the model
+    get_protocol(protocol)
+    with _announcing() as announce:
+        summary = _run(
+            spec,
+            _model(model, device, out_folder, announce),
+            data,
+            out_folder,
+            announce,
+            methods=methods,
+            protocol=protocol,
+            limit=limit,
+            seeds=chosen_seeds,
+            store=store,
+            batch_size=batch_size,
+        )
+    _finish(summary, spec, out_folder, json_output)
+
+
+def _run(
+    spec: BenchmarkSpec, model: Model, data: Path | None, out_folder: Path, announce: Announce, **options: Any
+) -> Summary:
+    from deltaenergy.benchmarks.runner import run_benchmark
+    from deltaenergy.benchmarks.sets import DataRoot
+
+    return run_benchmark(spec, model, DataRoot(data), out_folder, announce=announce, **options)
+
+
+def _model(name: str, device: str, out_folder: Path, announce: Announce) -> Model:
+    if name == "tiny":
+        from deltaenergy.benchmarks.tiny import load_tiny
+
+        return load_tiny(out_folder / "tiny.safetensors", announce("Training the tiny model"))
+    return common.load_model_with_status(name, device)
+
+
+@contextlib.contextmanager
+def _announcing() -> Iterator[Announce]:
+    """A bar on standard error that is renamed with every step."""
+    with contextlib.ExitStack() as stack:
+        shown: list[contextlib.ExitStack] = []
+
+        def announce(text: str) -> Any:
+            while shown:
+                shown.pop().close()
+            own = stack.enter_context(contextlib.ExitStack())
+            shown.append(own)
+            return own.enter_context(common.progress_bar(text))
+
+        yield announce
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        seeds = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"--seeds {text!r}: write whole numbers separated by commas, such as 1,2,3.") from None
+    if not seeds or min(seeds) < 0:
+        raise InputError(f"--seeds {text!r}: write whole numbers separated by commas, such as 1,2,3.")
+    return list(dict.fromkeys(seeds))
+
+
+def _list(json_output: bool) -> None:
+    from deltaenergy.benchmarks.spec import benchmark_names, load_spec
+
+    specs = [load_spec(name) for name in benchmark_names()]
+    if json_output:
+        common.print_json([{"name": spec.name, "title": spec.title, "about": spec.about} for spec in specs])
+        return
+    for spec in specs:
+        out.print(f"[bold cyan]{spec.name:<14}[/]{spec.title}", soft_wrap=True)
+
+
+def _finish(summary: Summary, spec: BenchmarkSpec, out_folder: Path, json_output: bool) -> None:
+    from dataclasses import asdict
+
+    if json_output:
+        common.print_json(
+            {
+                "results": str(out_folder),
+                "computed": summary.computed,
+                "found": summary.found,
+                "skipped": [asdict(skip) for skip in summary.skips],
+                "unreadable": [{"path": image.id, "reason": image.reason} for image in summary.unreadable],
+            }
+        )
+    else:
+        cases_of: dict[tuple[str, str], list[str]] = {}
+        for skip in summary.skips:
+            cases_of.setdefault((skip.what, skip.reason), []).append(skip.case)
+        for (what, reason), cases in cases_of.items():
+            line = f"Skipped in {', '.join(cases)}: {what}. {reason}"
+            err.print(line, style="yellow", markup=False, soft_wrap=True)
+        err.print(
+            f"{summary.computed} result(s) computed, {summary.found} found in {out_folder}. "
+            f"Tables and plots: deltaenergy report {out_folder}",
+            markup=False,
+        )
+    if not summary.computed + summary.found:
+        raise InputError(f"Nothing of {spec.name} could be run: {summary.skips[0].reason if summary.skips else ''}")
+    common.finish(summary.unreadable)

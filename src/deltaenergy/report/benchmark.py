@@ -1,0 +1,262 @@
+"""The report on a results folder: the paper's tables beside its own figures, curves, and what was skipped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deltaenergy.benchmarks.formats import best_rows, heading, mark_number, measured_part, notes, number, printed
+from deltaenergy.benchmarks.results import Cell, Results
+from deltaenergy.benchmarks.spec import benchmark_names, load_spec
+from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
+from deltaenergy.errors import InputError
+from deltaenergy.report.axes import percent
+from deltaenergy.report.charts import (
+    Curve,
+    HistogramRow,
+    Point,
+    curve_chart,
+    histogram_chart,
+    legend_key,
+    scatter_chart,
+)
+from deltaenergy.report.html import Child, Markup, tag
+from deltaenergy.report.page import Section, definitions, figure, render_page
+from deltaenergy.report.page import table as html_table
+
+# More curves than this in one chart cannot be told apart.
+MOST_CURVES = 8
+MOST_HISTOGRAMS = 6
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """All cells of one benchmark with one model, protocol and limit, and the record of what was skipped."""
+
+    record: dict[str, Any]
+    cells: list[Cell]
+
+    @property
+    def title(self) -> str:
+        """What tells it from the other runs of the folder."""
+        limit = f", at most {self.record['limit']} images per set" if self.record["limit"] else ""
+        protocol = "" if self.record["protocol"] == "standard" else f", protocol {self.record['protocol']}"
+        return f"{self.record['title']} — {self.record['model']['name']}{protocol}{limit}"
+
+
+def benchmark_runs(results: Results) -> list[BenchmarkRun]:
+    """The folder's runs, each with its cells."""
+    if not results.folder.is_dir():
+        raise InputError(
+            f"{results.folder} is not a folder. Results are written by `deltaenergy bench NAME --out DIR`."
+        )
+    keys = ("benchmark", "spec_hash", "protocol", "limit", "model_fingerprint")
+    cells: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in results.cells():
+        cells[tuple(cell.identity[key] for key in keys)].append(cell)
+    runs = [BenchmarkRun(record, cells[tuple(record[key] for key in keys)]) for record in results.runs()]
+    if not any(run.cells for run in runs):
+        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench NAME --out DIR` first.")
+    return [run for run in runs if run.cells]
+
+
+def run_tables(run: BenchmarkRun) -> list[Table]:
+    """The paper's tables of the run's benchmark with what was measured, or a table of its own."""
+    name = run.record["benchmark"]
+    printed_tables = load_spec(name).tables if name in benchmark_names() else ()
+    tables = [measured_table(paper_table(table), run.cells) for table in printed_tables]
+    tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
+    return tables or [own_table(name, run.record["title"], run.cells)]
+
+
+def benchmark_page(results: Results) -> str:
+    """The whole report as HTML."""
+    runs = benchmark_runs(results)
+    sections = [Section("runs", "What was run", _overview(runs))]
+    for position, run in enumerate(runs):
+        sections.append(Section(f"run-{position}", run.title, _body(run)))
+    return render_page(
+        "Benchmark report",
+        f"{sum(len(run.cells) for run in runs)} results of {len(runs)} benchmark run(s)",
+        sections,
+        footer=f"Made by deltaenergy {runs[0].record['deltaenergy']} from {results.folder.name}/results.json.",
+    )
+
+
+def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
+    rows: list[list[Child]] = []
+    for position, run in enumerate(runs):
+        record = run.record
+        link = tag("a", record["benchmark"], href=f"#run-{position}")
+        skipped = len(record["skipped"])
+        rows.append([link, record["model"]["name"], record["protocol"], len(run.cells), skipped])
+    columns = ["benchmark", "model", "protocol", "results", "skipped"]
+    return html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
+
+
+def _body(run: BenchmarkRun) -> list[Child]:
+    parts: list[Child] = [table_markup(table) for table in run_tables(run)]
+    charts = [*_ablation(run), *_trade_off(run), *_roc(run), *_histograms(run)]
+    if charts:
+        parts.append(tag("div", charts, class_="panels"))
+    if run.record["skipped"]:
+        rows = [[skip["case"], skip["what"], skip["reason"]] for skip in run.record["skipped"]]
+        parts += [tag("h3", "Skipped"), html_table(["case", "what", "why"], rows, caption="What was not run, and why")]
+    return [*parts, tag("h3", "How it was made"), definitions(_identity(run))]
+
+
+def table_markup(table: Table) -> Markup:
+    """A table: measured figures, the paper's small beside them, the best in bold, notes below."""
+    table, left_out = measured_part(table, unmeasured_rows=True)
+    best = [best_rows(table, i) for i in range(len(table.columns))]
+    rows: list[list[Child]] = []
+    for n, row in enumerate(table.rows):
+        cells: list[Child] = [row.label]
+        for i, column in enumerate(table.columns):
+            text: Child = number(row.measured[i], column)
+            paper, mark = printed(row, i, column), mark_number(table, row, column)
+            beside = None
+            if paper is not None:
+                beside = tag("span", f" ({paper}", tag("sup", mark) if mark else None, ")", class_="small")
+            cells.append([tag("strong", text) if n in best[i] else text, beside])
+        rows.append(cells)
+    columns: list[Child] = ["method", *(column.label for column in table.columns)]
+    numeric = frozenset(range(1, len(columns)))
+    lines = notes(table, left_out)
+    return tag(
+        "div",
+        html_table(columns, rows, caption=heading(table), numeric=numeric),
+        tag("ul", [tag("li", line) for line in lines], class_="small") if lines else None,
+    )
+
+
+def _pairs(run: BenchmarkRun) -> dict[tuple[str, str, str], dict[str, dict[str, Any]]]:
+    """For each case and pair of sets, the curves of each method (of its first seed)."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = defaultdict(dict)
+    for cell in run.cells:
+        for curves in cell.curves:
+            key = (cell.identity["case"], curves["closed"], curves["open"])
+            found[key].setdefault(cell.identity["method"], curves)
+    return found
+
+
+def _roc(run: BenchmarkRun) -> list[Markup]:
+    charts = []
+    for (case, closed, opened), methods in _pairs(run).items():
+        curves = [
+            Curve(method, curve["ood_kept"], curve["id_kept"], index=i)
+            for i, (method, curve) in enumerate(list(methods.items())[:MOST_CURVES])
+        ]
+        title = f"{case}: {closed} vs {opened}"
+        chart = curve_chart(
+            curves,
+            title=f"ROC, {title}",
+            x_label=f"{opened} kept",
+            y_label=f"{closed} kept",
+            x_range=(0, 1),
+            y_range=(0, 1),
+            x_format=percent,
+            y_format=percent,
+            diagonal=True,
+        )
+        legend = tag("span", [_key(curve) for curve in curves], class_="sub")
+        charts.append(figure(chart, [f"ROC, {title}", legend]))
+    return charts
+
+
+def _histograms(run: BenchmarkRun) -> list[Markup]:
+    """Score distributions of the paper's own score, or the first method, in each pair of sets."""
+    charts = []
+    for (case, closed, opened), methods in list(_pairs(run).items())[:MOST_HISTOGRAMS]:
+        method = "delta-energy" if "delta-energy" in methods else next(iter(methods))
+        curve = methods[method]
+        rows = [
+            HistogramRow(closed, np.array(curve["closed_scores"]), 0),
+            HistogramRow(opened, np.array(curve["open_scores"]), 1),
+        ]
+        title = f"{method} on {case}: {closed} and {opened}"
+        charts.append(figure(histogram_chart(rows, title=title, x_label=f"{method} score"), title))
+    return charts
+
+
+def _trade_off(run: BenchmarkRun) -> list[Markup]:
+    """OOD accuracy against AUROC: one dot per method, where accuracy differs between methods."""
+    by_method: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for cell in run.cells:
+        for row in cell.rows:
+            if row["kind"] == "shifted" and row["metric"] in {"accuracy", "auroc"}:
+                by_method[cell.identity["method"]][row["metric"]].append(row["value"])
+    points = [
+        Point(method, float(np.mean(values["accuracy"])), float(np.mean(values["auroc"])), index=i)
+        for i, (method, values) in enumerate(by_method.items())
+        if values["accuracy"] and values["auroc"]
+    ]
+    if len(points) < 2:
+        return []
+    chart = scatter_chart(
+        points,
+        title="OOD accuracy against AUROC",
+        x_label="accuracy on covariate-shifted closed sets",
+        y_label="AUROC against open sets",
+        x_format=percent,
+        y_format=percent,
+    )
+    return [figure(chart, "Trade-off: OOD accuracy against AUROC (mean over cases and seeds)")]
+
+
+def _ablation(run: BenchmarkRun) -> list[Markup]:
+    """AUROC of delta-energy over c, for runs that vary it."""
+    table = run_tables(run)[0]
+    found = {c_of(row.method): row for row in table.rows if c_of(row.method) is not None}
+    charts = []
+    for i, column in enumerate(table.columns):
+        points = [(c, value) for c, row in sorted(found.items()) if (value := row.measured[i]) is not None and c]
+        if column.metric != "auroc" or len(points) < 3:
+            continue
+        x, y = [float(c) for c, _ in points], [value.mean for _, value in points]
+        half = [value.half_width or 0.0 for _, value in points]
+        low, high = [a - b for a, b in zip(y, half)], [a + b for a, b in zip(y, half)]
+        curves = [Curve("measured", x, y, low, high, index=0, markers=True)]
+        paper = [(float(c), row.printed[i]) for c, row in sorted(found.items()) if c and row.printed[i] is not None]
+        if paper:
+            curves.append(
+                Curve("paper", [c for c, _ in paper], [(v or 0) / 100 for _, v in paper], index=1, markers=True)
+            )
+        chart = curve_chart(
+            curves, title=f"AUROC over c, {column.label}", x_label="c", y_label="AUROC", y_format=percent, x_ticks=x
+        )
+        legend = tag("span", [_key(curve) for curve in curves], class_="sub")
+        charts.append(figure(chart, [f"ΔEnergy over c: {column.label}", legend]))
+    return charts
+
+
+def c_of(method: str) -> int | None:
+    """The c of `delta-energy`, `delta-energy(c=3)`; None for any other method or further changed parameters."""
+    if method == "delta-energy":
+        return 2
+    inside = method.removeprefix("delta-energy(c=").removesuffix(")")
+    return int(inside) if method.startswith("delta-energy(c=") and inside.isdigit() else None
+
+
+def _key(curve: Curve) -> Markup:
+    return tag("span", legend_key(curve.index), f" {curve.label} ", class_="entry")
+
+
+def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:
+    record, first = run.record, run.cells[0].identity
+    hashes = sorted({cell.identity["classes_hash"] for cell in run.cells})
+    seeds = sorted({cell.identity["seed"] for cell in run.cells} - {None})
+    return [
+        ("model", f"{record['model']['name']}, fingerprint {record['model_fingerprint']}"),
+        ("benchmark", f"{record['benchmark']}, specification {record['spec_hash']}"),
+        ("class lists", ", ".join(hashes)),
+        ("template", first["template"]),
+        ("protocol", record["protocol"]),
+        ("seeds", ", ".join(map(str, seeds)) or "none needed"),
+        ("unreadable images", len(record["unreadable"])),
+        ("versions", f"deltaenergy {record['deltaenergy']}, torch {first['torch']}"),
+    ]

@@ -1,0 +1,226 @@
+"""The runner: the same numbers as by hand, nothing twice, what is missing named, and a kill at any moment harmless."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score, roc_curve
+
+import deltaenergy as de
+from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
+from deltaenergy.benchmarks.results import IDENTITY, MEASURED, Results
+from deltaenergy.benchmarks.runner import run_benchmark
+from deltaenergy.benchmarks.sets import DataRoot, order
+from deltaenergy.benchmarks.spec import class_list
+from deltaenergy.errors import InputError
+from tests.benchmarks.small import small_spec
+
+if TYPE_CHECKING:
+    from deltaenergy import Model
+
+CLOSED = class_list("drawn/closed")
+
+
+def values(results: Results, **wanted: object) -> dict[str, float]:
+    """Metrics of the one cell and pair of sets that `wanted` names."""
+    rows = [{**cell.identity, **row} for cell in results.cells() for row in cell.rows]
+    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    metrics = {row["metric"]: row["value"] for row in found}
+    assert len(metrics) == len(found), "several cells match"
+    return metrics
+
+
+def first_per_class(style: str, count: int, labels: list[str]) -> list[de.data.items.ImageItem]:
+    """What `per_class` chooses: the images of each class whose id has the lowest hash."""
+    items = [item for item in drawn_images("test") if item.domain == style]
+    return [item for label in labels for item in sorted((i for i in items if i.label == label), key=order)[:count]]
+
+
+def test_the_runner_gives_the_numbers_that_the_pieces_give_by_hand(tiny_clip: Model, tmp_path: Path) -> None:
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "delta-energy(c=3)"])
+    classifier = de.ZeroShotClassifier(tiny_clip, CLOSED, template="a {}.")
+    closed, others = first_per_class("noisy", 2, CLOSED), [name for name in OBJECTS if name not in CLOSED]
+    inside = classifier.similarities(closed)
+    outside = classifier.similarities(first_per_class("flat", 2, others))
+    correct = [CLOSED[column] == item.label for column, item in zip(inside.argmax(axis=1), closed)]
+    results = Results(tmp_path)
+    for method, score in (("msp", de.scores.msp), ("delta-energy(c=3)", lambda s: de.scores.delta_energy(s, c=3))):
+        found = values(results, method=method, closed="noisy", open="open")
+        truth = np.repeat([1, 0], [len(inside), len(outside)])
+        scores = np.concatenate([score(inside), score(outside)])
+        assert found["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-6)
+        false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
+        assert found["fpr95"] == pytest.approx(false[np.argmax(true >= 0.95)], abs=1e-6)
+        accuracy = values(results, method=method, closed="noisy", open=None)
+        assert accuracy == {"accuracy": pytest.approx(np.mean(correct))}
+
+
+def test_croft_counts_only_correct_images_and_shows_open_ones_in_the_train_view(
+    tiny_clip: Model, tmp_path: Path
+) -> None:
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"])
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"], protocol="croft")
+    results = Results(tmp_path)
+    accuracy = values(results, protocol="croft", closed="flat", open=None)["accuracy"]
+    assert accuracy == values(results, protocol="standard", closed="flat", open=None)["accuracy"]
+    counted = {
+        row["n_closed"]
+        for cell in results.cells()
+        for row in cell.rows
+        if cell.identity["protocol"] == "croft" and row["open"] == "open" and row["closed"] == "flat"
+    }
+    assert counted == {round(accuracy * 3 * len(CLOSED))}
+    curves = {cell.identity["protocol"]: cell.curves[0]["open_scores"] for cell in results.cells()}
+    assert curves["croft"] != curves["standard"]
+
+
+def test_nothing_is_computed_or_encoded_twice(
+    tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"])
+    assert (first.computed, first.found) == (1, 0)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the image tower ran again")
+
+    monkeypatch.setattr(tiny_clip, "image_features", refuse)
+    again = run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "mcm"])
+    assert (again.computed, again.found) == (1, 1)
+    cells = [path for path in before if path.parent.name == "cells"]
+    assert all(path.read_bytes() == before[path] for path in cells)
+
+
+def test_results_identify_the_run(tiny_clip: Model, tmp_path: Path) -> None:
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "react"], limit=9)
+    table = pq.read_table(tmp_path / "results.parquet")
+    assert table.column_names == [*IDENTITY, *MEASURED]
+    rows = table.to_pylist()
+    assert {row["model_fingerprint"] for row in rows} == {tiny_clip.fingerprint}
+    assert {row["limit"] for row in rows} == {9}
+    assert all(row["n_closed"] <= 9 and row["n_open"] <= 9 for row in rows)
+    # msp draws nothing; react is fitted on each seed's training images.
+    assert {(row["score"], row["seed"], row["fitted_on"]) for row in rows} == {
+        ("msp", None, None),
+        ("react", 1, "training images"),
+        ("react", 2, "training images"),
+    }
+    record = json.loads((tmp_path / "results.json").read_text())
+    assert sum(len(cell["rows"]) for cell in record["cells"]) == len(rows)
+    assert record["runs"][0]["model"] == json.loads(json.dumps(tiny_clip.describe()))
+
+
+def test_without_training_images_scores_are_fitted_on_held_out_images(tiny_clip: Model, tmp_path: Path) -> None:
+    spec = small_spec(("    train: {split: train, domains: [flat]}\n", ""))
+    summary = run_benchmark(spec, tiny_clip, DataRoot(), tmp_path, methods=["react", "msp", "coop/mcm"])
+    rows = [{**cell.identity, **row} for cell in Results(tmp_path).cells() for row in cell.rows]
+    tested = {row["score"]: row["n_closed"] for row in rows if row["closed"] == "flat" and row["metric"] == "accuracy"}
+    assert tested == {"msp": 24, "react": 22}  # a tenth of 24 is held out
+    assert {row["fitted_on"] for row in rows if row["score"] == "react"} == {"held-out test images"}
+    assert any("coop/mcm" in skip.what and "training images" in skip.reason for skip in summary.skips)
+
+
+def test_missing_data_sets_are_skipped_and_named(tiny_clip: Model, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    spec = small_spec(
+        ("      open: {split: test", "      dtd: {dataset: dtd}\n      open: {split: test"),
+    )
+    summary = run_benchmark(spec, tiny_clip, DataRoot(root), tmp_path / "out", methods=["msp"])
+    assert [(skip.case, skip.what) for skip in summary.skips] == [("drawn", "open set dtd (dtd)")]
+    assert "DTD is not there" in summary.skips[0].reason
+    assert summary.computed == 1
+    record = json.loads((tmp_path / "out" / "results.json").read_text())["runs"][0]
+    assert record["skipped"][0]["what"] == "open set dtd (dtd)"
+
+
+def test_a_score_that_needs_patches_is_computed_from_the_images(tiny_clip: Model, tmp_path: Path) -> None:
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["gl-mcm"])
+    found = values(Results(tmp_path), closed="flat", open="open")
+    assert 0 <= found["auroc"] <= 1
+
+
+def test_an_unknown_seed_of_a_drawn_class_list_is_an_error(tiny_clip: Model, tmp_path: Path) -> None:
+    from deltaenergy.benchmarks.spec import load_spec
+
+    with pytest.raises(InputError, match="no list 'setup1/7'"):
+        run_benchmark(load_spec("setup1"), tiny_clip, DataRoot(), tmp_path, methods=["msp"], seeds=[7])
+
+
+KILLED_RUN = """
+import os, random, signal, sys, threading, time, warnings
+import torch
+torch.set_num_threads(1)
+from deltaenergy import load_model
+from deltaenergy.benchmarks.runner import run_benchmark
+from deltaenergy.benchmarks.sets import DataRoot
+from tests.benchmarks.small import small_spec
+
+checkpoint, whole, killed, seed = sys.argv[1:]
+model = load_model(checkpoint)
+methods = ["msp", "delta-energy", "react", "coop/mcm"]
+
+def run(out):
+    warnings.simplefilter("ignore")
+    run_benchmark(small_spec(), model, DataRoot(), out, methods=methods)
+
+def attempt(out, seconds):
+    # A child has all modules loaded already; it kills itself at its time, wherever it is then.
+    child = os.fork()
+    if child == 0:
+        if seconds is not None:
+            timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+        try:
+            run(out)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+start = time.perf_counter()
+assert attempt(whole, None) == 0
+length = time.perf_counter() - start
+rng = random.Random(int(seed))
+kills = 0
+for _ in range(5):
+    status = attempt(killed, rng.uniform(0.05, 0.6) * length)
+    if status == 0:
+        break
+    assert status == -signal.SIGKILL, status
+    kills += 1
+assert kills, "no attempt was killed"
+assert attempt(killed, None) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip_folder: Path, tmp_path: Path) -> None:
+    seed = str(int.from_bytes(os.urandom(4), "little"))  # other moments in every test run
+    arguments = [str(tiny_clip_folder), str(tmp_path / "whole"), str(tmp_path / "killed"), seed]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", KILLED_RUN, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, f"seed {seed}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+    def files(folder: Path) -> dict[str, bytes]:
+        # A killed writer may leave a temporary file behind; the log, and what is kept of each epoch, hold times.
+        timed = {"log.jsonl", "detector.json"}
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part"]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths if path.name not in timed}
+
+    whole, killed = files(tmp_path / "whole"), files(tmp_path / "killed")
+    assert {"results.json", "results.parquet"} <= set(whole)
+    assert set(whole) == set(killed), seed
+    different = [name for name in whole if whole[name] != killed[name]]
+    assert not different, f"seed {seed}: {different}"

@@ -273,3 +273,8 @@ def test_root_of_real_pictures(shared_data: Path) -> None:
     pacs = get_dataset("pacs").images(root, domain="photo")
     assert Counter(item.label for item in pacs) == dict.fromkeys(get_dataset("pacs").names, 36)
     assert len(get_dataset("imagenet").images(root, split="val", label="key")) == 1000
+
+
+def test_documentation_names_every_data_set() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([a-z0-9-]+)` \| .* \| .* \| .* \|$", text, re.MULTILINE) == list_datasets()

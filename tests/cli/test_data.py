@@ -76,3 +76,15 @@ def test_features_wrong_use(
     assert "holds no feature store" in capsys.readouterr().err
     assert call("features", tmp_path / "absent", "--out", tmp_path / "s", "--model", tiny_clip_folder) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_features_of_a_data_set(tiny_clip_folder: Path, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "root/PACS").mkdir(parents=True)
+    photos.rename(tmp_path / "root/PACS/photo")
+    options = ("--out", tmp_path / "store", "--model", tiny_clip_folder)
+    assert call("features", tmp_path / "root", "--dataset", "pacs", *options) == 0
+    store = FeatureStore.open(tmp_path / "store")
+    assert store.labels == ["dog"] * 4  # PACS has no cats
+    assert store.domains == ["photo"] * 4
+    assert call("features", photos, "--split", "test", *options) == 2
+    assert call("features", tmp_path / "root", photos, "--dataset", "pacs", *options) == 2

@@ -137,6 +137,7 @@ def test_unreadable_images_are_recorded_and_retried_when_asked(
     assert contents(tmp_path / "store") == before
     build_store(tiny_clip, images, tmp_path / "store", retry_unreadable=True)
     assert encoded.ids == [(photos / "dog" / "bad.png").as_posix()]
+    assert contents(tmp_path / "store") == before
     Image.new("RGB", (30, 30), "red").save(missing)  # a file that appears is a change, and needs no asking
     store = build_store(tiny_clip, images, tmp_path / "store")
     assert [u.id for u in store.unreadable] == [(photos / "dog" / "bad.png").as_posix()]
@@ -184,6 +185,17 @@ def test_damaged_shard_is_found_and_encoded_again(
     assert len(encoded.ids) == 3
     assert contents(folder) == whole
     assert store.verify() == []
+
+
+def test_damaged_images_that_are_not_given_now_are_not_dropped(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    build_store(tiny_clip, photos / "cat", folder)
+    array = folder / "00000.features.npy"
+    array.write_bytes(array.read_bytes()[:-1] + b"x")
+    before = contents(folder)
+    with pytest.raises(ArtifactError, match=r"damaged, and 4 of its images are not among those given now"):
+        build_store(tiny_clip, photos / "dog", folder)
+    assert contents(folder) == before
 
 
 def test_half_precision_and_patches(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
@@ -382,6 +394,33 @@ def test_hub_data_set(tiny_clip: Model, tmp_path: Path, encoded: Counting) -> No
     encoded.ids.clear()
     build_store(tiny_clip, data, tmp_path / "store")
     assert encoded.ids == []
+
+
+def test_hub_data_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import SimpleNamespace
+
+    from deltaenergy.data.hub import hub_images
+
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict(
+        {"image": [{"bytes": png("red"), "path": None}]}, features=datasets.Features(image=datasets.Image())
+    )
+
+    def load(path: str, split: str | None) -> object:
+        if path != "owner/name":
+            raise FileNotFoundError(f"Couldn't find {path}\nmore lines")
+        return data if split == "test" else {"train": data, "test": data}
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load))
+    assert [item.id for item in hub_images("hf:owner/name:test")] == ["hf:owner/name:test/image 0"]
+    with pytest.raises(InputError, match=r"several splits\. Choose one: hf:owner/name:train, hf:owner/name:test"):
+        hub_images("hf:owner/name")
+    with pytest.raises(InputError, match=r"cannot be loaded from the hub: Couldn't find owner/other$"):
+        hub_images("hf:owner/other")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r"pip install 'deltaenergy\[hub\]'"):
+        hub_images("hf:owner/name")
 
 
 def test_pictures_in_memory(tiny_clip: Model, tmp_path: Path, encoded: Counting) -> None:

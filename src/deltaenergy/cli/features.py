@@ -9,6 +9,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.errors import InputError
 
 
 def features(
@@ -25,6 +26,11 @@ def features(
         int | None, typer.Option("--shard-size", min=1, help="Images per shard. [default: 1024; 128 with patches]")
     ] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. [default: float32]")] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option("--dataset", help="A known data set (see data list); the argument is then the data root."),
+    ] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. [default: all]")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
@@ -37,7 +43,12 @@ def features(
     """
     from deltaenergy.data.store_writer import build_store
 
-    given = _with_hub(common.read_photo_arguments(images))
+    if dataset is not None:
+        given = _of_dataset(dataset, images, split)
+    elif split is not None:
+        raise InputError("--split belongs to --dataset: name a data set, or give hf:NAME:SPLIT.")
+    else:
+        given = _with_hub(common.read_photo_arguments(images))
     loaded = common.load_model_with_status(model, device)
     with common.progress_bar("Encoding") as progress:
         store = build_store(
@@ -65,6 +76,15 @@ def features(
         out.print(f"{store.path}: {len(store)} image(s)", markup=False)
         err.print("[dim]Give this folder wherever images are asked for.[/]")
     common.finish(store.unreadable)
+
+
+def _of_dataset(name: str, roots: list[str], split: str | None) -> Any:
+    """The images of a data set, with canonical labels and its domains."""
+    from deltaenergy.data.catalogue import get_dataset
+
+    if len(roots) != 1:
+        raise InputError(f"--dataset {name} takes one data root, not {len(roots)} arguments.")
+    return get_dataset(name).images(roots[0], split)
 
 
 def _with_hub(images: str | list[str]) -> Any:

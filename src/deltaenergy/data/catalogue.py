@@ -212,9 +212,9 @@ def list_datasets() -> list[str]:
 
 @functools.cache
 def _catalogue() -> dict[str, Dataset]:
-    files = sorted((file for file in _FOLDER.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    files = (file for file in _FOLDER.iterdir() if file.name.endswith(".yaml"))
     datasets = (_parse(file.name, yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
-    return {dataset.name: dataset for dataset in datasets}
+    return {dataset.name: dataset for dataset in sorted(datasets, key=lambda dataset: dataset.name)}
 
 
 @functools.cache

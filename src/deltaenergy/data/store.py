@@ -96,7 +96,7 @@ class FeatureStore:
     @classmethod
     def open(cls, path: str | Path, model: Model | None = None) -> FeatureStore:
         """Open a store; given a `model`, also check that it made the features. Checks sizes; `verify` checks bytes."""
-        folder = Path(path)
+        folder = Path(path).expanduser()
         record = read_record(folder)
         store = cls(folder, record, [read_shard(folder, number) for number in shard_numbers(folder)])
         if model is not None:

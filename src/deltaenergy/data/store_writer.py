@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,13 +79,13 @@ def build_store(
         batch_size: images per pass of the image tower.
         progress: called with (done, total) images.
     """
-    folder = Path(out)
+    folder = Path(out).expanduser()
     items = load_images(images)
     if any(isinstance(item.source, StoredImage) for item in items):
         raise InputError("images is a feature store already: give the pictures that it should be made from.")
     with _locked(folder):
         record = _open_or_create(folder, model, patches, dtype, shard_size)
-        shards = _sound_shards(folder)
+        shards = _sound_shards(folder, {item.id for item in items})
         todo = _still_to_do(items, shards, retry_unreadable)
         if todo:
             write_record(folder, replace(record, complete=False))
@@ -115,12 +116,13 @@ class _Writer:
     def __init__(self, model: Model, folder: Path, record: StoreRecord, shards: list[Shard], batch_size: int) -> None:
         self.model, self.folder, self.record, self.batch_size = model, folder, record, batch_size
         self.known = {entry.content for shard in shards for entry in shard.entries if entry.row is not None}
+        self.latest = {entry.id: entry for shard in shards for entry in shard.entries}
         taken = {shard.number for shard in shards}
         # A damaged shard's number is free, and its images come first: the repaired shard is the same file again.
-        self.numbers = (number for number in range(len(taken) + 10**9) if number not in taken)
+        self.numbers = (number for number in itertools.count() if number not in taken)
 
     def add(self, window: Sequence[_Pending], progress: Progress | None) -> None:
-        """Encode the pictures of `window` that are new, and write its shard."""
+        """Encode the pictures of `window` that are new, and write its shard, unless it would say nothing new."""
         with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="hash") as pool:
             contents = list(pool.map(_content_or_error, (pending.item for pending in window)))
         new: dict[str, ImageItem] = {}
@@ -135,8 +137,9 @@ class _Writer:
             row = rows.get(content) if brings and content is not None else None
             reason = error if content is None else errors.get(content)
             entries.append(Entry(item.id, item.label, item.domain, content, pending.stamp, row, reason))
-        write_shard(self.folder, next(self.numbers), entries, arrays)
-        self.known |= rows.keys()
+        if any(self.latest.get(entry.id) != entry for entry in entries):
+            write_shard(self.folder, next(self.numbers), entries, arrays)
+            self.known |= rows.keys()
 
     def _encode(
         self, new: dict[str, ImageItem], progress: Progress | None
@@ -185,22 +188,34 @@ def _open_or_create(
     return record
 
 
-def _sound_shards(folder: Path) -> list[Shard]:
-    """The shards whose bytes are as they were written; the others are removed with a warning."""
+def _sound_shards(folder: Path, given: set[str]) -> list[Shard]:
+    """The shards whose bytes are as they were written; the others are removed with a warning.
+
+    A damaged shard with images that are not `given` now is an error: they could not be encoded again.
+    """
     for leftover in folder.glob(".*.part"):  # of a run that was killed
         leftover.unlink()
-    shards = []
+    shards, damaged = [], []
     for number in shard_numbers(folder):
         try:
             shard = read_shard(folder, number)
-            damaged = damage(folder, shard)
-        except ArtifactError as error:
-            damaged = str(error)
-        if damaged is None:
+        except ArtifactError:
+            damaged.append((number, f"the index of shard {number:05d}"))
+            continue
+        name = damage(folder, shard)
+        if name is None:
             shards.append(shard)
-        else:
-            warnings.warn(f"{folder}: {damaged} is damaged; its images are encoded again.", stacklevel=3)
-            remove_shard(folder, number)
+            continue
+        lost = [entry.id for entry in shard.entries if entry.id not in given]
+        if lost:
+            raise ArtifactError(
+                f"{folder}: {name} is damaged, and {len(lost)} of its images are not among those given now, the first "
+                f"is {lost[0]}. Give them too, so that they can be encoded again, or make a new store."
+            )
+        damaged.append((number, name))
+    for number, name in damaged:
+        warnings.warn(f"{folder}: {name} is damaged; its images are encoded again.", stacklevel=3)
+        remove_shard(folder, number)
     return shards
 
 

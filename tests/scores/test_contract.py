@@ -18,6 +18,7 @@ from PIL import Image
 
 from deltaenergy import Detector, Model, Score, ZeroShotClassifier, list_scores, load_model, make_score
 from deltaenergy.errors import DeltaEnergyError, InputError, NotFittedError
+from deltaenergy.models.no_tower import NoTower
 from deltaenergy.scores.base import Need, ScoreInputs
 from deltaenergy.scores.registry import get_score_class
 from tests.checkpoints import write_clip
@@ -39,15 +40,26 @@ def spec(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def new_score(spec: str, tmp_path: Path) -> MakeScore:
-    """Make the score; those that mine a word list get a short one."""
+def new_score(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeScore:
+    """Make the score; those that mine a word list get a short one, those with a "no" tower one for any model."""
     fields = {field.name for field in dataclasses.fields(make_score(spec))}
     settings: dict[str, Any] = {}
     if "words" in fields:
         path = tmp_path / "words.txt"
         path.write_text("\n".join(WORDS), encoding="utf-8")
         settings = {"words": str(path), "keep": 1.0}
+    if "no_tower" in fields:
+        monkeypatch.setattr(NoTower, "load", lambda _, model: opposite_tower(model))
+        settings = {"no_tower": str(tmp_path)}
     return lambda **params: make_score(spec, **{**settings, **params})
+
+
+def opposite_tower(model: Model) -> NoTower:
+    """A "no" tower whose every text is the opposite of the model's own."""
+    tower = NoTower(model, torch.zeros(1, model.text.width)).requires_grad_(False)
+    for parameter in tower.projection.parameters():
+        parameter.neg_()
+    return tower
 
 
 @pytest.fixture(scope="module")

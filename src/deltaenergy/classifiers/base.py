@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import torch
 
-from deltaenergy.classes import check_classes
+from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model
@@ -29,6 +29,8 @@ class Classifier(ABC):
     """
 
     kind: ClassVar[str]
+    # The prompts that class names are put into, for scores that run further texts of the classes.
+    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
 
     def __init__(self, model: Model, classes: Sequence[str]) -> None:
         self.model = model

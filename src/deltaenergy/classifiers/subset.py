@@ -23,6 +23,7 @@ class ClassSubset(Classifier):
     def __init__(self, classifier: Classifier, columns: Sequence[int]) -> None:
         self.model = classifier.model
         self.classes = tuple(classifier.classes[column] for column in columns)
+        self.templates = classifier.templates
         self._whole = classifier
         self._columns = torch.as_tensor(columns, device=classifier.model.device)
 

@@ -106,7 +106,14 @@ def make_scores(specs: Sequence[str] | None) -> list[Score]:
 
     scores: list[Score] = []
     for spec in [part for text in specs or ["delta-energy"] for part in split_specs(text)]:
-        scores += [make_score(name) for name in (list_scores() if spec == "all" else [spec])]
+        if spec == "all":
+            everything = [make_score(name) for name in list_scores()]
+            scores += [score for score in everything if score.missing is None]
+            for score in everything:
+                if score.missing is not None:
+                    err.print(f"Left out of all: {score.missing}", markup=False, soft_wrap=True)
+        else:
+            scores.append(make_score(spec))
     unique = {score.spec: score for score in scores}
     if not unique:
         raise InputError("--score is empty. `deltaenergy methods` lists the scores.")

@@ -10,7 +10,19 @@ import typer
 
 from deltaenergy import __version__
 from deltaenergy.cli import (
-    calibrate, ), bench, calibrate, choose, data, demo, evaluate, features, methods, report, score, tune
+    bench,
+    calibrate,
+    choose,
+    clipn_train,
+    data,
+    demo,
+    evaluate,
+    features,
+    methods,
+    report,
+    score,
+    tune,
+)
 from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
 from deltaenergy.errors import DeltaEnergyError
 
@@ -26,6 +38,7 @@ app.command("demo")(demo.demo)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
+app.command("clipn-train")(clipn_train.clipn_train)
 app.command("evaluate")(evaluate.evaluate)
 app.add_typer(data.app, name="data")
 app.command("tune")(tune.tune)

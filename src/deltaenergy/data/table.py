@@ -5,9 +5,10 @@ One column holds paths; `label` (or `class`) and `domain` are taken along where 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,36 @@ TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "class_name")
 DOMAIN_COLUMNS = ("domain",)
+TEXT_COLUMNS = ("text", "caption", "title")
 
 
 def table_file_images(path: Path) -> list[ImageItem]:
     """The images that a table file lists. Relative paths are relative to the table's folder."""
+    with _reading(path) as (columns, values):
+        return _items(columns, values, f"The table {str(path)!r}", path.parent)
+
+
+def table_file_texts(path: Path) -> list[str]:
+    """The texts that a table file gives with its images, row by row."""
+    with _reading(path) as (columns, values):
+        column = find_column(columns, TEXT_COLUMNS)
+        if column is None:
+            raise InputError(
+                f"The table {str(path)!r} has no column with texts. Its columns are: {', '.join(map(repr, columns))}. "
+                f"Name the one with the texts 'text' (also known: {', '.join(TEXT_COLUMNS[1:])})."
+            )
+        texts = [optional_text(cell) for cell in values(column)]
+    if None in texts:
+        raise InputError(f"The table {str(path)!r} has no text in row {texts.index(None) + 1}.")
+    return [text for text in texts if text is not None]
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[tuple[list[str], Callable[[str], list[Any]]]]:
+    """The columns' names and a function that gives a column's values; whatever goes wrong is said with the path."""
     read = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_jsonl)
     try:
-        columns, values = read(path)
-        return _items(columns, values, f"The table {str(path)!r}", path.parent)
+        yield read(path)
     except InputError:
         raise
     except (OSError, ValueError, KeyError, NotImplementedError, csv.Error) as error:  # also pyarrow's

@@ -5,6 +5,7 @@ a thin `Score` class for each, in a registry that knows its needs, defaults, for
 """
 
 from deltaenergy.scores.base import Need, Score, ScoreInputs
+from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.local import local_mcm
 from deltaenergy.scores.logits import energy, entropy, max_logit, mcm, msp
@@ -16,6 +17,7 @@ __all__ = [
     "Need",
     "Score",
     "ScoreInputs",
+    "clipn",
     "delta_energy",
     "energy",
     "entropy",

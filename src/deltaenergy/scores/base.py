@@ -108,6 +108,11 @@ class Score:
         return self.name + (f":{self.preset}" if self.preset else "") + (f"({','.join(changed)})" if changed else "")
 
     @property
+    def missing(self) -> str | None:
+        """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
+        return None
+
+    @property
     def needs_images(self) -> bool:
         """Whether image features alone are not enough."""
         return bool(self.needs & {Need.PATCHES, Need.PIXELS})

@@ -1,0 +1,103 @@
+"""The "no" text tower of CLIPN: a copy of a model's text tower that answers what an image is not (ICCV 2023).
+
+Learned vectors, the "no" prompts, are added to the embedding of every token: in training one of them, drawn at random
+for each text; afterwards their mean. On disk: `no_tower.safetensors` with `prompts` (P, W), `transformer.*` and
+`projection.*` in the model's own layout, and `no_tower.json`, which says what model it belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from deltaenergy.classes import fill
+from deltaenergy.errors import ArtifactError
+from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
+from deltaenergy.models.base import Model
+from deltaenergy.models.text import TextTower, unit
+from deltaenergy.progress import Progress
+
+WEIGHTS, RECORD = "no_tower.safetensors", "no_tower.json"
+# The paper's number of prompts, and the usual deviation of fresh token embeddings.
+PROMPTS, DEVIATION = 16, 0.02
+
+
+class NoTower(nn.Module):
+    """A trainable copy of `model`'s text tower in float32, which starts out saying what the model says."""
+
+    def __init__(self, model: Model, prompts: torch.Tensor) -> None:
+        super().__init__()
+        tower = model.text
+        self.transformer: Any = copy.deepcopy(tower.transformer).float()
+        self.projection: nn.Module = copy.deepcopy(tower.projection).float()
+        self.prompts = nn.Parameter(prompts.to(tower.device, torch.float32))
+        self._drawn: torch.Tensor | None = None
+        self.transformer.embeddings.token_embedding.register_forward_hook(self._add_prompt)
+        # Tokenizer, batching and the final step are the model's; the cache of this tower is its own.
+        self.text = TextTower(self.transformer, self.projection, tower.tokenizer, finish=tower.finish)
+
+    @classmethod
+    def start(cls, model: Model, prompts: int = PROMPTS, seed: int = 0) -> NoTower:
+        """A tower before training: the model's weights, small random prompts."""
+        generator = torch.Generator().manual_seed(seed)
+        tower = cls(model, DEVIATION * torch.randn(prompts, model.text.width, generator=generator))
+        return tower.requires_grad_(True)
+
+    def forward(self, rows: Sequence[Sequence[int]], drawn: torch.Tensor) -> torch.Tensor:
+        """Token ids of each text, and the prompt drawn for each -> unit features (N, D), with gradients."""
+        device = self.prompts.device
+        longest, end = max(map(len, rows)), self.text.tokenizer.eos_token_id
+        # What follows the end token is never looked at: the tower is causal and pooled there.
+        ids = torch.tensor([[*row, *[end] * (longest - len(row))] for row in rows], device=device)
+        ends = torch.tensor([len(row) - 1 for row in rows], device=device)
+        self._drawn = drawn.to(device)
+        try:
+            hidden = self.transformer(input_ids=ids).last_hidden_state
+        finally:
+            self._drawn = None
+        return self.text.finish(self.projection(hidden[torch.arange(len(rows), device=device), ends]))
+
+    def class_features(
+        self, classes: Sequence[str], templates: Sequence[str], progress: Progress | None = None
+    ) -> torch.Tensor:
+        """Unit "no" features (K, D) of the class prompts, averaged over templates as the classifier's are."""
+        prompts = [fill(template, name) for name in classes for template in templates]
+        features = self.text.encode(prompts, progress=progress)
+        return unit(features.view(len(classes), len(templates), -1).mean(dim=1))
+
+    def save(self, folder: Path, model: Model, record: Mapping[str, Any]) -> None:
+        """Write the tower; the JSON file comes last, so that a folder with one is whole."""
+        write_tensors(folder / WEIGHTS, self.state_dict())
+        write_json(folder / RECORD, {"model": model.describe(), **record})
+
+    @classmethod
+    def load(cls, path: str | Path, model: Model) -> NoTower:
+        """A saved tower, from its folder or from a safetensors file; one of another model is refused."""
+        path = Path(path).expanduser()
+        file = path / WEIGHTS if path.is_dir() else path
+        record = file.with_name(RECORD)
+        if record.is_file():
+            made_with = read_json(record).get("model", {})
+            if made_with.get("fingerprint") != model.fingerprint:
+                raise ArtifactError(
+                    f'{path}: this "no" tower belongs to model {made_with.get("name")!r}, not to {model.name!r} (their '
+                    "weights differ). Train one for this model with `deltaenergy clipn-train`."
+                )
+        tensors = read_tensors(file)
+        if "prompts" not in tensors:
+            raise ArtifactError(f'{file} holds no tensor "prompts": it is not a "no" tower.')
+        tower = cls(model, tensors["prompts"])
+        try:
+            tower.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ArtifactError(f"{file} does not fit the text tower of {model.name!r}: {error}") from error
+        return tower.eval().requires_grad_(False)
+
+    def _add_prompt(self, module: nn.Module, args: Any, embeddings: torch.Tensor) -> torch.Tensor:
+        added = self.prompts.mean(dim=0) if self._drawn is None else self.prompts[self._drawn][:, None]
+        return embeddings + added

@@ -1,0 +1,101 @@
+"""CLIPN: a second text tower that says "no" (Wang et al., ICCV 2023).
+
+    a_k = L z·t_k,   b_k = L z·n_k,   q_k = σ(a_k − b_k): how much rather "yes" than "no" for class k
+    atd:  Σ_k softmax(a)_k q_k     (agreeing to differ; the paper's 1 − probability of the extra, unknown class)
+    ctw:  q_k of the most likely k (competing to win)
+
+t are the class texts, n the same texts through the "no" tower. The tower is a file: `deltaenergy clipn-train` makes
+one from a table of images and texts, for any model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from deltaenergy.errors import InputError, NotFittedError, did_you_mean
+from deltaenergy.progress import Progress
+from deltaenergy.scores.arrays import array_function
+from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.registry import register_score
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+
+MODES = ("atd", "ctw")
+
+
+@array_function
+def clipn(
+    similarities: torch.Tensor, no_similarities: torch.Tensor, mode: str = "atd", logit_scale: float = 100.0
+) -> torch.Tensor:
+    """The score of each row (formula above) from cosines (N, K) with the class texts, and with their "no" texts."""
+    _check(mode)
+    check_positive("clipn", logit_scale=logit_scale)
+    no = torch.as_tensor(no_similarities).to(similarities)
+    if no.shape != similarities.shape:
+        raise InputError(
+            f"clipn: similarities and no_similarities must be of one shape, got {tuple(similarities.shape)} and "
+            f"{tuple(no.shape)}."
+        )
+    yes_rather = torch.sigmoid(logit_scale * (similarities - no))
+    if mode == "ctw":
+        return yes_rather.gather(1, similarities.argmax(dim=1, keepdim=True))[:, 0]
+    return (torch.softmax(logit_scale * similarities, dim=1) * yes_rather).sum(dim=1)
+
+
+def _check(mode: str) -> None:
+    if mode not in MODES:
+        raise InputError(f"clipn: unknown mode {mode!r}.{did_you_mean(str(mode), MODES)}")
+
+
+@register_score
+@dataclass(frozen=True)
+class Clipn(Score):
+    """`clipn` as a Score. `no_tower` is a folder or file that `deltaenergy clipn-train` wrote."""
+
+    name = "clipn"
+    summary = 'yes or no for every class, by a second text tower that was taught to say "no"'
+    formula = "Σ_k softmax(L s)_k σ(L (s_k − z·n_k))  (atd), or the σ of the top class (ctw)"
+    paper = "Wang et al., ICCV 2023"
+    needs = frozenset({Need.FEATURES, Need.TEXTS})
+    no_tower: str = ""
+    mode: str = "atd"
+
+    def check(self) -> None:
+        """The mode must be known; the tower is looked for when it is needed."""
+        _check(self.mode)
+        object.__setattr__(self, "no_tower", str(self.no_tower))
+
+    @property
+    def missing(self) -> str | None:
+        """The tower, unless the class texts have been through one."""
+        if self.no_tower or "no_features" in self.state:
+            return None
+        return (
+            "Score 'clipn' needs a \"no\" tower: make one with `deltaenergy clipn-train`, and name it as in "
+            "clipn(no_tower=FOLDER)."
+        )
+
+    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
+        """Run the class texts through the "no" tower, unless they came with the detector."""
+        object.__setattr__(self, "_classifier", classifier)
+        if "no_features" in self.state:
+            return
+        if self.missing is not None:
+            raise InputError(self.missing)
+        from deltaenergy.models.no_tower import NoTower
+
+        tower = NoTower.load(self.no_tower, classifier.model)
+        self.state["no_features"] = tower.class_features(classifier.classes, classifier.templates, progress)
+
+    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        """Scores (N,)."""
+        classifier: Classifier | None = getattr(self, "_classifier", None)
+        if classifier is None:
+            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
+        features = classifier.adapted_features(inputs.features)
+        no = features @ self.state["no_features"].T.to(features)
+        return torch.as_tensor(clipn(inputs.similarities, no, self.mode, classifier.model.logit_scale))

@@ -21,6 +21,7 @@ from deltaenergy.cli import (
     methods,
     report,
     score,
+    theory,
     tune,
 )
 from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
@@ -42,6 +43,7 @@ app.command("clipn-train")(clipn_train.clipn_train)
 app.command("evaluate")(evaluate.evaluate)
 app.add_typer(data.app, name="data")
 app.command("tune")(tune.tune)
+app.command("theory")(theory.theory)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("features")(features.features)

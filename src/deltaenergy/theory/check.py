@@ -1,0 +1,284 @@
+"""All checks on one detector, put into sentences that say what held and what did not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.ebm import Ebm
+from deltaenergy.classifiers.learner import TunedClassifier
+from deltaenergy.classifiers.methods import make_tuning
+from deltaenergy.classifiers.prompt import PromptClassifier
+from deltaenergy.data.fewshot import class_indices
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError
+from deltaenergy.progress import Progress
+from deltaenergy.theory.bound import BoundCheck, check_bound
+from deltaenergy.theory.hessian import HessianCheck, check_hessians
+from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
+
+# Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
+HESSIAN_IMAGES = 512
+# Identities that hold in exact arithmetic must hold to this in float64.
+EXACT = 1e-9
+
+
+@dataclass(frozen=True)
+class TheoryReport:
+    """What was found. `hessian` and `hessian_without` are None where there is no context to differentiate."""
+
+    method: str
+    images: int
+    tau: float
+    p: float
+    bound: BoundCheck
+    pairs: PairCheck
+    with_open_set: bool
+    identities: tuple[float, float]
+    below_ln2: float
+    hessian: HessianCheck | None
+    hessian_without: HessianCheck | None
+    method_without: str | None
+
+    def sentences(self) -> list[tuple[str, str]]:
+        """(theorem, finding) pairs, for terminal and page."""
+        return [*self._theorem_1(), *self._theorem_2(), *self._theorem_3(), *self._theorem_4()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        bound = self.bound
+        return {
+            "method": self.method,
+            "images": self.images,
+            "tau": self.tau,
+            "p": self.p,
+            "theorem_1": {
+                **asdict(self.pairs),
+                "with_open_set": self.with_open_set,
+                "gradient_identities": list(self.identities),
+            },
+            "theorem_2": {"share_with_s1_at_most_tau_ln2": self.below_ln2},
+            "theorem_3": {
+                "holds": float(bound.holds.mean()),
+                "condition": float(bound.stated.mean()),
+                "holds_under_condition": _share(bound.holds[bound.stated]),
+                "counterexamples": bound.counterexamples,
+                "absolute_condition": float(bound.absolute.mean()),
+                "holds_under_absolute_condition": _share(bound.holds[bound.absolute]),
+                "needed_condition": float(bound.needed.mean()),
+                "holds_under_needed_condition": _share(bound.holds[bound.needed]),
+                "mean_delta_energy": float(bound.delta_energy.mean()),
+                "mean_loss": float(bound.loss.mean()),
+                "mean_mask_distance": float(bound.mask_distance.mean()),
+            },
+            "theorem_4": {
+                "with": None if self.hessian is None else asdict(self.hessian),
+                "without": None if self.hessian_without is None else asdict(self.hessian_without),
+                "method_without": self.method_without,
+            },
+        }
+
+    def _theorem_1(self) -> list[tuple[str, str]]:
+        pairs, name = self.pairs, "Theorem 1"
+        whom = "known with unknown images" if self.with_open_set else "known images with each other (no --open given)"
+        if not pairs.pairs:
+            return [(name, "No pair has the first image's largest similarity above the second's.")]
+        found = [
+            (
+                name,
+                f"Over {pairs.pairs:,} pairs of {whom}: property 1 (order) holds for {pairs.order:.1%}, property 2 "
+                f"(wider gap than MCM) for {pairs.spread:.1%}.",
+            )
+        ]
+        if pairs.order_if is None or pairs.spread_if is None:
+            found.append((name, "Its assumption of equal b = Σ_{k≠1} e^{s_k/τ} is met by no pair (within 10 %)."))
+        else:
+            found.append(
+                (
+                    name,
+                    f"Its assumption of equal b = Σ_{{k≠1}} e^{{s_k/τ}} is met (within 10 %) by {pairs.assumption:.1%} "
+                    f"of the pairs (median factor {math.exp(min(pairs.log_gap, 50)):.3g}); among them property 1 holds "
+                    f"for {pairs.order_if:.1%}, property 2 for {pairs.spread_if:.1%}.",
+                )
+            )
+        exact = max(self.identities) < EXACT
+        found.append(
+            (
+                name,
+                f"The gradient identities {'hold' if exact else 'do NOT hold'}: largest deviations "
+                f"{self.identities[0]:.1e} and {self.identities[1]:.1e}, relative to 1/τ.",
+            )
+        )
+        return found
+
+    def _theorem_2(self) -> list[tuple[str, str]]:
+        limit = self.tau * math.log(2)
+        said = "so it says nothing here" if self.below_ln2 == 0 else "and it speaks of these alone"
+        return [
+            (
+                "Theorem 2",
+                f"Its condition s_1 ≤ τ ln 2 = {limit:.4g} is met by {self.below_ln2:.1%} of the images, {said}.",
+            )
+        ]
+
+    def _theorem_3(self) -> list[tuple[str, str]]:
+        bound, name = self.bound, "Theorem 3"
+        found = [
+            (
+                name,
+                f"ΔEnergy ≥ −L_ΔE holds for {bound.holds.mean():.1%} of {self.images} images (mean ΔEnergy "
+                f"{bound.delta_energy.mean():.3g}, mean −L_ΔE {-bound.loss.mean():.3g}, τ = {self.tau:g}, "
+                f"p = {self.p:g}).",
+            ),
+            (
+                name,
+                f"The paper's condition holds for {bound.stated.mean():.1%}; among these the bound holds for "
+                f"{_percent(bound.holds[bound.stated])}.",
+            ),
+        ]
+        if bound.counterexamples:
+            found.append(
+                (
+                    name,
+                    f"So the theorem as stated fails for {bound.counterexamples} images: where L_ΔE < 0 its condition "
+                    "is empty. Its proof needs the sign reversed (a ≥ Z' − Z).",
+                )
+            )
+        found.append(
+            (
+                name,
+                f"Sufficient conditions: a ≥ Z' − Z holds for {bound.needed.mean():.1%} (bound then holds for "
+                f"{_percent(bound.holds[bound.needed])}); the paper's with ε_E = |L_ΔE| for "
+                f"{bound.absolute.mean():.1%} ({_percent(bound.holds[bound.absolute])}).",
+            )
+        )
+        return found
+
+    def _theorem_4(self) -> list[tuple[str, str]]:
+        name, found = "Theorem 4", []
+        if self.hessian is None:
+            return [(name, "Not checked: this classifier has no learned context to differentiate by.")]
+        found.append((name, f"{self.method}: {_hessian_sentence(self.hessian)}"))
+        if self.hessian_without is not None:
+            found.append((name, f"{self.method_without}: {_hessian_sentence(self.hessian_without)}"))
+            ratio = self.hessian.distance / max(self.hessian_without.distance, 1e-30)
+            closer = "closer together" if ratio < 1 else "NOT closer together"
+            found.append(
+                (name, f"The Hessians of {self.method} are {closer}: {ratio:.3g} times the distance of the other.")
+            )
+        else:
+            found.append((name, "Give --against with a detector tuned without EBM to compare."))
+        h = self.hessian
+        found.append(
+            (
+                name,
+                f"Its assumptions: ε = ‖z − z⊙m‖ is {h.epsilon:.3g} of a unit feature, which is "
+                f"{'small' if h.epsilon < 0.1 else 'NOT small'}; ‖∇²L_ΔE‖ = {h.curvature:.3g}, "
+                f"{'within' if h.curvature <= h.epsilon else 'NOT within'} ε; the gradient at the trained context is "
+                f"{h.gradient:.3g} ({h.gradient_start:.3g} at a random one), "
+                f"{'nearly' if h.gradient < 0.05 * h.gradient_start else 'NOT'} stationary.",
+            )
+        )
+        return found
+
+
+def check_theory(
+    classifier: Classifier,
+    images: list[ImageItem],
+    *,
+    open_images: Any = None,
+    against: Classifier | None = None,
+    tau: float = 0.01,
+    p: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TheoryReport:
+    """Check the theorems on labelled in-distribution images.
+
+    Args:
+        classifier: zero-shot, or tuned with shared texts; Hessians need a learned context.
+        images: labelled images of its classes.
+        open_images: images of other classes, for Theorem 1's pairs.
+        against: a classifier tuned without EBM, for Theorem 4's comparison.
+        tau: the temperature of the energies.
+        p: the kept fraction; by default that of the EBM term it was tuned with, or 0.6.
+        seed: draws pairs and starting vectors.
+        progress: called while images are encoded.
+    """
+    if not 0 < tau < math.inf:
+        raise InputError(f"tau must be a positive number, got {tau}.")
+    method, term = _method(classifier)
+    kept = term.p if p is None else Ebm(p=p).p
+    labels = torch.tensor(class_indices(images, classifier.classes, "in-distribution"), device=classifier.model.device)
+    encoded = classifier.model.encode(images, progress=progress)
+    if encoded.unreadable:
+        raise InputError(f"The image {encoded.unreadable[0].id} cannot be read: {encoded.unreadable[0].reason}")
+    features = torch.from_numpy(encoded.features).to(classifier.model.device)
+    similarities = _cosines(classifier, features)
+    others = None if open_images is None else _cosines(classifier, classifier.features_of(open_images))
+    adapted = classifier.adapted_features(features)
+    rng = np.random.default_rng(seed)
+    some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
+    hessian, without = (
+        check_hessians(one, features[some], labels[some], kept, term.loss_tau, seed)
+        if isinstance(one, PromptClassifier)
+        else None
+        for one in (classifier, against)
+    )
+    return TheoryReport(
+        method=method,
+        images=len(features),
+        tau=tau,
+        p=kept,
+        bound=check_bound(adapted, classifier.text_features, kept, tau),
+        pairs=check_pairs(similarities, others, tau, rng),
+        with_open_set=others is not None,
+        identities=gradient_identities(similarities, tau),
+        below_ln2=float((similarities.amax(dim=1) <= tau * math.log(2)).float().mean()),
+        hessian=hessian,
+        hessian_without=without,
+        method_without=None if against is None else _method(against)[0],
+    )
+
+
+def _cosines(classifier: Classifier, features: torch.Tensor) -> torch.Tensor:
+    """The classifier's similarities, if they are what the theorems speak of: cosines with texts shared by all."""
+    with torch.no_grad():
+        similarities = classifier.similarities_of_features(features)
+        plain = classifier.adapted_features(features) @ classifier.text_features.T.to(features)
+    if (similarities - plain).abs().max() > 1e-4:
+        raise InputError(
+            f"The theorems speak of cosines with class texts that all images share; a classifier of kind "
+            f"{classifier.kind!r} computes something else. Use one tuned by coop, ebm, locoop or clip-adapter, or a "
+            "zero-shot one."
+        )
+    return similarities
+
+
+def _method(classifier: Classifier) -> tuple[str, Ebm]:
+    """What the classifier was tuned with, and its EBM term (the default one if it has none)."""
+    if not isinstance(classifier, TunedClassifier):
+        return classifier.kind, Ebm()
+    terms = [term for term in make_tuning(classifier.method).terms if isinstance(term, Ebm)]
+    return classifier.method, terms[0] if terms else Ebm()
+
+
+def _hessian_sentence(check: HessianCheck) -> str:
+    settled = "" if check.converged else " (power iteration has not settled)"
+    return (
+        f"‖H_S − H_S'‖ = {check.distance:.4g}, with ‖H_S‖ = {check.original:.4g} and ‖H_S'‖ = {check.masked:.4g}"
+        f" (ratio {check.relative:.3g}){settled}."
+    )
+
+
+def _share(values: Any) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _percent(values: Any) -> str:
+    return f"{values.mean():.1%}" if len(values) else "no image, there being none"

@@ -1,0 +1,60 @@
+"""The theory report as one HTML page."""
+
+from __future__ import annotations
+
+from deltaenergy import __version__
+from deltaenergy.report.charts import HistogramRow, histogram_chart
+from deltaenergy.report.html import join, tag
+from deltaenergy.report.page import Section, Tile, figure, render_page, table, tiles
+from deltaenergy.theory.check import TheoryReport
+
+
+def theory_page(report: TheoryReport, command: str = "") -> str:
+    """A whole HTML document."""
+    bound = report.bound
+    figures = [
+        Tile("Bound holds", f"{bound.holds.mean():.1%}", "ΔEnergy ≥ −L_ΔE (Theorem 3)"),
+        Tile("Counterexamples", str(bound.counterexamples), "condition holds, bound does not"),
+        Tile("Order kept", f"{report.pairs.order:.1%}", "of pairs (Theorem 1)"),
+    ]
+    if report.hessian is not None:
+        figures.append(Tile("‖H_S − H_S'‖", f"{report.hessian.distance:.3g}", f"{report.method} (Theorem 4)"))
+    rows = [HistogramRow("all images", bound.margin, 0, f"{len(bound.margin)} images")]
+    for label, chosen, index in (
+        ("paper's condition holds", bound.stated, 1),
+        ("a ≥ Z' − Z holds", bound.needed, 2),
+    ):
+        if chosen.any():
+            rows.append(HistogramRow(label, bound.margin[chosen], index, f"{int(chosen.sum())} images"))
+    chart = histogram_chart(
+        rows,
+        title="Margin of Theorem 3's bound",
+        x_label="ΔEnergy + L_ΔE",
+        threshold=0.0,
+        below="bound broken",
+        above="bound holds",
+        description=f"The bound holds for {bound.holds.mean():.1%} of the images.",
+        width=620,
+    )
+    sentences = [tag("li", tag("b", f"{name}. "), text) for name, text in report.sentences()]
+    sections = [
+        Section("summary", "Summary", join(tiles(figures), tag("ul", sentences))),
+        Section(
+            "bound",
+            "Theorem 3: a lower bound of ΔEnergy",
+            figure(chart, "Each image's ΔEnergy + L_ΔE; the theorem promises that it is not negative."),
+        ),
+    ]
+    if report.hessian is not None:
+        checks = [(report.method, report.hessian), (report.method_without or "", report.hessian_without)]
+        cells = [
+            [name, *(f"{v:.4g}" for v in (h.distance, h.original, h.masked, h.curvature, h.gradient, h.epsilon))]
+            for name, h in checks
+            if h is not None
+        ]
+        heads = ["method", "‖H_S − H_S'‖", "‖H_S‖", "‖H_S'‖", "‖∇²L_ΔE‖", "‖∇E_S‖", "ε"]
+        content = table(heads, cells, caption="Spectral norms", numeric=frozenset(range(1, 7)))
+        sections.append(Section("hessian", "Theorem 4: Hessians on original and masked features", content))
+    subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
+    footer = f"deltaenergy {__version__}" + (f" · {command}" if command else "")
+    return render_page("Theory on this model", subtitle, sections, footer=footer)

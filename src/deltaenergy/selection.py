@@ -163,8 +163,12 @@ def choose_from_features(
     resamples: int = 1000,
     confidence: float = 0.95,
     unreadable: Sequence[Unreadable] = (),
+    progress: Progress | None = None,
 ) -> Choice:
-    """`choose` from unit features (N, D) and the position of each image's class in the class list."""
+    """`choose` from unit features (N, D) and the position of each image's class in the class list.
+
+    `progress` is told how many folds are judged.
+    """
     candidates = [_feature_space(make_score(score)) for score in scores]
     if not candidates:
         raise InputError("choose needs at least one candidate score.")
@@ -175,19 +179,14 @@ def choose_from_features(
     resampled = _resample_classes(deal, resamples, seed)
     with torch.inference_mode():
         similarities = classifier.similarities_of_features(features)
-        judged = [
-            _judge_fold(
-                classifier,
-                features,
-                similarities,
-                np.isin(name_of, seen[left_out]),
-                np.isin(member, left_out),
-                member,
-                candidates,
-                resampled,
+        judged = []
+        for number, left_out in enumerate(deal, start=1):
+            removed, unknown = np.isin(name_of, seen[left_out]), np.isin(member, left_out)
+            judged.append(
+                _judge_fold(classifier, features, similarities, removed, unknown, member, candidates, resampled)
             )
-            for left_out in deal
-        ]
+            if progress is not None:
+                progress(number, len(deal))
     auroc, fpr95 = (np.mean([fold[i] for fold in judged], axis=0) for i in (0, 1))
     # A resample that holds none of a fold's classes speaks for the other folds only.
     drawn = np.nanmean([fold[2] for fold in judged], axis=0)

@@ -83,6 +83,15 @@ def test_wrong_use(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_all_are_those_that_work_on_features(labelled: Path, tiny_clip_folder: Path, tmp_path: Path) -> None:
+    from deltaenergy.cli.choose import feature_scores
+
+    names = {score.name for score in feature_scores(["all"])}
+    assert {"mcm", "react", "multi-delta-energy", "neglabel"} <= names
+    assert not {"gl-mcm", "odin", "clipn"} & names
+    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "--score", "gl-mcm") == 2
+
+
 def test_images_without_classes(tiny_clip_folder: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("choose", "--id", labelled / "cat", "--model", tiny_clip_folder) == 2
     assert "one folder per class" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_score
+from deltaenergy.cli.common import make_scores
 from deltaenergy.cli.main import run
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, NotFittedError
 from deltaenergy.models.no_tower import NoTower
@@ -274,6 +275,14 @@ def test_pairs_that_cannot_be_learned_from(tiny_clip: Model, images: int, texts:
 def test_recipes_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(DeltaEnergyError, match=next(iter(wrong))):
         NoRecipe(**wrong)  # type: ignore[arg-type]
+
+
+def test_all_scores_are_those_that_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [score.name for score in make_scores(["all"])]
+    assert "clipn" not in names
+    assert {"delta-energy", "multi-delta-energy", "mcm"} <= set(names)
+    assert "clipn-train" in capsys.readouterr().err
+    assert [score.name for score in make_scores(["clipn(no_tower=somewhere)"])] == ["clipn"]
 
 
 def test_command_line(tiny_clip_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.scores.base import Score
     from deltaenergy.selection import Choice
 
 
@@ -27,7 +29,7 @@ def choose(
         typer.Option(
             "--score",
             "-s",
-            help="Candidate; repeat it, or separate by commas. [default: a list of thirteen]",
+            help="Candidate; repeat it, separate by commas, or all (that work on features). [default: thirteen]",
             show_default=False,
         ),
     ] = None,
@@ -54,13 +56,13 @@ def choose(
 
     if out_folder is not None and out_folder.is_file():
         raise InputError(f"--out {out_folder} is a file. Give a folder, which is made if it does not exist.")
-    candidates = common.make_scores(scores or CANDIDATES)
+    candidates = feature_scores(scores or CANDIDATES)
     classifier = _classifier(id_images, classes, model, template, detector, device)
     with common.progress_bar("Encoding images") as progress:
         features, truth, unreadable = labelled_features(classifier, id_images, batch_size=batch_size, progress=progress)
-    with err.status("Leaving classes out …"):
+    with common.progress_bar("Leaving classes out") as progress:
         choice = choose_from_features(
-            classifier, features, truth, candidates, folds=folds, seed=seed, unreadable=unreadable
+            classifier, features, truth, candidates, folds=folds, seed=seed, unreadable=unreadable, progress=progress
         )
     if out_folder is not None:
         Detector(classifier, choice.best).calibrate(features, keep).save(out_folder)
@@ -69,6 +71,12 @@ def choose(
     else:
         _print(choice, out_folder)
     common.finish(unreadable)
+
+
+def feature_scores(specs: Sequence[str]) -> list[Score]:
+    """The scores that `--score` names; `all` stands for those that need no patches or pixels."""
+    scores = common.make_scores(specs)
+    return [score for score in scores if not score.needs_images] if "all" in specs else scores
 
 
 def _classifier(

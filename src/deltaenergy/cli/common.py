@@ -100,8 +100,11 @@ def prepare(detector: Detector) -> Detector:
         return detector.prepare(progress)
 
 
-def make_scores(specs: Sequence[str] | None) -> list[Score]:
-    """The scores that `--score` names; `all` stands for every score with its defaults."""
+def make_scores(specs: Sequence[str] | None, *, quiet: bool = False) -> list[Score]:
+    """The scores that `--score` names; `all` stands for every score that runs with its defaults.
+
+    Those it leaves out are named on standard error, unless `quiet`.
+    """
     from deltaenergy.scores.registry import list_scores, make_score, split_specs
 
     scores: list[Score] = []
@@ -110,7 +113,7 @@ def make_scores(specs: Sequence[str] | None) -> list[Score]:
             everything = [make_score(name) for name in list_scores()]
             scores += [score for score in everything if score.missing is None]
             for score in everything:
-                if score.missing is not None:
+                if score.missing is not None and not quiet:
                     err.print(f"Left out of all: {score.missing}", markup=False, soft_wrap=True)
         else:
             scores.append(make_score(spec))

@@ -121,7 +121,7 @@ def _load(
             found = Detector.load(detector, device=device)
         used = _usable(scores, found.classifier) if scores else [found.score]
         return found, found.classifier, used
-    common.make_scores(scores)  # a misspelt name is told before a model is loaded
+    common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
     named = classes if classes is not None else _folder_classes(known)
     classifier = common.make_classifier(common.load_model_with_status(model, device), named, template)
     return None, classifier, _usable(scores, classifier)
@@ -129,7 +129,7 @@ def _load(
 
 def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
     """Class names from the folders of the ID sets, with spaces for underscores as a prompt wants them."""
-    from deltaenergy.evaluation.sets import normal_name
+    from deltaenergy.classes import normal_name
 
     found: dict[str, str] = {}
     for _, items in known:

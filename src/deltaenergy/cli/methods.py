@@ -45,6 +45,11 @@ def _scores() -> list[dict[str, Any]]:
                 "needs": ["similarities", *sorted(need.value for need in cls.needs)],
                 "defaults": make_score(name).params,
                 "presets": {preset: dict(values) for preset, values in cls.presets.items()},
+                # A preset can need more than its score does otherwise.
+                "preset_needs": {
+                    preset: sorted(need.value for need in make_score(f"{name}:{preset}").needs)
+                    for preset in cls.presets
+                },
                 "paper": cls.paper,
             }
         )
@@ -85,6 +90,7 @@ def _print_method(row: dict[str, Any]) -> None:
         "defaults": ", ".join(f"{key}={value}" for key, value in row["defaults"].items()) or "none",
         "presets": ", ".join(
             f"{row['name']}:{preset} ({', '.join(f'{k}={v}' for k, v in values.items())})"
+            + (f", needs {', '.join(needs)}" if (needs := row["preset_needs"][preset]) else "")
             for preset, values in row["presets"].items()
         ),
         "paper": row["paper"],

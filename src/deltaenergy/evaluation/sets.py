@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import is_feature_array
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
@@ -105,16 +105,9 @@ def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     return [replace(one, items=[next(unique) for _ in one.items]) for one in sets]
 
 
-def normal_name(name: str) -> str:
-    """A class or folder name for comparison: case, `_`, `-` and repeated spaces do not matter."""
-    plain = unicodedata.normalize("NFC", name).casefold()
-    return " ".join(plain.replace("_", " ").replace("-", " ").split())
-
-
 def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
     """For each class the first index with the same name, so that duplicates count as one class."""
-    first: dict[str, int] = {}
-    return np.array([first.setdefault(normal_name(name), i) for i, name in enumerate(classes)], dtype=np.int64)
+    return np.array(first_of_name(classes), dtype=np.int64)
 
 
 def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deltaenergy.classes import check_classes
-from deltaenergy.classifiers.checkpoints import CheckpointFolder
+from deltaenergy.classifiers.checkpoints import CheckpointFolder, saving
 from deltaenergy.classifiers.learner import TunedClassifier
 from deltaenergy.classifiers.methods import Tuning, make_tuning
 from deltaenergy.classifiers.training import EpochLog, Recipe, Trained, Validation, train, validate
@@ -224,7 +224,7 @@ class _Job:
             "seed": self.seed,
             "views": self.train.views,
             "training images": sample.hash,
-            "validation": None if self.validation is None else len(self.validation.labels),
+            "validation": None if self.validation is None else hash_strings(map(str, self.validation.labels.tolist())),
         }
 
 
@@ -290,5 +290,6 @@ def _encode_or_load(
         kept = {f"features.{key}": encoded.features}
         if encoded.patches is not None:
             kept["patches"] = encoded.patches
-        write_tensors(path, kept)
+        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
+            write_tensors(path, kept)
     return encoded

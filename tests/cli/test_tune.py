@@ -100,3 +100,22 @@ def test_methods_lists_tuning(command: Runner) -> None:
     assert rows["ebm"]["defaults"] == {"weight": 1.0, "p": 0.6, "loss_tau": 1.0}
     assert rows["locoop"]["needs"] == ["labelled images", "patches"]
     assert "λ0" in command("methods", "ebm").out
+
+
+def test_a_full_disk_at_the_end_loses_nothing(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltaenergy.artifact
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    options = ["tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(deltaenergy.artifact, "write_tensors", full)
+        failed = command(*options)
+    assert failed.code == 2 and "No space left" in failed.err and "finished training is in" in failed.err
+    assert not (tmp_path / "out" / "detector.json").exists()
+    again = command(*options)
+    assert again.code == 0 and "epoch" not in again.err
+    assert (tmp_path / "out" / "detector.json").exists()

@@ -6,7 +6,8 @@ so it always points to a complete set of tensors; whatever it does not name is l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,19 @@ FORMAT = 1
 
 class TrainingError(DeltaEnergyError, RuntimeError):
     """Training cannot go on; what was saved before stays."""
+
+
+@contextlib.contextmanager
+def saving(what: str, folder: Path, stays: str) -> Iterator[None]:
+    """Turn a failure to write, such as a full disk, into a message that says what was saved before."""
+    try:
+        yield
+    except Exception as error:
+        # safetensors reports a full disk as an error of its own, so the kind of error is no guide here.
+        raise TrainingError(
+            f"{what} could not be written to {folder}: {error}.\n"
+            f"{stays} Make room and run the same again: it goes on from there."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class CheckpointFolder:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write `checkpoint`. If that fails, for want of space say, the previous one stays whole."""
         name = f"epoch-{checkpoint.epoch}.safetensors"
-        try:
+        with saving(f"The checkpoint after epoch {checkpoint.epoch}", self.folder, self.describe_last()):
             write_tensors(self.folder / name, checkpoint.tensors)
             write_json(
                 self.folder / "checkpoint.json",
@@ -83,12 +97,6 @@ class CheckpointFolder:
                     "values": checkpoint.values,
                 },
             )
-        except Exception as error:
-            # safetensors reports a full disk as an error of its own, so the kind of error is no guide here.
-            raise TrainingError(
-                f"The checkpoint after epoch {checkpoint.epoch} could not be written to {self.folder}: {error}.\n"
-                f"{self.describe_last()} Make room and run the same again: it goes on from there."
-            ) from error
         self.saved_epoch = checkpoint.epoch
         for path in self.folder.glob("epoch-*.safetensors"):
             if path.name != name:

@@ -108,10 +108,12 @@ def tune(
 
     detector = Detector(tuned, scores[0])
     source = _calibrate(detector, sample, items, calibrate or val, keep)
-    detector.save(out_folder)
+    from deltaenergy.classifiers.checkpoints import saving
     from deltaenergy.files import write_json
 
-    write_json(out_folder / "training.json", {"method": tuned.method, **tuned.training, "sample": sample.record()})
+    with saving("The tuned detector", out_folder, f"The finished training is in {checkpoints}."):
+        write_json(out_folder / "training.json", {"method": tuned.method, **tuned.training, "sample": sample.record()})
+        detector.save(out_folder)
     shutil.rmtree(checkpoints, ignore_errors=True)
     if json_output:
         common.print_json(_summary(out_folder, detector, source))

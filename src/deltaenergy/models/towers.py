@@ -78,7 +78,7 @@ class LearnedPrompts:
         self._layers: list[Any] = list(tower.transformer.encoder.layers)
         per_token = len(self._layers) * _KEPT_PER_BLOCK * tower.width * tower.embedding_weight.element_size()
         self._tokens_at_once = max(1, activation_budget // per_token)
-        self._prompts = [_arrange(tower, name, context_length, name_position) for name in names]
+        self._prompts = _arrange(tower, names, context_length, name_position)
 
     def __call__(self, context: torch.Tensor) -> torch.Tensor:
         """Context (M, W), or (K, M, W) if class-specific -> unit text features (K, D)."""
@@ -218,27 +218,29 @@ class _Prompt:
         return len(self.before) + context_length + len(self.between) + len(self.after)
 
 
-def _arrange(tower: TextTower, name: str, context_length: int, position: NamePosition) -> _Prompt:
-    """The token ids of one class's prompt; a name too long for the tower is cut, with a warning."""
+def _arrange(tower: TextTower, names: Sequence[str], context_length: int, position: NamePosition) -> list[_Prompt]:
+    """The token ids of every class's prompt; a name too long for the tower is cut, with a warning."""
     room = tower.max_length - context_length - 2
     if room < 2:
         raise InputError(
             f"context_length {context_length} leaves no room for class names: "
             f"the text tower takes {tower.max_length} tokens. Use a shorter context."
         )
-    (ids,) = tower.tokenize([f"{name}."])
-    (alone,) = tower.tokenize([name])
-    start, *middle, end = ids
-    if len(middle) > room:
-        warnings.warn(f"The class name {name[:60]!r} was cut to {room} tokens.", stacklevel=4)
-        middle = middle[:room]
-    if position == "end":
-        return _Prompt([start], context_length, [], [*middle, end])
-    named = min(len(alone) - 2, len(middle))
-    words, rest = middle[:named], [*middle[named:], end]
-    if position == "front":
-        return _Prompt([start, *words], context_length, [], rest)
-    return _Prompt([start], context_length // 2, words, rest)
+    prompts: list[_Prompt] = []
+    for name, ids, alone in zip(names, tower.tokenize([f"{name}." for name in names]), tower.tokenize(names)):
+        start, *words, end = ids
+        if len(words) > room:
+            warnings.warn(f"The class name {name[:60]!r} was cut to {room} tokens.", stacklevel=4)
+            words = words[:room]
+        # Behind the name stands the full stop; where the name ends, the name alone tells.
+        named = min(len(alone) - 2, len(words))
+        if position == "end":
+            prompts.append(_Prompt([start], context_length, [], [*words, end]))
+        elif position == "front":
+            prompts.append(_Prompt([start, *words[:named]], context_length, [], [*words[named:], end]))
+        else:
+            prompts.append(_Prompt([start], context_length // 2, words[:named], [*words[named:], end]))
+    return prompts
 
 
 def _chunks_by_length(lengths: list[int], tokens_at_once: int) -> Iterator[list[int]]:

@@ -70,7 +70,7 @@ def check_hessians(
 
     context = classifier.context.float()
     norms = [
-        spectral_norm(hessian_product(function, context), context.shape, generator)
+        spectral_norm(hessian_product(function, context), context, generator)
         for function in (
             lambda v: risk(v, features),
             lambda v: risk(v, features * mask),
@@ -105,10 +105,10 @@ def hessian_product(
 
 
 def spectral_norm(
-    product: Callable[[torch.Tensor], torch.Tensor], shape: torch.Size, generator: torch.Generator
+    product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
 ) -> tuple[float, bool]:
-    """The largest |eigenvalue| of a symmetric operator by power iteration, and whether it settled."""
-    x = torch.randn(shape, generator=generator)
+    """The largest |eigenvalue| of a symmetric operator on tensors `like` this one, and whether it settled."""
+    x = torch.randn(like.shape, generator=generator).to(like)
     x = x / x.norm()
     norm = 0.0
     for _ in range(ITERATIONS):

@@ -23,8 +23,8 @@ from deltaenergy.scores.registry import register_score
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
-# Similarities of one block of patches (float32) stay within about 1 MB: read back from cache, not from memory.
-BLOCK_ENTRIES = 262_144
+# Similarities of one block of patches (float32) stay within 4 MB: read back from cache, not from memory.
+BLOCK_ENTRIES = 1_048_576
 
 
 def local_mcm(

@@ -18,14 +18,14 @@ from deltaenergy.scores.registry import register_score
 def msp(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
     """Maximum softmax probability, max_k p_k (Hendrycks & Gimpel, ICLR 2017)."""
     top = similarities.amax(dim=1, keepdim=True)
-    return 1 / ((similarities - top) / temperature).exp_().sum(dim=1)
+    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
 
 
 @array_function
 def mcm(similarities: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Maximum concept matching: msp on raw cosines, T = 1 (Ming et al., NeurIPS 2022)."""
     top = similarities.amax(dim=1, keepdim=True)
-    return 1 / ((similarities - top) / temperature).exp_().sum(dim=1)
+    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
 
 
 @array_function

@@ -47,11 +47,15 @@ def neglabel(
     groups, each is its own group.
     """
     negatives = torch.as_tensor(negative_similarities).to(similarities)
-    positive = torch.logsumexp(similarities / temperature, dim=1)
     groups = min(groups, negatives.shape[1])
     size = negatives.shape[1] // groups
-    grouped = negatives[:, : groups * size].reshape(-1, groups, size)
-    return _sum_of_sigmoids(positive, grouped, temperature) / groups
+
+    def score(rows: slice) -> torch.Tensor:
+        positive = torch.logsumexp(similarities[rows] / temperature, dim=1)
+        grouped = negatives[rows, : groups * size].reshape(-1, groups, size)
+        return _sum_of_sigmoids(positive, grouped, temperature) / groups
+
+    return in_blocks(score, len(similarities), max(1, BLOCK_ENTRIES // negatives.shape[1]))
 
 
 def _sum_of_sigmoids(positive: torch.Tensor, negatives: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -1,0 +1,102 @@
+"""Print the table "Bundled model, all scores" of docs/results.md.
+
+    python docs/tables/zero_shot_scores.py IMAGES [--model lite] [--score SCORES] [--batch-size 32]
+
+IMAGES holds real pictures: `pacs/<domain>/<class>` (known), and `dtd10`, `food3`, `caltech101` with a folder per class
+(unknown; of Caltech101 without the classes that PACS has too). Every score runs with its defaults, and every named
+setting of one, unless --score names some. Scores that learn from known pictures learn their one to six numbers from
+the same pictures they are judged on; clipn is left out, since it needs a trained "no" tower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import deltaenergy as de
+from deltaenergy.benchmarks.metrics import RankedScores
+from deltaenergy.benchmarks.spec import splits
+from deltaenergy.progress import Progress
+from deltaenergy.scores.base import Score
+from deltaenergy.scores.registry import get_score_class, list_scores, split_specs
+from deltaenergy.scoring import Scored, score_images
+
+OPEN_SETS = ("dtd10", "food3", "caltech101")
+
+
+def all_scores() -> list[Score]:
+    """Every score and preset that can run without further files."""
+    names = [(name, *(f"{name}:{preset}" for preset in get_score_class(name).presets)) for name in list_scores()]
+    scores = [de.make_score(spec) for group in names for spec in group]
+    return [score for score in scores if score.missing is None]
+
+
+def show(what: str) -> Progress:
+    """Progress on one line of standard error."""
+
+    def move(done: int, total: int | None) -> None:
+        print(f"\r{what}: {done:,} of {total or 0:,}   ", end="" if done != total else "\n", file=sys.stderr)
+
+    return move
+
+
+def print_table(scores: list[Score], known: Scored, unknown: dict[str, Scored]) -> None:
+    """Markdown: AUROC, FPR95 and FPR95-OOD in percent for each open set, best mean AUROC first."""
+    rows = []
+    for score in scores:
+        pairs = [RankedScores(known.values[score.spec], other.values[score.spec]) for other in unknown.values()]
+        rows.append((score.spec, [(pair.auroc(), pair.fpr(), pair.fpr_ood()) for pair in pairs]))
+    rows.sort(key=lambda row: -np.mean([numbers[0] for numbers in row[1]]))
+    print(
+        "| score | " + " | ".join(f"{name} ({len(other.items)})" for name, other in unknown.items()) + " | mean AUROC |"
+    )
+    print("|---|" + "---|" * (len(unknown) + 1))
+    for spec, numbers in rows:
+        cells = [" / ".join(f"{100 * number:.1f}" for number in triple) for triple in numbers]
+        print(f"| `{spec}` | {' | '.join(cells)} | {100 * np.mean([triple[0] for triple in numbers]):.1f} |")
+
+
+def main() -> None:
+    """Score every set once, then print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--model", default="lite")
+    parser.add_argument("--score", help="comma-separated; all if not given")
+    parser.add_argument("--batch-size", type=int, default=32)
+    arguments = parser.parse_args()
+    domains = sorted(folder for folder in (arguments.images / "pacs").iterdir() if folder.is_dir())
+    classes = sorted(folder.name for folder in domains[0].iterdir() if folder.is_dir())
+    classifier = de.ZeroShotClassifier(de.load_model(arguments.model), classes)
+    scores = [de.make_score(spec) for spec in split_specs(arguments.score)] if arguments.score else all_scores()
+    for score in scores:
+        score.prepare(classifier, show(score.spec))
+
+    def run(name: str, folders: list[Path], *, fit: bool = False) -> Scored:
+        files = sorted(str(file) for folder in folders for file in folder.rglob("*.jpg"))
+        return score_images(
+            classifier, scores, files, fit=fit, batch_size=arguments.batch_size, progress=show(f"scoring {name}")
+        )
+
+    known = run("pacs", domains, fit=True)
+    removed = set(splits()["caltech101-removed"]["pacs"])
+    unknown = {
+        name: run(
+            name, [folder for folder in sorted((arguments.images / name).iterdir()) if folder.name not in removed]
+        )
+        for name in OPEN_SETS
+    }
+    truth = [Path(item.id).parent.name for item in known.items]
+    correct = np.mean([classes[index] == name for index, name in zip(known.predicted, truth)])
+    print(
+        f"Model `{arguments.model}` ({classifier.model.fingerprint[:8]}), PACS: {len(truth)} pictures, {len(classes)} "
+        f"names (list {classifier.classes_hash}), zero-shot accuracy {100 * correct:.1f} %.\n"
+        "AUROC / FPR95 / FPR95-OOD in percent.\n"
+    )
+    print_table(scores, known, unknown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Reading a feature store of 200,000 images × 512 features, beside a plain array sum over the same bytes.
+"""Reading a feature store of 100,000 images × 512 features, beside a plain array sum over the same bytes.
 
 The sum touches every byte once, so the peer runs at the memory's own speed. Both sides are warm: the store's pages are
 in the system's cache. Goal for a store that is open: ≤ 1.25× of the peer; a store that is opened anew in each round
@@ -16,7 +16,7 @@ from deltaenergy.data.shards import Entry, StoreRecord, write_record, write_shar
 from deltaenergy.data.store import FeatureStore
 from timing import alternate, report
 
-IMAGES, DIMENSION, SHARD = 200_000, 512, 1_024
+IMAGES, DIMENSION, SHARD = 100_000, 512, 1_024
 
 
 def write_store(folder: Path) -> None:

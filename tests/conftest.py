@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.checkpoints import write_clip
 
 if TYPE_CHECKING:
     from deltaenergy import Model
+
+# How long an example takes says nothing about the code on a machine that does other things too.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="session")

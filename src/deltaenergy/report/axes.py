@@ -10,6 +10,9 @@ from deltaenergy.report.html import Markup, join, tag
 
 Format = Callable[[float], str]
 
+# Wider charts than this take two columns of a page.
+WIDE = 450
+
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
@@ -141,5 +144,5 @@ def svg(width: float, height: float, title: str, *content: Markup, description: 
         height=height,
         role="img",
         aria_label=label,
-        class_="chart",
+        class_="chart wide" if width > WIDE else "chart",
     )

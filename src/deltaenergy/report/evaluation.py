@@ -38,7 +38,7 @@ def evaluation_page(evaluation: Evaluation, title: str | None = None) -> str:
     histograms, curves = _histograms(evaluation), _roc_charts(evaluation)
     if len(histograms) + len(curves) <= CHARTS_PER_ROW:
         lead = [_HISTOGRAM_LEAD, _threshold_words(evaluation), " ", _ROC_LEAD if curves else None]
-        sections = [Section("scores", "Scores", _panels([*histograms, *curves], "mixed"), lead)]
+        sections = [Section("scores", "Scores", tag("div", [*histograms, *curves], class_="panels"), lead)]
         curves = []
     else:
         lead = [_HISTOGRAM_LEAD, _threshold_words(evaluation)]
@@ -72,8 +72,9 @@ def evaluation_page(evaluation: Evaluation, title: str | None = None) -> str:
     )
 
 
-def _panels(figures: list[Markup], kind: str = "") -> Markup:
-    return tag("div", figures, class_=f"panels {kind}".strip())
+def _panels(figures: list[Markup]) -> Markup:
+    """Charts of one kind, in rows whose axes are level."""
+    return tag("div", figures, class_="panels even")
 
 
 def _threshold_words(evaluation: Evaluation) -> str:

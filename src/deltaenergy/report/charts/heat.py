@@ -40,10 +40,9 @@ def heat_chart(
             share = (value - low) / (high - low) if math.isfinite(value) and high > low else 0.0
             x = left + cell_width * j
             box = {"x": x + 0.5, "y": y + 0.5, "width": cell_width - 1, "height": cell_height - 1}
-            parts.append(tag("rect", class_="heat", fill_opacity=0.06 + 0.84 * share, **box))
+            parts.append(tag("rect", class_="heat", fill_opacity=0.05 + 0.45 * share, **box))
             text = value_format(value) if math.isfinite(value) else "–"
-            css = "tick middle on-dark" if share > 0.55 else "tick middle"
-            parts.append(tag("text", text, x=x + cell_width / 2, y=y + cell_height / 2 + 4, class_=css))
+            parts.append(tag("text", text, x=x + cell_width / 2, y=y + cell_height / 2 + 4, class_="cell middle"))
     bottom = top + cell_height * len(rows)
     for j, column in enumerate(columns):
         parts.append(tag("text", column, x=left + cell_width * (j + 0.5), y=bottom + 16, class_="tick middle"))

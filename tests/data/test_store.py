@@ -233,6 +233,24 @@ def test_only_one_process_fills_a_store(tiny_clip: Model, photos: Path, tmp_path
             build_store(tiny_clip, photos, tmp_path / "store")
 
 
+def test_folder_that_cannot_be_written_is_said(
+    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match="cannot be written: File exists"):
+        build_store(tiny_clip, photos, tmp_path / "file")
+    build_store(tiny_clip, photos / "cat", tmp_path / "store")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(ArtifactError, match=r"No space left on device\. What it holds so far is whole"):
+        build_store(tiny_clip, photos, tmp_path / "store")
+    monkeypatch.undo()
+    assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
+
+
 def test_unfinished_store_opens_with_a_warning(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     calls = 0
 

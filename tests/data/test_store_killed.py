@@ -106,13 +106,15 @@ def test_killed_at_every_kind_of_file_operation(pictures: Path, uninterrupted: P
     kills = 0
     out = tmp_path / "store"
     while True:
-        # A run that goes on opens its old shards first, so later runs get further operations before they are killed.
-        with start(pictures, out, kill_at=choose.randint(1, 40 + 8 * kills)) as process:
+        # First at each of the operations that begin a store. A run that goes on opens its old shards before it does
+        # anything new, so later runs get further before they are killed.
+        kill_at = kills + 1 if kills < 6 else choose.randint(8, 30 + 10 * kills)
+        with start(pictures, out, kill_at) as process:
             if process.wait(60) == 0:
                 break
             assert process.returncode == -signal.SIGKILL
             kills += 1
-    assert kills >= 2
+    assert kills >= 8
     check(out, uninterrupted)
 
 

@@ -49,6 +49,9 @@ SHARD_SIZE = 1024
 # A ViT-B/16 has 196 patches: 128 images of them are 50 MB in float32.
 SHARD_SIZE_WITH_PATCHES = 128
 _READ_THREADS = 4
+_LOCK = ".lock"
+# Half-written files of a run that was killed (see files.replacing).
+_LEFTOVER = ".*.part"
 
 
 def build_store(
@@ -88,7 +91,7 @@ def build_store(
         shards = _sound_shards(folder, {item.id for item in items})
         todo = _still_to_do(items, shards, retry_unreadable)
         if todo:
-            write_record(folder, replace(record, complete=False))
+            _write_record(folder, replace(record, complete=False))
             writer = _Writer(model, folder, record, shards, batch_size)
             done = len(items) - len(todo)
             for start in range(0, len(todo), record.shard_size):
@@ -98,7 +101,7 @@ def build_store(
                 if progress is not None:
                     progress(done, len(items))
         if todo or not record.complete:
-            write_record(folder, replace(record, complete=True))
+            _write_record(folder, replace(record, complete=True))
     return FeatureStore.open(folder)
 
 
@@ -138,7 +141,8 @@ class _Writer:
             reason = error if content is None else errors.get(content)
             entries.append(Entry(item.id, item.label, item.domain, content, pending.stamp, row, reason))
         if any(self.latest.get(entry.id) != entry for entry in entries):
-            write_shard(self.folder, next(self.numbers), entries, arrays)
+            with _said_if_impossible(self.folder):
+                write_shard(self.folder, next(self.numbers), entries, arrays)
             self.known |= rows.keys()
 
     def _encode(
@@ -167,14 +171,14 @@ def _open_or_create(
     if shard_size is not None and shard_size < 1:
         raise InputError(f"shard_size must be at least 1, got {shard_size}.")
     if not is_store(folder):
-        others = [path.name for path in folder.iterdir() if path.name != _LOCK]
+        others = [path.name for path in folder.iterdir() if path.name != _LOCK and not path.match(_LEFTOVER)]
         if others:
             raise InputError(
                 f"{folder} is not empty and holds no feature store (but {others[0]!r}). Name a new folder."
             )
         size = shard_size or (SHARD_SIZE_WITH_PATCHES if patches else SHARD_SIZE)
         record = StoreRecord(model.describe(), model.feature_dim, patches, dtype or "float32", size, complete=False)
-        write_record(folder, record)
+        _write_record(folder, record)
         return record
     record = read_record(folder)
     check_same_model(folder, record.model, model)
@@ -193,7 +197,7 @@ def _sound_shards(folder: Path, given: set[str]) -> list[Shard]:
 
     A damaged shard with images that are not `given` now is an error: they could not be encoded again.
     """
-    for leftover in folder.glob(".*.part"):  # of a run that was killed
+    for leftover in folder.glob(_LEFTOVER):
         leftover.unlink()
     shards, damaged = [], []
     for number in shard_numbers(folder):
@@ -282,23 +286,36 @@ def _shifted(progress: Progress | None, before: int, total: int) -> Progress | N
     return lambda done, _: progress(before + done, total)
 
 
-_LOCK = ".lock"
+def _write_record(folder: Path, record: StoreRecord) -> None:
+    with _said_if_impossible(folder):
+        write_record(folder, record)
+
+
+@contextlib.contextmanager
+def _said_if_impossible(folder: Path) -> Iterator[None]:
+    """A full disk or a folder without permission is a user's concern, not a bug."""
+    try:
+        yield
+    except OSError as error:
+        raise ArtifactError(
+            f"{folder} cannot be written: {error.strerror or error}. What it holds so far is whole: run again to go on."
+        ) from error
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Only one process fills a store at a time. The lock ends with the process, however that ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this platform
-        yield
-        return
-    with (folder / _LOCK).open("w") as file:
+    with _said_if_impossible(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / _LOCK).open("w")
+    with file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no such locks on this platform
+            pass
         except OSError:
-            raise InputError(
-                f"{folder} is being filled by another process. Wait for it, or name another folder."
-            ) from None
+            message = f"{folder} is being filled by another process. Wait for it, or name another folder."
+            raise InputError(message) from None
         yield

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,27 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("set DELTAENERGY_TEST_DATA to the folder with real pictures to run this test")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder of the test's own, so that no test reads or writes the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("DELTAENERGY_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores mine every 2,000th word of WordNet: all 70,000 would take minutes for each class list."""
+    from deltaenergy.scores.negatives.pools import Pool, wordnet_pool
+
+    def some_words(exclude: Iterable[str]) -> Pool:
+        pool = wordnet_pool(exclude)
+        return Pool(pool.nouns[::2000], pool.adjectives[::2000])
+
+    # By import_module, since the package's attribute of that name is the function.
+    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", some_words)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the score tests share: an empty cache folder, a short word list, a zero-shot classifier."""
+"""What the score tests share: a short word list, a zero-shot classifier."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ from deltaenergy import Model, ZeroShotClassifier
 
 CLASSES = ["dog", "cat", "red car", "blue sketch"]
 CANDIDATES = [f"{first} {second}" for first in ("old", "new", "odd", "far", "raw", "low") for second in "abcdefghij"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder of the test's own, so that no test reads what another or the user has computed."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("DELTAENERGY_CACHE", str(folder))
-    return folder
 
 
 @pytest.fixture(scope="session")

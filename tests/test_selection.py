@@ -170,6 +170,13 @@ def test_wrong_use_is_said_plainly(labels: list[str] | None, options: dict[str, 
         choose(PrecomputedClassifier(texts, names(12)), features, labels=labels, **options)  # type: ignore[arg-type]
 
 
+def test_labels_are_checked_before_anything_is_encoded(tiny_clip: Model, photos: Path) -> None:
+    encoded: list[int] = []
+    with pytest.raises(InputError, match="is of class 'dog', which is not in the class list"):
+        choose(ZeroShotClassifier(tiny_clip, ["cat", "car"]), photos, progress=lambda done, total: encoded.append(done))
+    assert not encoded
+
+
 def test_images_without_class_folders_are_refused(tiny_clip: Model) -> None:
     picture = Image.new("RGB", (32, 32))
     with pytest.raises(InputError, match="has no class"):

@@ -123,10 +123,10 @@ def compare_choose(data: ClipFeatures, folds: int, seeds: int) -> None:
     }
     for group, tests in groups.items():
         measured = {spec: np.array([judge(test, spec, ~test.to_choose) for test in tests]) for spec in CANDIDATES}
-        chosen = [[_chosen(test, folds, seed) for seed in range(seeds)] for test in tests]
+        picks = [[chosen(test, folds, seed) for seed in range(seeds)] for test in tests]
         # Every deal of classes counts as a test of its own; a fixed score is the same in each.
         rows = {name: np.repeat(values[:, None], seeds, axis=1) for name, values in measured.items()}
-        rows["choose"] = np.array([[measured[spec][i] for spec in specs] for i, specs in enumerate(chosen)])
+        rows["choose"] = np.array([[measured[spec][i] for spec in specs] for i, specs in enumerate(picks)])
         top = np.max([values[..., 0] for values in rows.values()], axis=0)
         print(f"\n**{len(tests)} {group} tests**, choose with {seeds} deals into {folds} folds\n")
         print("| score | mean AUROC | mean FPR95 | lowest AUROC | furthest behind the best of its test |")
@@ -139,12 +139,13 @@ def compare_choose(data: ClipFeatures, folds: int, seeds: int) -> None:
                 f"| {shown} | {auroc.mean():.2f} | {fpr95.mean():.1f} | {auroc.min():.1f} | "
                 f"{behind.max():.1f} ({tests[int(behind.argmax())].name}) |"
             )
-        flat = [spec for specs in chosen for spec in specs]
+        flat = [spec for specs in picks for spec in specs]
         picked = sorted(set(flat), key=flat.count, reverse=True)
         print("\nChosen: " + ", ".join(f"{spec} {flat.count(spec)}×" for spec in picked) + ".")
 
 
-def _chosen(test: OpenTest, folds: int, seed: int) -> str:
+def chosen(test: OpenTest, folds: int, seed: int) -> str:
+    """What `choose` takes when it sees the pictures that are for choosing."""
     features, truth = torch.from_numpy(test.known[test.to_choose]), test.truth[test.to_choose]
     return choose_from_features(test.classifier, features, truth, folds=folds, seed=seed, resamples=1).best
 

@@ -23,6 +23,7 @@ from deltaenergy.benchmarks.metrics import Estimate, RankedScores
 from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
 from deltaenergy.classifiers.subset import ClassSubset
+from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.progress import Progress
@@ -130,7 +131,7 @@ def choose(
         images: in-distribution images whose class is known (a folder with one folder per class, a table with labels),
             or unit features with `labels`.
         scores: candidates; those that look at patches or pixels cannot take part.
-        labels: class name of each image, where `images` does not hold it.
+        labels: class name of each row of features.
         folds: into how many parts the classes are dealt; each is left out once. At most one per class.
         seed: of the deal and of the resamples.
         resamples: how many the intervals come from; classes are resampled with all their images.
@@ -214,19 +215,21 @@ def labelled_features(
 ) -> tuple[torch.Tensor, Ints, list[Unreadable]]:
     """Unit features on the model's device, the position of each image's class, and what could not be read."""
     if is_feature_array(images):
-        features = check_features(images, classifier.model)
+        features = check_features(images, classifier.model).to(classifier.model.device)
         if labels is None:
             raise InputError("choose needs the class of every row of features: give labels.")
-        items = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
-        unreadable: list[Unreadable] = []
-    else:
-        encoded = classifier.model.encode(images, batch_size=batch_size, progress=progress)
-        features, items, unreadable = torch.from_numpy(encoded.features), encoded.items, encoded.unreadable
-        if labels is not None:
-            raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
-    if len(items) != len(features):
-        raise InputError(f"labels has {len(items)} entries for {len(features)} rows of features.")
-    return features.to(classifier.model.device), _positions(items, classifier.classes), unreadable
+        if len(labels) != len(features):
+            raise InputError(f"labels has {len(labels)} entries for {len(features)} rows of features.")
+        rows = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
+        return features, _positions(rows, classifier.classes), []
+    if labels is not None:
+        raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
+    items = load_images(images)
+    # Every label is checked before the long work of encoding.
+    position = dict(zip((item.id for item in items), _positions(items, classifier.classes)))
+    encoded = classifier.model.encode(items, batch_size=batch_size, progress=progress)
+    truth = np.array([position[item.id] for item in encoded.items], dtype=np.int64)
+    return torch.from_numpy(encoded.features).to(classifier.model.device), truth, encoded.unreadable
 
 
 def _positions(items: Sequence[ImageItem], classes: Sequence[str]) -> Ints:
@@ -241,9 +244,9 @@ def _positions(items: Sequence[ImageItem], classes: Sequence[str]) -> Ints:
             )
         name = normal_name(item.label)
         if name not in position:
-            raise InputError(
-                f"{item.id} is of class {item.label!r}, which is not in the class list.{did_you_mean(name, position)}"
-            )
+            # A thousand names would bury the message.
+            hint = did_you_mean(name, position) if len(position) <= 50 else ""
+            raise InputError(f"{item.id} is of class {item.label!r}, which is not in the class list.{hint}")
         found.append(position[name])
     return np.array(found, dtype=np.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from deltaenergy.models.lite.model import FOLDER, LiteModel, load_lite
+import deltaenergy as de
+from deltaenergy.models.lite.model import FOLDER, LiteModel, _say_what_it_is, load_lite
 from deltaenergy.models.lite.network import EfficientNetLite0, SameConv2d, load_network
 
 TEMPLATE = "a photo of a {}."
@@ -172,6 +174,21 @@ def test_fingerprint_names_the_weights(lite: LiteModel) -> None:
     again = load_lite(torch.device("cpu"), torch.float32)
     assert again.fingerprint == lite.fingerprint
     assert lite.describe()["name"] == "lite"
+
+
+def test_loading_needs_no_network_and_says_what_the_model_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    _say_what_it_is.cache_clear()
+    for _ in range(2):
+        assert de.load_model("lite").feature_dim == 512
+    said = [record for record in caplog.records if "demonstration model" in record.message]
+    assert len(said) == 1
 
 
 def names_of_imagenet() -> list[str]:

@@ -24,7 +24,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=stages.STEPS, help="training steps of the text tower")
     parser.add_argument(
-        "--pictures", type=Path, help="folder wnid_name/*.jpg with one ImageNet picture per class, for the adapter"
+        "--pictures", type=Path, help="folder <wnid>_<name>/*.jpg with one ImageNet picture per class, for the adapter"
     )
     parser.add_argument("--again", choices=stages.NAMES, help="repeat this stage and all later ones")
     options = parser.parse_args()

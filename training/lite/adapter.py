@@ -13,16 +13,14 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from training.lite import styles
 from training.lite.joint import DIMENSIONS, class_list
-from training.lite.tower import encode
 
 BOTTLENECK = 256
-EPOCHS, BATCH, RATE, DECAY = 30, 256, 1e-3, 0.05
+EPOCHS, BATCH, RATE, DECAY = 50, 256, 3e-4, 0.05
 DEFAULT_RANGE = (0.25, 0.17)
 BACKGROUND = 0.17  # cosine of a picture and a name that have nothing to do with each other
 Progress = Callable[[str], None]
@@ -31,8 +29,7 @@ Progress = Callable[[str], None]
 def train(
     work: Path,
     space: dict[str, Tensor],
-    tower: nn.Module,
-    tokenizer: Tokenizer,
+    encode_texts: Callable[[list[str]], Tensor],
     pictures: Path | None,
     progress: Progress,
 ) -> tuple[dict[str, Tensor], tuple[float, float]]:
@@ -52,7 +49,7 @@ def train(
         save_file(head.state_dict(), file)
     names = [f"a photo of a {name}." for _, name in class_list()]
     with torch.inference_mode():
-        similarity = head(features[:, 0], classifier) @ encode(tower, tokenizer, names).T
+        similarity = head(features[:, 0], classifier) @ encode_texts(names).T
     labels = torch.arange(0, 1000, 2)
     alpha = calibrate(similarity, labels)
     background = similarity.mean().item()
@@ -90,7 +87,7 @@ def picture_features(folder: Path, cache: Path, progress: Progress) -> Tensor:
             picture = next(iter(sorted(next(folder.glob(f"{key}*")).iterdir())))
             frame = PREPROCESSING.frame(Image.open(picture))
             rng = np.random.default_rng([index, 1])
-            views = [frame, *(style(frame, rng) for style in styles.EVERY_PICTURE)]
+            views = [frame, *styles.views(frame, index, rng)]
             pixels = torch.from_numpy(np.stack([PREPROCESSING.normalise(view) for view in views]))
             with torch.inference_mode():
                 pooled = network.feature_map(pixels).mean((2, 3))

@@ -23,13 +23,19 @@ class Evaluation:
 
     def __init__(self, model: "de.Model", root: Path) -> None:
         self.model, self.root = model, root
+        self.known: dict[str, tuple[np.ndarray, np.ndarray, list[str]]] = {}
 
     def pictures(self, folder: str, skip: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Features, labels and class names of a folder of folders."""
-        classes = [c for c in sorted((self.root / folder).iterdir()) if c.is_dir() and c.name not in skip]
-        files = [(label, file) for label, c in enumerate(classes) for file in sorted(c.iterdir())]
-        features = self.model.encode_images([str(file) for _, file in files])
-        return features, np.array([label for label, _ in files]), [c.name.replace("_", " ") for c in classes]
+        if folder not in self.known:
+            classes = [c for c in sorted((self.root / folder).iterdir()) if c.is_dir()]
+            files = [(label, file) for label, c in enumerate(classes) for file in sorted(c.iterdir())]
+            features = self.model.encode_images([str(file) for _, file in files])
+            self.known[folder] = features, np.array([label for label, _ in files]), [c.name for c in classes]
+        features, labels, names = self.known[folder]
+        kept = [i for i, name in enumerate(names) if name not in skip]
+        rows = np.isin(labels, kept)
+        return features[rows], np.searchsorted(kept, labels[rows]), [names[i].replace("_", " ") for i in kept]
 
     def similarities(self, features: np.ndarray, names: list[str]) -> np.ndarray:
         """Cosines of features and names in the template."""
@@ -110,10 +116,8 @@ def main() -> None:
         value, classes, pets = run.accuracy("oxford_pets")
         print(f"oxford_pets: {100 * value:.1f}\n  {per_class(classes)}")
         if (options.pictures / "food3").is_dir():
-            names = [
-                c.name.replace("_", " ") for c in sorted((options.pictures / "oxford_pets").iterdir()) if c.is_dir()
-            ]
-            print(f"  AUROC against food3: {open_set(pets, run.similarities(run.pictures('food3')[0], names))}")
+            outside = run.similarities(run.pictures("food3")[0], list(classes))
+            print(f"  AUROC against food3: {open_set(pets, outside)}")
     if (options.pictures / "caltech101").is_dir():
         value, classes, _ = run.accuracy("caltech101", skip=("BACKGROUND_Google",))
         print(f"caltech101 without BACKGROUND_Google: {100 * value:.1f}\n  {per_class(classes)}")

@@ -17,6 +17,7 @@ from training.lite.tower import POSITIONS, text_config
 def write(
     out: Path,
     tower: nn.Module,
+    refiner: nn.Module,
     tokenizer: Tokenizer,
     head: dict[str, Tensor],
     cosines: tuple[float, float],
@@ -25,9 +26,11 @@ def write(
     """All files of the model into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     weights = {f"text.{name}": tensor for name, tensor in tower.state_dict().items()}
+    weights |= {f"refiner.{name}": tensor for name, tensor in refiner.state_dict().items()}
     weights |= {f"head.{name}": tensor for name, tensor in head.items()}
     halves = {name: tensor.detach().to(torch.float16).contiguous() for name, tensor in weights.items()}
     save_file(halves, out / "weights.part", metadata={"format": "pt"})
+    (out / "weights.part").chmod(0o644)
     (out / "weights.part").replace(out / "weights.safetensors")
     alpha, beta = cosines
     config = {

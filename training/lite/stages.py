@@ -31,8 +31,8 @@ def run(work: Path, out: Path, steps: int, pictures: Path | None, again: str | N
     tokenizer = _tokens(work, names, progress)
     trainer = Trainer(names, space["classes"], tokenizer, prompts.Practice(names, _adjectives()), work)
     trainer.fit(steps, progress)
-    head, cosines = adapter.train(work, space, trainer.tower, tokenizer, pictures, progress)
-    export.write(out, trainer.tower, tokenizer, head, cosines, progress)
+    head, cosines = adapter.train(work, space, trainer.encode, pictures, progress)
+    export.write(out, trainer.tower, trainer.refiner, tokenizer, head, cosines, progress)
 
 
 def _forget(work: Path, stage: str) -> None:

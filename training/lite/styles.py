@@ -46,7 +46,7 @@ def silhouette(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 def cartoon(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     """Few flat, strong colours and dark outlines."""
-    flat = image.filter(ImageFilter.MedianFilter(7)).quantize(int(rng.integers(5, 12))).convert("RGB")
+    flat = image.filter(ImageFilter.MedianFilter(5)).quantize(int(rng.integers(5, 12))).convert("RGB")
     flat = ImageEnhance.Color(flat).enhance(rng.uniform(1.2, 2.2))
     edges = feature.canny(_grey(image), sigma=rng.uniform(1.5, 3.0))
     lines = ndimage.binary_dilation(edges, iterations=int(rng.integers(1, 3)))
@@ -54,8 +54,8 @@ def cartoon(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def paint(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Patches of one colour each, as a brush leaves them, in shifted colours."""
-    strokes = image.filter(ImageFilter.ModeFilter(int(rng.choice([5, 7, 9]))))
+    """Patches of few colours, as a brush leaves them, paler or stronger."""
+    strokes = ImageOps.posterize(image.filter(ImageFilter.MedianFilter(5)), int(rng.integers(2, 5)))
     return ImageEnhance.Color(strokes).enhance(rng.uniform(0.5, 1.8))
 
 
@@ -73,5 +73,7 @@ def blurred(image: Image.Image, rng: np.random.Generator) -> Image.Image:
     return image.resize((small, small)).resize(image.size, Image.Resampling.BICUBIC)
 
 
-STYLES = (greyscale, outline, pencil, silhouette, cartoon, paint, recoloured, blurred)
-EVERY_PICTURE = (outline, outline, pencil, pencil, silhouette, cartoon, cartoon, paint, greyscale, recoloured)
+def views(image: Image.Image, index: int, rng: np.random.Generator) -> list[Image.Image]:
+    """Five other looks; which of the milder ones depends on the index."""
+    mild = ((silhouette, greyscale), (paint, recoloured), (silhouette, blurred), (outline, paint))[index // 2 % 4]
+    return [style(image, rng) for style in (outline, pencil, cartoon, *mild)]

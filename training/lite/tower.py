@@ -6,6 +6,7 @@ with h the tower's state before the projection and W thrown away after training.
 random vectors between the start token and the words, so that prompt learning starts from a tower that knows such.
 """
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ TARGET_PART = 208  # coordinates of a token's embedding that start from its targ
 TEMPERATURE = 0.05
 PREFIX_SHARE, LONGEST_PREFIX = 0.2, 16
 BATCH, PEAK_RATE, WARM_UP = 384, 1.5e-3, 0.03
+REFINING_STEPS, REFINING_RATE = 1000, 1e-3
 TEACHER_SHARE = 0.2
 LONGEST = 20  # tokens of a name or sentence; what follows is cut
 
@@ -138,8 +140,23 @@ def _divergence(student: Tensor, target: Tensor, anchors: Tensor) -> Tensor:
     )
 
 
+def new_refiner(classes: Tensor) -> nn.Module:
+    """One unit per class that answers to vectors near the class and pulls them towards it."""
+    from deltaenergy.models.lite.head import Refiner
+
+    refiner = Refiner(*classes.shape)
+    with torch.no_grad():
+        refiner.down.weight.copy_(8 * classes)
+        refiner.down.bias.fill_(-2.0)
+        refiner.up.weight.copy_(0.05 * classes.T)
+    return refiner
+
+
 class Trainer:
-    """Time-boxed: the learning rate follows the share of the steps done; state is saved every minute."""
+    """Two phases: the tower alone, then the tower with the refiner. In each the rate falls to zero with the steps done.
+
+    The state is saved every minute.
+    """
 
     def __init__(self, names: Names, classes: Tensor, tokenizer: Tokenizer, practice: Practice, folder: Path) -> None:
         self.names, self.classes, self.tokenizer, self.practice = names, classes, tokenizer, practice
@@ -150,20 +167,25 @@ class Trainer:
             self.table.copy_(initial_embeddings(tokenizer, names))
             self.tower.text_projection.weight[:, :TARGET_PART] = 0.1 * _principal(names.vectors, TARGET_PART)
         self.teacher_head = nn.Linear(WIDTH, names.teacher.shape[1], bias=False)
+        self.refiner: nn.Module | None = None
+        self.step = 0
+        encoded = tokenizer.encode_batch_fast(names.names, add_special_tokens=False)
+        self.lengths = np.array([len(e.ids) for e in encoded])
+        self._new_optimiser()
+
+    def _new_optimiser(self) -> None:
         decayed = [p for n, p in self.tower.named_parameters() if p.ndim == 2 and "embedding" not in n]
         others = [p for n, p in self.tower.named_parameters() if p.ndim != 2 or "embedding" in n]
+        refining = list(self.refiner.parameters()) if self.refiner else []
         self.optimiser = torch.optim.AdamW(
             [
                 {"params": decayed, "weight_decay": 0.02},
-                {"params": [*others, *self.teacher_head.parameters()], "weight_decay": 0.0},
+                {"params": [*others, *self.teacher_head.parameters(), *refining], "weight_decay": 0.0},
             ],
             lr=PEAK_RATE,
             betas=(0.9, 0.98),
             fused=True,
         )
-        self.step = 0
-        encoded = tokenizer.encode_batch_fast(names.names, add_special_tokens=False)
-        self.lengths = np.array([len(e.ids) for e in encoded])
 
     def save(self) -> None:
         """Keep the state, whole or not at all."""
@@ -173,6 +195,8 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
         }
+        if self.refiner:
+            state["refiner"] = self.refiner.state_dict()
         unfinished = self.file.with_suffix(".part")
         torch.save(state, unfinished)
         unfinished.replace(self.file)
@@ -181,10 +205,17 @@ class Trainer:
         """Go on from the kept state, if there is one."""
         if self.file.exists():
             state = torch.load(self.file, weights_only=True)
+            if "refiner" in state:
+                self._add_refiner()
+                self.refiner.load_state_dict(state["refiner"])
             self.tower.load_state_dict(state["tower"])
             self.teacher_head.load_state_dict(state["head"])
             self.optimiser.load_state_dict(state["optimiser"])
             self.step = state["step"]
+
+    def _add_refiner(self) -> None:
+        self.refiner = new_refiner(self.classes)
+        self._new_optimiser()
 
     def batches(self, group: int) -> list[tuple[str, np.ndarray, list[list[int]]]]:
         """Eight batches of prompts: (what they all start with, names, token ids after that); the same on every run."""
@@ -212,6 +243,8 @@ class Trainer:
             prefix = torch.cat([prefix[:1], context, prefix[1:]] if length % 4 == 0 else [prefix[:1], context])
         pooled = run(self.tower, prefix, self.table[tokens], ends)
         student = normalize(self.tower.text_projection(pooled), dim=1)
+        if self.refiner:
+            student = self.refiner(student)
         target = self.names.vectors[picked]
         apart = 1 - (student * target).sum(1).mean()
         teacher = 1 - torch.cosine_similarity(self.teacher_head(pooled), self.names.teacher[picked]).mean()
@@ -219,15 +252,22 @@ class Trainer:
         return 2 * apart + kinds + TEACHER_SHARE * teacher
 
     def fit(self, steps: int, progress: Callable[[str], None]) -> None:
-        """Train up to `steps` steps in all."""
+        """Train up to `steps` steps, then REFINING_STEPS more with the refiner."""
         self.resume()
+        self._phase(0, steps, PEAK_RATE, progress)
+        if not self.refiner:
+            self._add_refiner()
+        self._phase(steps, REFINING_STEPS, REFINING_RATE, progress)
+        self.save()
+
+    def _phase(self, before: int, steps: int, peak: float, progress: Callable[[str], None]) -> None:
         self.tower.train()
         saved = time.monotonic()
         running = 0.0
-        while self.step < steps:
+        while self.step < before + steps:
             for start, picked, ids in self.batches(self.step // 8)[self.step % 8 :]:
-                done = self.step / steps
-                rate = PEAK_RATE * min(1.0, done / WARM_UP + 1e-3) * 0.5 * (1 + np.cos(np.pi * done))
+                done = (self.step - before) / steps
+                rate = peak * min(1.0, done / WARM_UP + 1e-3) * 0.5 * (1 + math.cos(math.pi * done))
                 for group in self.optimiser.param_groups:
                     group["lr"] = rate
                 loss = self.loss(start, picked, ids, torch.Generator().manual_seed(self.step))
@@ -238,26 +278,24 @@ class Trainer:
                 self.step += 1
                 running = 0.98 * running + 0.02 * loss.item() if running else loss.item()
                 if self.step % 100 == 0:
-                    progress(f"tower: step {self.step} of {steps}, loss {running:.3f}")
-                if self.step >= steps:
+                    progress(f"tower: step {self.step - before} of {steps}, loss {running:.3f}")
+                if self.step >= before + steps:
                     break
             if time.monotonic() - saved > 60:
                 self.save()
                 saved = time.monotonic()
-        self.save()
 
-
-def encode(tower: nn.Module, tokenizer: Tokenizer, texts: list[str]) -> Tensor:
-    """Unit vectors of the joint space for any texts."""
-    first, end = (tokenizer.token_to_id(token) for token in (START, END))
-    ids = [e.ids[: POSITIONS - 2] for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    table = tower.text_model.embeddings.token_embedding.weight
-    parts = []
-    with torch.inference_mode():
-        for start in range(0, len(ids), 256):
-            some = ids[start : start + 256]
-            longest = max(map(len, some)) + 1
-            tokens = torch.tensor([row + [end] * (longest - len(row)) for row in some])
-            pooled = run(tower, table[torch.tensor([first])], table[tokens], torch.tensor([len(row) for row in some]))
-            parts.append(normalize(tower.text_projection(pooled), dim=1))
-    return torch.cat(parts)
+    def encode(self, texts: list[str]) -> Tensor:
+        """Unit vectors of the joint space for any texts."""
+        first, end = (self.tokenizer.token_to_id(token) for token in (START, END))
+        ids = [e.ids[: POSITIONS - 2] for e in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(ids), 256):
+                some = ids[start : start + 256]
+                longest = max(map(len, some)) + 1
+                tokens = torch.tensor([row + [end] * (longest - len(row)) for row in some])
+                ends = torch.tensor([len(row) for row in some])
+                pooled = run(self.tower, self.table[torch.tensor([first])], self.table[tokens], ends)
+                parts.append(self.refiner(self.tower.text_projection(pooled)))
+        return torch.cat(parts)

@@ -40,8 +40,9 @@ def load_model(
     """Load a model by name or folder.
 
     Args:
-        name_or_path: `"lite"` (bundled, offline), a folder with a CLIP checkpoint in transformers format, or a hub
-            id such as `"openai/clip-vit-base-patch16"` (taken from the local cache if it is there, else downloaded).
+        name_or_path: `"lite"` (bundled, offline; a demonstration model, no substitute for CLIP and no basis for
+            benchmark claims), a folder with a CLIP checkpoint in transformers format, or a hub id such as
+            `"openai/clip-vit-base-patch16"` (taken from the local cache if it is there, else downloaded).
         device: `"auto"` is the GPU if there is one.
         dtype: `"auto"` is float16 on a GPU, else float32.
     """

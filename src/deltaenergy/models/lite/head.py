@@ -4,6 +4,9 @@ A picture with pooled features f (or a patch with the features at its place) bec
     e = normalise( normalise((g − μ) A) + softmax(W g + b) S ),   g = f + U relu(V (f − μ)),
 where W, b are the image tower's own classifier, A keeps what a picture looks like, the rows of S are what the 1,000
 classes mean (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter.
+A text, whose tower is only 256 wide, is spread over the whole space by one unit for each of the 1,000 classes,
+    t = normalise( p + Y gelu(X p + x) ),   p = normalise(projected state at the end token),
+so that the names of known things come to lie where their pictures are.
 Three constant coordinates then give two unit vectors e, t the cosine α e·t + β, in the range of CLIP's:
     picture (√α e, √β, 0, √γ),   text (√α t, √β, √γ, 0),   γ = 1 − α − β.
 """
@@ -39,6 +42,20 @@ class CosineRange:
         scaled = math.sqrt(self.alpha) * unit(joint)
         tail = scaled.new_tensor(constants).expand(*scaled.shape[:-1], 3)
         return torch.cat([scaled, tail], -1)
+
+
+class Refiner(nn.Module):
+    """Projected text states -> joint space, by the formula above."""
+
+    def __init__(self, classes: int, dimensions: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(dimensions, classes)
+        self.up = nn.Linear(classes, dimensions, bias=False)
+
+    def forward(self, projected: torch.Tensor) -> torch.Tensor:
+        """(..., dimensions) -> unit vectors (..., dimensions)."""
+        plain = unit(projected).to(self.down.weight.dtype)
+        return unit(plain + self.up(nn.functional.gelu(self.down(plain))))
 
 
 class JointHead(nn.Module):

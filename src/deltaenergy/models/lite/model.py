@@ -7,7 +7,9 @@ model card.
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ from torch import nn
 from deltaenergy.errors import ArtifactError
 from deltaenergy.models.base import Model
 from deltaenergy.models.clip import hash_weights
-from deltaenergy.models.lite.head import CosineRange, JointHead
-from deltaenergy.models.lite.network import FEATURE_CHANNELS, IMAGE_SIZE, EfficientNetLite0, load_network
+from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
+from deltaenergy.models.lite.network import CLASSES, FEATURE_CHANNELS, IMAGE_SIZE, EfficientNetLite0, load_network
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower
+
+logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
 # (x − 127)/128 on pixel values, written for values divided by 255.
@@ -30,11 +34,12 @@ PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 25
 class _Towers(nn.Module):
     """All weights of the model in one module, so that they move, cast and hash together."""
 
-    def __init__(self, network: EfficientNetLite0, head: JointHead, text: Any) -> None:
+    def __init__(self, network: EfficientNetLite0, head: JointHead, text: Any, refiner: Refiner) -> None:
         super().__init__()
         self.network = network
         self.head = head
         self.text = text
+        self.refiner = refiner
 
 
 class LiteModel(Model):
@@ -45,7 +50,7 @@ class LiteModel(Model):
         self.towers = towers.eval().requires_grad_(False)
         self.cosines = cosines
         self.preprocessing = PREPROCESSING
-        self.text = TextTower(towers.text.text_model, towers.text.text_projection, tokenizer, finish=self.cosines.text)
+        self.text = TextTower(towers.text.text_model, towers.text.text_projection, tokenizer, finish=self._finish_text)
         self.feature_dim = int(towers.head.look.shape[1]) + 3
         self.logit_scale = logit_scale
         described = f"relu6|{towers.text.config.hidden_act}|{cosines.alpha}|{cosines.beta}"
@@ -66,6 +71,9 @@ class LiteModel(Model):
         feature_map = self._map(pixels)
         return self._features(feature_map.mean((2, 3))), self._features(feature_map.flatten(2).transpose(1, 2))
 
+    def _finish_text(self, projected: torch.Tensor) -> torch.Tensor:
+        return self.cosines.text(self.towers.refiner(projected))
+
     def _map(self, pixels: torch.Tensor) -> torch.Tensor:
         return self.towers.network.feature_map(pixels.to(self.dtype))
 
@@ -73,11 +81,23 @@ class LiteModel(Model):
         return self.cosines.picture(self.towers.head(features, self.towers.network._fc))
 
 
+@functools.cache
+def _say_what_it_is() -> None:
+    logger.warning(
+        "lite is a demonstration model: no substitute for CLIP, and no basis for benchmark claims. "
+        "For real work load a CLIP, for example openai/clip-vit-base-patch16."
+    )
+
+
 def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
-    """The model from the files that are installed with the package; never touches the network."""
+    """The model from the files that are installed with the package; never touches the network.
+
+    Says once per process, as a warning of this module's logger, what the model is not for.
+    """
     from safetensors.torch import load_file
     from transformers import CLIPTextConfig, CLIPTextModelWithProjection, PreTrainedTokenizerFast
 
+    _say_what_it_is()
     try:
         config = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
         weights = {name: tensor.float() for name, tensor in load_file(FOLDER / "weights.safetensors").items()}
@@ -85,10 +105,13 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
         raise ArtifactError(
             f"the files of the model 'lite' are missing; install the package again. ({error})"
         ) from error
-    head = JointHead(FEATURE_CHANNELS, 1000, config["dimensions"], config["adapter"])
+    head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
+    refiner = Refiner(CLASSES, config["dimensions"])
     text = CLIPTextModelWithProjection(CLIPTextConfig(**config["text_config"]))
-    for module, prefix in ((head, "head."), (text, "text.")):
+    for module, prefix in ((head, "head."), (text, "text."), (refiner, "refiner.")):
         module.load_state_dict({name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)})
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(FOLDER), local_files_only=True)
     cosines = CosineRange(config["alpha"], config["beta"])
-    return LiteModel(_Towers(load_network(), head, text), tokenizer, cosines, config["logit_scale"]).to(device, dtype)
+    return LiteModel(_Towers(load_network(), head, text, refiner), tokenizer, cosines, config["logit_scale"]).to(
+        device, dtype
+    )

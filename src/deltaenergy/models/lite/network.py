@@ -29,6 +29,7 @@ STAGES = (
 STEM_CHANNELS = 32
 FEATURE_CHANNELS = 1280
 IMAGE_SIZE = 224
+CLASSES = 1000
 
 
 class SameConv2d(nn.Conv2d):
@@ -88,7 +89,7 @@ class EfficientNetLite0(nn.Module):
         self._blocks = nn.ModuleList(blocks)
         self._conv_head = SameConv2d(channels, FEATURE_CHANNELS, 1, bias=False)
         self._bn1 = _norm(FEATURE_CHANNELS)
-        self._fc = nn.Linear(FEATURE_CHANNELS, 1000)
+        self._fc = nn.Linear(FEATURE_CHANNELS, CLASSES)
 
     def feature_map(self, pixels: Tensor) -> Tensor:
         """(B, 3, 224, 224) -> (B, 1280, 7, 7)."""

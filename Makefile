@@ -46,7 +46,7 @@ bench: $(BIN)/.dev
 	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 lite: $(BIN)/.dev
-	$(PIP) -r training/lite/requirements.txt
+	$(PIP) --no-deps -r training/lite/requirements.txt
 	$(BIN)/python -m training.lite
 
 clean:

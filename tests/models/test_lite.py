@@ -170,6 +170,14 @@ def test_cosines_are_in_the_range_of_clip(lite: LiteModel, photographs: dict[str
     assert 0.14 < similarity[~diagonal].mean() < 0.21
 
 
+def test_results_are_the_same_on_every_machine(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
+    """Stored when the weights were made."""
+    images = [photographs["cat"], photographs["cup of coffee"]]
+    similarity = lite.encode_images(images) @ lite.encode_texts(["a photo of a cat.", "a cup of coffee", "rocket"]).T
+    expected = [[0.3147, 0.1692, 0.1661], [0.1582, 0.3074, 0.1912]]
+    np.testing.assert_allclose(similarity, expected, atol=1e-3)
+
+
 def test_fingerprint_names_the_weights(lite: LiteModel) -> None:
     again = load_lite(torch.device("cpu"), torch.float32)
     assert again.fingerprint == lite.fingerprint

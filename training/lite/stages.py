@@ -41,7 +41,7 @@ def _forget(work: Path, stage: str) -> None:
         "targets": ["joint.safetensors", "names.safetensors", "names.tsv"],
         "tokens": ["tokenizer.json"],
         "tower": ["tower.pt"],
-        "adapter": ["adapter.safetensors"],
+        "adapter": ["adapter.safetensors", "pictures"],
         "export": [],
     }
     for file in files[stage]:

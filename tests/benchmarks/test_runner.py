@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -146,6 +146,44 @@ def test_a_score_that_needs_patches_is_computed_from_the_images(tiny_clip: Model
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["gl-mcm"])
     found = values(Results(tmp_path), closed="flat", open="open")
     assert 0 <= found["auroc"] <= 1
+
+
+def test_a_prompt_learner_is_told_other_class_names_for_concept_shift(tiny_clip: Model, tmp_path: Path) -> None:
+    # The open objects stand in for superclasses: another class list for the same learned context.
+    spec = small_spec(
+        (
+            "noisy: {split: test, domains: [noisy]",
+            "noisy: {split: test, own_classes: true, classes: all, domains: [noisy]",
+        )
+    )
+    run_benchmark(spec, tiny_clip, DataRoot(), tmp_path, methods=["msp", "coop/msp"], seeds=[1])
+    results = Results(tmp_path)
+    items, names = first_per_class("noisy", 2, list(OBJECTS)), list(OBJECTS)
+    predicted = de.ZeroShotClassifier(tiny_clip, names, "a {}.").similarities(items).argmax(axis=1)
+    by_hand = np.mean([names[column] == item.label for column, item in zip(predicted, items)])
+    assert values(results, method="msp", closed="noisy") == {"accuracy": pytest.approx(by_hand)}
+    tuned = values(results, method="coop/msp", closed="noisy")
+    assert set(tuned) == {"accuracy"}  # no open set for another class list
+
+
+def test_croft_chooses_the_epoch_on_test_images_and_standard_searches_on_others(
+    tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltaenergy.tuning as tuning
+
+    seen: list[tuple[bool, set[str]]] = []
+    original = tuning.tune
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        seen.append((options["search"], {item.id.split("/")[1] for item in options["val"] or ()}))
+        options["search"] = False
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(tuning, "tune", spy)
+    for number, options in enumerate(({}, {"protocol": "croft"}, {"search": True})):
+        folder = tmp_path / str(number)
+        run_benchmark(small_spec(), tiny_clip, DataRoot(), folder, methods=["coop/msp"], seeds=[1], **options)
+    assert seen == [(False, set()), (False, {"test"}), (True, {"train"})]
 
 
 def test_an_unknown_seed_of_a_drawn_class_list_is_an_error(tiny_clip: Model, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.protocol import Protocol
@@ -16,6 +17,8 @@ from deltaenergy.scores.registry import make_score
 
 # Without training images, this share of the closed test images is taken to fit scores on, and not tested.
 HELD_OUT_SHARE = 0.1
+# Validation images per class, as in CoOp's released splits: never more than the shots.
+VALIDATION_SHOTS = 4
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class PlannedCase:
     seed: int | None
     classes: list[ClassEntry]
     train: FewShot | None
+    # Further training images, labelled by class name, disjoint from `train`: hyper-parameters are chosen on them.
+    validation: list[ImageItem]
     closed: list[ResolvedSet]
     open: list[ResolvedSet]
     methods: list[Method]
@@ -109,6 +114,14 @@ def fit_images(planned: PlannedCase, protocol: Protocol) -> FitImages:
     return FitImages("held-out test images", held, frozenset(item.id for item in held))
 
 
+def validation_images(planned: PlannedCase, protocol: Protocol) -> list[ImageItem]:
+    """The labelled images on which a tuner's hyper-parameters are chosen under a protocol."""
+    if not protocol.validation_from_test:
+        return planned.validation
+    tested = next((images for images in planned.closed if images.spec.kind == "id"), planned.closed[0])
+    return named(tested.items, {entry.id: entry.name for entry in planned.classes})
+
+
 def _find(
     case: Case, spec: BenchmarkSpec, data: DataRoot, seed: int | None, limit: int | None, skips: dict[Skip, None]
 ) -> PlannedCase | None:
@@ -127,24 +140,45 @@ def _find(
     closed = found(case.closed, "closed")
     if not closed:
         return None
-    train = _sample(case, spec, classes, data, seed, skips) if seed is not None else None
-    return PlannedCase(case, seed, classes, train, closed, found(case.open, "open"), [])
+    train, validation = _sample(case, spec, classes, data, seed, skips) if seed is not None else (None, [])
+    return PlannedCase(case, seed, classes, train, validation, closed, found(case.open, "open"), [])
 
 
 def _sample(
     case: Case, spec: BenchmarkSpec, classes: list[ClassEntry], data: DataRoot, seed: int, skips: dict[Skip, None]
-) -> FewShot | None:
-    """The few training images per class, or None where there are none."""
+) -> tuple[FewShot | None, list[ImageItem]]:
+    """The few training images per class (None where there are none), and as many for validation as CoOp takes."""
     if case.train is None:
-        return None
+        return None, []
     try:
         pool = resolve(case.train, classes, data, seed, None)
     except MissingData as error:
         skips[Skip(case.name, f"training images ({case.train.dataset})", str(error))] = None
-        return None
+        return None, []
     # Labels are class ids here, and ids never stand twice; the sample is then told the names.
-    sample = sample_few_shots(pool.items, [entry.id for entry in classes], spec.shots, seed)
-    return FewShot(tuple(entry.name for entry in classes), sample.items, sample.labels, sample.shots, sample.seed)
+    ids = [entry.id for entry in classes]
+    sample = sample_few_shots(pool.items, ids, spec.shots, seed)
+    used = {item.id for item in sample.items}
+    rest = [item for item in pool.items if item.id not in used]
+    names = {entry.id: entry.name for entry in classes}
+    validation = named(_first_of_each(rest, min(spec.shots, VALIDATION_SHOTS)), names)
+    return FewShot(tuple(names[name] for name in ids), sample.items, sample.labels, sample.shots, seed), validation
+
+
+def named(items: Iterable[ImageItem], names: Mapping[str, str]) -> list[ImageItem]:
+    """Images labelled by class id, labelled by class name instead."""
+    return [replace(item, label=names[item.label]) for item in items if item.label in names]
+
+
+def _first_of_each(items: Iterable[ImageItem], count: int) -> list[ImageItem]:
+    """Up to `count` images of each class, in the fixed shuffled order."""
+    taken: Counter[str | None] = Counter()
+    kept = []
+    for item in sorted(items, key=order):
+        if taken[item.label] < count:
+            taken[item.label] += 1
+            kept.append(item)
+    return kept
 
 
 def _with_methods(found: PlannedCase, methods: Sequence[Method], skips: dict[Skip, None]) -> PlannedCase:
@@ -156,4 +190,4 @@ def _with_methods(found: PlannedCase, methods: Sequence[Method], skips: dict[Ski
             )
         else:
             kept.append(method)
-    return PlannedCase(found.case, found.seed, found.classes, found.train, found.closed, found.open, kept)
+    return replace(found, methods=kept)

@@ -38,6 +38,7 @@ IDENTITY = (
     "protocol",
     "limit",
     "shots",
+    "search",
     "template",
     "model",
     "model_fingerprint",
@@ -154,4 +155,4 @@ def _arrow_types() -> dict[str, Any]:
     import pyarrow as pa
 
     whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open"), pa.int64())
-    return {**whole, "value": pa.float64()}
+    return {**whole, "value": pa.float64(), "search": pa.bool_()}

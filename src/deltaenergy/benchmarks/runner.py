@@ -21,7 +21,7 @@ import numpy.typing as npt
 from deltaenergy import __version__
 from deltaenergy.benchmarks.evaluate import ScoredSet, measure
 from deltaenergy.benchmarks.methods import Method, parse_methods
-from deltaenergy.benchmarks.plan import FitImages, PlannedCase, Skip, fit_images, plan
+from deltaenergy.benchmarks.plan import FitImages, PlannedCase, Skip, fit_images, plan, validation_images
 from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, hash_value
 from deltaenergy.benchmarks.sets import DataRoot, ResolvedSet
@@ -63,6 +63,7 @@ def run_benchmark(
     protocol: str = "standard",
     seeds: Sequence[int] | None = None,
     limit: int | None = None,
+    search: bool = False,
     store: str | Path | None = None,
     batch_size: int = 32,
     announce: Announce = lambda _: None,
@@ -77,6 +78,7 @@ def run_benchmark(
 
         kind = CostRun
     run = kind(spec, model, results, get_protocol(protocol), limit, batch_size, announce)
+    run.search = search
     run.features = Features(model, Path(store) if store else results.folder / "features", batch_size, announce)
     run.summary.skips += skips
     for case in planned:
@@ -91,6 +93,7 @@ class Run:
     """The state of one run."""
 
     features: Features
+    search = False
 
     def __init__(
         self,
@@ -154,6 +157,7 @@ class Run:
             "score": method.score,
             "protocol": self.protocol.name,
             "limit": self.limit,
+            "search": self.search if method.tuner else None,
             "shots": self.spec.shots if method.tuner or (needs_fit and planned.train) else None,
             "template": self.spec.template,
             "model_fingerprint": self.model.fingerprint,
@@ -172,8 +176,17 @@ class Run:
         from deltaenergy.benchmarks.tuned import tuned_classifier
 
         progress = self.announce(f"{planned.case.name}: tuning {tuner}, seed {planned.seed}")
+        # Without a search nothing is chosen, and the last epoch is kept; croft always chooses the epoch.
+        choose = self.search or self.protocol.validation_from_test
         return tuned_classifier(
-            self.model, planned, tuner, dict(self.spec.recipe), self.results.folder / "tuned", progress
+            self.model,
+            planned,
+            tuner,
+            dict(self.spec.recipe),
+            self.results.folder / "tuned",
+            progress,
+            validation=validation_images(planned, self.protocol) if choose else None,
+            search=self.search,
         )
 
     def zero_shot(self, names: Sequence[str]) -> Classifier:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import PlannedCase
 from deltaenergy.benchmarks.results import hash_value
+from deltaenergy.data.items import ImageItem
 from deltaenergy.detector import Detector
 from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
@@ -26,9 +27,16 @@ def tuned_classifier(
     recipe: Mapping[str, Any],
     folder: Path,
     progress: Progress | None,
+    *,
+    validation: Sequence[ImageItem] | None = None,
+    search: bool = False,
 ) -> Classifier:
-    """The classifier from `folder` if it is there, else tuned, with checkpoints, and written there."""
-    from deltaenergy.tuning import tune
+    """The classifier from `folder` if it is there, else tuned, with checkpoints, and written there.
+
+    On `validation` images the best epoch is kept, and with `search` the best of the tuner's grid.
+    """
+    from deltaenergy.classifiers.methods import make_tuning
+    from deltaenergy.tuning import prepare_training, tune
 
     sample = planned.train
     if sample is None:
@@ -40,19 +48,26 @@ def tuned_classifier(
         "seed": planned.seed,
         "tuner": tuner,
         "recipe": dict(recipe),
+        "validation": None if validation is None else [item.id for item in validation],
+        "search": search,
         "deltaenergy": __version__,
     }
     whole = folder / hash_value(identity)
     if not (whole / "detector.json").is_file():
         checkpoints = folder / f"{whole.name}.training"
+        patches = make_tuning(tuner).method.needs_patches
+        # The views of a sample are encoded once for all tuners that look at the same things.
+        views = folder / f"views-{sample.hash}{'-patches' if patches else ''}-{model.fingerprint[:16]}"
         tuned = tune(
             model,
             planned.names,
-            sample,
+            prepare_training(model, planned.names, sample, patches=patches, cache=views, progress=progress),
             tuner,
             shots=sample.shots,
             seed=sample.seed,
             recipe=recipe,
+            val=validation,
+            search=search,
             checkpoints=checkpoints,
             progress=progress,
         )

@@ -126,6 +126,20 @@ class PromptClassifier(TunedClassifier):
             class_specific=self.class_specific,
         )
 
+    def with_classes(self, classes: Sequence[str]) -> PromptClassifier:
+        """The same context before other class names."""
+        if self.class_specific:
+            raise InputError("Every class has a context of its own here; there is none for other class names.")
+        names = tuple(classes)
+        prompts = LearnedPrompts(
+            self.model.text, names, self.context.shape[-2], name_position=self.name_position, class_specific=False
+        )
+        with torch.no_grad():
+            texts = prompts(self.context)
+        other = type(self)(self.model, names, texts, self.context, self.name_position)
+        other.method, other.training = self.method, self.training
+        return other
+
     def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
         """Cosines (N, K)."""
         return features @ self._text_features.T.to(features)

@@ -39,6 +39,9 @@ def bench(
     out_folder: Annotated[
         Path, typer.Option("--out", "-o", help="Results folder; an existing one is gone on with.")
     ] = (Path("results")),
+    search: Annotated[
+        bool, typer.Option("--search", help="Search each tuner's grid on validation images; many times as slow.")
+    ] = False,
     store: Annotated[
         Path | None, typer.Option("--store", help="Folder for image features. [default: OUT/features]")
     ] = None,
@@ -75,6 +78,7 @@ def bench(
             protocol=protocol,
             limit=limit,
             seeds=chosen_seeds,
+            search=search,
             store=store,
             batch_size=batch_size,
         )

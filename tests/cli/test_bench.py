@@ -1,0 +1,97 @@
+"""`deltaenergy bench` and `report`: from nothing to tables, what is missing, and wrong use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.small import TEXT
+from tests.cli.runner import Runner
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    file = tmp_path / "small.yaml"
+    file.write_text(TEXT)
+    return file
+
+
+def test_bench_then_report(spec: Path, tmp_path: Path, tiny_clip_folder: Path, command: Runner) -> None:
+    out = tmp_path / "results"
+    arguments = ["bench", spec, "--model", tiny_clip_folder, "--out", out, "--methods", "msp,ebm", "--seeds", "1"]
+    done = command(*arguments, "--json")
+    assert done.code == 0
+    answer = done.json
+    assert (answer["computed"], answer["found"], answer["skipped"]) == (2, 0, [])
+    again = command(*arguments)
+    assert again.code == 0
+    assert "0 result(s) computed, 2 found" in " ".join(again.err.split())
+    markdown, latex = tmp_path / "tables.md", tmp_path / "tables.tex"
+    assert command("report", out, "--markdown", markdown, "--latex", latex).code == 0
+    assert "coop+ebm/delta-energy" in (out / "report.html").read_text(encoding="utf-8")
+    assert "| coop+ebm/delta-energy |" in markdown.read_text(encoding="utf-8")
+    assert r"\bottomrule" in latex.read_text(encoding="utf-8")
+
+
+def test_without_a_name_the_benchmarks_are_listed(command: Runner) -> None:
+    listed = command("bench")
+    assert listed.code == 0
+    assert "setup2" in listed.out
+    assert "conventional" in listed.out
+
+
+def test_setup2_runs_on_what_is_there_and_names_what_is_not(
+    shared_data: Path, tmp_path: Path, tiny_clip_folder: Path, command: Runner
+) -> None:
+    out = tmp_path / "results"
+    arguments = ["--model", tiny_clip_folder, "--data", shared_data / "images", "--out", out, "--limit", 7]
+    done = command("bench", "setup2", *arguments, "--methods", "msp", "--json")
+    assert done.code == 0
+    answer = done.json
+    assert answer["computed"] == 4  # the four domains of PACS
+    assert {skip["case"] for skip in answer["skipped"]} == {
+        "vlcs/Caltech101",
+        "vlcs/LabelMe",
+        "vlcs/SUN09",
+        "vlcs/VOC2007",
+    }
+    assert all("VLCS is not there" in skip["reason"] for skip in answer["skipped"])
+    assert command("report", out, "--markdown", tmp_path / "tables.md").code == 0
+    text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert "PACS vs Caltech101, FPR95" in text
+    assert "Not measured here: VLCS vs DTD, AUROC" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "setup3"], "Did you mean 'setup2'"),
+        (["bench", "mini", "--methods", "mps"], "Did you mean 'msp'"),
+        (["bench", "mini", "--protocol", "crof"], "Did you mean 'croft'"),
+        (["bench", "mini", "--seeds", "one"], "whole numbers separated by commas"),
+        (["bench", "setup2", "--data", "nowhere"], "--data nowhere is not a folder"),
+        (["report", "nowhere"], "nowhere is not a folder"),
+    ],
+)
+def test_wrong_use_is_one_message(
+    arguments: list[str],
+    message: str,
+    command: Runner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command(*arguments)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_benchmark_without_any_of_its_data_says_so(tmp_path: Path, tiny_clip_folder: Path, command: Runner) -> None:
+    arguments = ["--model", tiny_clip_folder, "--out", tmp_path / "results", "--methods", "msp"]
+    done = command("bench", "conventional", *arguments)
+    assert done.code == 2
+    error = " ".join(done.err.split())
+    assert "looked for under --data ROOT" in error
+    assert "Nothing of conventional could be run" in error

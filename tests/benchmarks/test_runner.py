@@ -142,6 +142,25 @@ def test_missing_data_sets_are_skipped_and_named(tiny_clip: Model, tmp_path: Pat
     assert record["skipped"][0]["what"] == "open set dtd (dtd)"
 
 
+def test_unreadable_images_are_left_out_and_named_again_when_nothing_is_left_to_do(
+    tiny_clip: Model, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    for label in ("banded", "dotted"):
+        (root / "dtd" / "images" / label).mkdir(parents=True)
+        for number in range(2):
+            drawn_images("test")[number].source().save(root / "dtd" / "images" / label / f"{label}_{number}.png")
+    broken = root / "dtd" / "images" / "banded" / "banded_0.png"
+    broken.write_bytes(broken.read_bytes()[:50])
+    spec = small_spec(("      open: {split: test, domains: [flat], per_class: 2}", "      dtd: {dataset: dtd}"))
+    for methods in (["msp"], ["msp", "gl-mcm"], ["msp", "gl-mcm"]):
+        summary = run_benchmark(spec, tiny_clip, DataRoot(root), tmp_path / "out", methods=methods)
+        assert list(summary.unreadable) == ["dtd/images/banded/banded_0.png"]
+    assert summary.computed == 0
+    rows = [row for cell in Results(tmp_path / "out").cells() for row in cell.rows if row["open"] == "dtd"]
+    assert {row["n_open"] for row in rows} == {3}
+
+
 def test_a_score_that_needs_patches_is_computed_from_the_images(tiny_clip: Model, tmp_path: Path) -> None:
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["gl-mcm"])
     found = values(Results(tmp_path), closed="flat", open="open")

@@ -27,6 +27,7 @@ def test_bench_then_report(spec: Path, tmp_path: Path, tiny_clip_folder: Path, c
     again = command(*arguments)
     assert again.code == 0
     assert "0 result(s) computed, 2 found" in " ".join(again.err.split())
+    assert "| coop+ebm/delta-energy |" in again.out
     markdown, latex = tmp_path / "tables.md", tmp_path / "tables.tex"
     assert command("report", out, "--markdown", markdown, "--latex", latex).code == 0
     assert "coop+ebm/delta-energy" in (out / "report.html").read_text(encoding="utf-8")

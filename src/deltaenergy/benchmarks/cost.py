@@ -18,7 +18,7 @@ import torch
 
 from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import PlannedCase, fit_images
-from deltaenergy.benchmarks.results import Cell
+from deltaenergy.benchmarks.results import Cell, Skip
 from deltaenergy.benchmarks.runner import Run
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError
@@ -40,7 +40,7 @@ class CostRun(Run):
         fit = fit_images(planned, self.protocol)
         for method in planned.methods:
             identity = self.identity(planned, method, fit)
-            if self.results.has(identity["cell"]):
+            if self.results.get(identity["cell"]) is not None:
                 self.summary.found += 1
                 continue
             self.announce(f"{planned.case.name}: measuring {method.label}")
@@ -48,7 +48,7 @@ class CostRun(Run):
             try:
                 rows = self.rows(planned, method)
             except DeltaEnergyError as error:
-                self.skip(planned, f"method {method.label}", error)
+                self.note(Skip(planned.case.name, f"method {method.label}", str(error)))
                 continue
             self.results.add(Cell(identity, rows, []), time.perf_counter() - start)
             self.summary.computed += 1

@@ -88,7 +88,7 @@ def markdown(table: Table) -> str:
         cells = []
         for i, column in enumerate(table.columns):
             text = number(row.measured[i], column)
-            cells.append(_beside(f"**{text}**" if n in best[i] else text, table, row, i))
+            cells.append(beside(f"**{text}**" if n in best[i] else text, table, row, i))
         lines.append(f"| {row.label} | " + " | ".join(cells) + " |")
     lines += ["", *(f"- {note}" for note in notes(table, left_out))]
     return "\n".join(lines).rstrip() + "\n"
@@ -111,14 +111,19 @@ def latex(table: Table) -> str:
         cells = [_escaped(row.label)]
         for i, column in enumerate(table.columns):
             text = number(row.measured[i], column, r"$\pm$").replace(ABSENT, "--")
-            cells.append(_beside(rf"\textbf{{{text}}}" if n in best[i] else text, table, row, i))
+            cells.append(beside(rf"\textbf{{{text}}}" if n in best[i] else text, table, row, i))
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     lines += [rf"% {_escaped(note)}" for note in notes(table, left_out)]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def _beside(text: str, table: Table, row: Row, position: int) -> str:
+def cell(table: Table, row: Row, position: int) -> str:
+    """A measured figure with the paper's behind it, plain."""
+    return beside(number(row.measured[position], table.columns[position]), table, row, position)
+
+
+def beside(text: str, table: Table, row: Row, position: int) -> str:
     """A measured figure with the paper's, and its note, behind it."""
     column = table.columns[position]
     paper = printed(row, position, column)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.protocol import Protocol
+from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, ResolvedSet, case_classes, order, resolve
 from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, ImageSet
 from deltaenergy.data.fewshot import FewShot, sample_few_shots
@@ -19,15 +20,6 @@ from deltaenergy.scores.registry import make_score
 HELD_OUT_SHARE = 0.1
 # Validation images per class, as in CoOp's released splits: never more than the shots.
 VALIDATION_SHOTS = 4
-
-
-@dataclass(frozen=True)
-class Skip:
-    """Something that was asked for and is not done."""
-
-    case: str
-    what: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -53,8 +45,8 @@ class PlannedCase:
     def images_hash(self) -> str:
         """Identity of all images that are tested or trained on."""
         sets = [(images.spec.name, [item.id for item in images.items]) for images in (*self.closed, *self.open)]
-        train = self.train.hash if self.train else ""
-        return hash_strings([train, *(text for name, ids in sets for text in (name, *ids))])
+        train = [self.train.hash if self.train else "", *(item.id for item in self.validation)]
+        return hash_strings([*train, *(text for name, ids in sets for text in (name, *ids))])
 
 
 @dataclass(frozen=True)
@@ -167,7 +159,7 @@ def _sample(
 
 def named(items: Iterable[ImageItem], names: Mapping[str, str]) -> list[ImageItem]:
     """Images labelled by class id, labelled by class name instead."""
-    return [replace(item, label=names[item.label]) for item in items if item.label in names]
+    return [replace(item, label=names[item.label]) for item in items if item.label is not None and item.label in names]
 
 
 def _first_of_each(items: Iterable[ImageItem], count: int) -> list[ImageItem]:

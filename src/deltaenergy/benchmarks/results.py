@@ -16,11 +16,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import read_json, replacing, write_json
 
@@ -54,12 +55,23 @@ MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
 
 
 @dataclass(frozen=True)
+class Skip:
+    """Something that was asked for and is not done."""
+
+    case: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Cell:
-    """A finished cell: what it is, what was measured, and the curves for plots."""
+    """A finished cell: what it is, what was measured, the curves for plots, and what it could not do."""
 
     identity: dict[str, Any]
     rows: list[dict[str, Any]]
     curves: list[dict[str, Any]]
+    skipped: tuple[Skip, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def id(self) -> str:
@@ -75,15 +87,23 @@ class Results:
         if self.folder.is_file():
             raise InputError(f"{self.folder} is a file; results need a folder, which is made if it does not exist.")
 
-    def has(self, cell_id: str) -> bool:
-        """Whether the cell is finished."""
-        return self._cell_file(cell_id).is_file()
+    def get(self, cell_id: str) -> Cell | None:
+        """The cell if it is finished."""
+        path = self._cell_file(cell_id)
+        return _read_cell(path) if path.is_file() else None
 
     def add(self, cell: Cell, seconds: float) -> None:
         """Write a finished cell, then a line of the log."""
         write_json(
             self._cell_file(cell.id),
-            {"format": FORMAT, "identity": cell.identity, "rows": cell.rows, "curves": cell.curves},
+            {
+                "format": FORMAT,
+                "identity": cell.identity,
+                "rows": cell.rows,
+                "skipped": [asdict(skip) for skip in cell.skipped],
+                "unreadable": [asdict(image) for image in cell.unreadable],
+                "curves": cell.curves,
+            },
         )
         line = {"cell": cell.id, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "seconds": round(seconds, 3)}
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
@@ -91,7 +111,7 @@ class Results:
 
     def cells(self) -> list[Cell]:
         """All finished cells, in a fixed order."""
-        return sorted(self._read_cells(), key=_cell_order)
+        return sorted(map(_read_cell, (self.folder / "cells").glob("*.json")), key=_cell_order)
 
     def runs(self) -> list[dict[str, Any]]:
         """What was asked for, one record per run."""
@@ -125,12 +145,18 @@ class Results:
     def _cell_file(self, cell_id: str) -> Path:
         return self.folder / "cells" / f"{cell_id}.json"
 
-    def _read_cells(self) -> Iterator[Cell]:
-        for path in (self.folder / "cells").glob("*.json"):
-            record = read_json(path)
-            if not isinstance(record, dict) or record.get("format") != FORMAT:
-                raise ArtifactError(f"{path} is no benchmark cell of format {FORMAT}: remove it, and it is done again.")
-            yield Cell(record["identity"], record["rows"], record["curves"])
+
+def _read_cell(path: Path) -> Cell:
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is no benchmark cell of format {FORMAT}: remove it, and it is done again.")
+    return Cell(
+        record["identity"],
+        record["rows"],
+        record["curves"],
+        tuple(Skip(**skip) for skip in record["skipped"]),
+        tuple(Unreadable(**image) for image in record["unreadable"]),
+    )
 
 
 def hash_value(value: Any) -> str:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from deltaenergy import __version__
 from deltaenergy.benchmarks.evaluate import ScoredSet, measure
+from deltaenergy.benchmarks.features import Announce, Features
 from deltaenergy.benchmarks.methods import Method, parse_methods
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, Skip, fit_images, plan, validation_images
 from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
@@ -29,18 +29,13 @@ from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.files import hash_strings
-from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import score_images
+from deltaenergy.scoring import Scored, score_images
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
-    from deltaenergy.data.store import FeatureStore
     from deltaenergy.models.base import Model
-
-# Called with what is being done; gives the progress callback for it.
-Announce = Callable[[str], Progress | None]
 
 
 @dataclass
@@ -50,7 +45,9 @@ class Summary:
     computed: int = 0
     found: int = 0
     skips: list[Skip] = field(default_factory=list)
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    # As in RESULTS/runs: what was asked for and what was skipped.
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 def run_benchmark(
@@ -77,44 +74,53 @@ def run_benchmark(
         from deltaenergy.benchmarks.cost import CostRun
 
         kind = CostRun
-    run = kind(spec, model, results, get_protocol(protocol), limit, batch_size, announce)
-    run.search = search
-    run.features = Features(model, Path(store) if store else results.folder / "features", batch_size, announce)
-    run.summary.skips += skips
+    features = Features(Path(store) if store else results.folder / "features", batch_size, announce)
+    settings = Settings(get_protocol(protocol), limit, search, batch_size, announce)
+    run = kind(spec, model, results, features, settings)
+    for skip in skips:
+        run.note(skip)
     for case in planned:
         run.case(case)
-    run.summary.unreadable = list(run.features.unreadable.values())
-    results.write_run(_record(run, chosen, seeds or spec.seeds))
+    run.summary.record = _record(run, chosen, seeds or spec.seeds)
+    results.write_run(run.summary.record)
     results.write_tables()
     return run.summary
 
 
-class Run:
-    """The state of one run."""
+@dataclass(frozen=True)
+class Settings:
+    """How a run was asked to go."""
 
-    features: Features
-    search = False
+    protocol: Protocol
+    limit: int | None
+    search: bool
+    batch_size: int
+    announce: Announce
+
+
+class Run:
+    """One run: it goes through the cases and fills the results."""
 
     def __init__(
-        self,
-        spec: BenchmarkSpec,
-        model: Model,
-        results: Results,
-        protocol: Protocol,
-        limit: int | None,
-        batch_size: int,
-        announce: Announce,
+        self, spec: BenchmarkSpec, model: Model, results: Results, features: Features, settings: Settings
     ) -> None:
-        self.spec, self.model, self.results, self.protocol = spec, model, results, protocol
-        self.limit, self.batch_size, self.announce = limit, batch_size, announce
+        self.spec, self.model, self.results, self.features = spec, model, results, features
+        self.protocol, self.limit, self.search = settings.protocol, settings.limit, settings.search
+        self.batch_size, self.announce = settings.batch_size, settings.announce
         self.summary = Summary()
 
     def case(self, planned: PlannedCase) -> None:
         """Compute the cells of a case that are not there yet, one tuner after the other."""
         fit = fit_images(planned, self.protocol)
         cells = {method: self.identity(planned, method, fit) for method in planned.methods}
-        pending = [method for method in planned.methods if not self.results.has(cells[method]["cell"])]
-        self.summary.found += len(cells) - len(pending)
+        pending = []
+        for method, identity in cells.items():
+            finished = self.results.get(identity["cell"])
+            if finished is None:
+                pending.append(method)
+            else:
+                self.summary.found += 1
+                self.remember(finished)
         if any(not make_score(method.score).needs_images for method in pending):
             self.encode(planned)
         for tuner in dict.fromkeys(method.tuner for method in pending):
@@ -122,14 +128,26 @@ class Run:
             try:
                 classifier = self.classifier(planned, tuner)
             except DeltaEnergyError as error:
-                self.skip(planned, f"tuner {tuner}" if tuner else "zero-shot", error)
+                self.note(Skip(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot", str(error)))
                 continue
             prepared = self.prepare(planned, classifier, mine, fit)
             for method, score in prepared.items():
                 start = time.perf_counter()
-                rows, curves = self.measure(planned, classifier, score, fit)
-                self.results.add(Cell(cells[method], rows, curves), time.perf_counter() - start)
+                cell = self.cell(cells[method], planned, classifier, score, fit)
+                self.results.add(cell, time.perf_counter() - start)
                 self.summary.computed += 1
+                self.remember(cell)
+
+    def remember(self, cell: Cell) -> None:
+        """Take over what a cell, found or computed, could not do."""
+        for skip in cell.skipped:
+            self.note(skip)
+        self.summary.unreadable.update({image.id: image for image in cell.unreadable})
+
+    def note(self, skip: Skip) -> None:
+        """Record something that is not done, once."""
+        if skip not in self.summary.skips:
+            self.summary.skips.append(skip)
 
     def encode(self, planned: PlannedCase) -> None:
         """Encode all images of a case that are not in the store yet, in one go."""
@@ -207,116 +225,78 @@ class Run:
                 if score.needs_fit:
                     self.score(classifier, score, fit.items, self.model, fit=True)
             except DeltaEnergyError as error:
-                self.skip(planned, f"method {method.label}", error)
+                self.note(Skip(planned.case.name, f"method {method.label}", str(error)))
             else:
                 ready[method] = score
         return ready
 
-    def measure(
-        self, planned: PlannedCase, classifier: Classifier, score: Score, fit: FitImages
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows and curves of one cell."""
+    def cell(
+        self, identity: dict[str, Any], planned: PlannedCase, classifier: Classifier, score: Score, fit: FitImages
+    ) -> Cell:
+        """Score all sets of a case with one method."""
+        skipped: list[Skip] = []
+        unreadable: dict[str, Unreadable] = {}
         taken = fit.taken if score.needs_fit else frozenset()
-        closed = [
-            scored
-            for images in planned.closed
-            if (scored := self.scored(planned, classifier, score, images, self.model, taken)) is not None
-        ]
         view = in_train_view(self.model) if self.protocol.open_in_train_view else self.model
-        opened = [self.scored(planned, classifier, score, images, view, frozenset()) for images in planned.open]
-        return measure(closed, [images for images in opened if images is not None], self.protocol)
+        closed = []
+        for images in planned.closed:
+            told: Classifier | None = classifier
+            if images.spec.own_classes:
+                told = self.retold(classifier, images.classes)
+            if told is None:
+                reason = f"{classifier.kind} cannot be told other class names."
+                skipped.append(Skip(planned.case.name, f"closed set {images.spec.name}", reason))
+                continue
+            # For another class list only accuracy counts, and the score may be fitted to the first one.
+            used = score if told is classifier else make_score("max-logit")
+            closed.append(self.scored(told, used, images, self.model, taken, unreadable))
+        opened = [self.scored(classifier, score, images, view, frozenset(), unreadable) for images in planned.open]
+        rows, curves = measure(closed, opened, self.protocol)
+        return Cell(identity, rows, curves, tuple(skipped), tuple(unreadable.values()))
 
     def scored(
         self,
-        planned: PlannedCase,
         classifier: Classifier,
         score: Score,
         images: ResolvedSet,
         model: Model,
         taken: frozenset[str],
-    ) -> ScoredSet | None:
-        """A set's scores and predictions, without the images that cannot be read."""
-        if images.spec.own_classes:
-            other = self.retold(planned, classifier, images)
-            if other is None:
-                return None
-            classifier, score = other, make_score("max-logit")
-        items, predicted, values = self.score(classifier, score, images.items, model)
+        unreadable: dict[str, Unreadable],
+    ) -> ScoredSet:
+        """A set's scores and predictions; images that cannot be read are added to `unreadable`."""
+        found = self.score(classifier, score, images.items, model)
+        unreadable.update({image.id: image for image in found.unreadable})
         target_of = {item.id: target for item, target in zip(images.items, images.targets)}
         return ScoredSet(
             images.spec,
-            values,
-            predicted,
-            np.array([target_of[item.id] for item in items], np.int64),
-            np.array([item.id not in taken for item in items], bool),
+            found.values[score.spec],
+            found.predicted,
+            np.array([target_of[item.id] for item in found.items], np.int64),
+            np.array([item.id not in taken for item in found.items], bool),
         )
 
-    def retold(self, planned: PlannedCase, classifier: Classifier, images: ResolvedSet) -> Classifier | None:
-        """The same classifier with the class names of another data set, where it can be told others."""
+    def retold(self, classifier: Classifier, names: Sequence[str]) -> Classifier | None:
+        """The same classifier with other class names, where it can be told others."""
         from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 
-        names = images.classes
         if isinstance(classifier, ZeroShotClassifier):
             return self.zero_shot(names)
         with_classes = getattr(classifier, "with_classes", None)
-        if with_classes is None:
-            self.skip(planned, f"closed set {images.spec.name}", f"{classifier.kind} cannot be told other class names.")
-            return None
-        retold: Classifier = with_classes(names)
-        return retold
+        return None if with_classes is None else cast("Classifier", with_classes(names))
 
     def score(
         self, classifier: Classifier, score: Score, items: list[ImageItem], model: Model, *, fit: bool = False
-    ) -> tuple[list[ImageItem], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Readable images, predicted classes and scores: from stored features, or from the images if it must be."""
+    ) -> Scored:
+        """Score images from their stored features, or from the images themselves if it must be."""
         if score.needs_images:
             seen_by = copy.copy(classifier)
             seen_by.model = model
-            scored = score_images(seen_by, [score], items, fit=fit, batch_size=self.batch_size)
-            return scored.items, scored.predicted, scored.values[score.spec]
+            return score_images(seen_by, [score], items, fit=fit, batch_size=self.batch_size)
         readable, features = self.features.of(items, model)
         scored = score_images(classifier, [score], features, fit=fit)
-        return readable, scored.predicted, scored.values[score.spec]
-
-    def skip(self, planned: PlannedCase, what: str, reason: object) -> None:
-        """Record something that is not done."""
-        skip = Skip(planned.case.name, what, str(reason))
-        if skip not in self.summary.skips:
-            self.summary.skips.append(skip)
-
-
-class Features:
-    """Features of images, encoded once per model and view into a store under `folder`."""
-
-    def __init__(self, model: Model, folder: Path, batch_size: int, announce: Announce) -> None:
-        self.folder, self.batch_size, self.announce = folder, batch_size, announce
-        self.rows: dict[str, dict[str, int]] = {}
-        self.stores: dict[str, FeatureStore] = {}
-        self.unreadable: dict[str, Unreadable] = {}
-
-    def of(self, items: list[ImageItem], model: Model) -> tuple[list[ImageItem], npt.NDArray[np.float32]]:
-        """The images that can be read, and their features (N, D)."""
-        known = self.rows.get(model.fingerprint, {})
-        if any(item.id not in known and item.id not in self.unreadable for item in items):
-            self._encode(items, model)
-            known = self.rows[model.fingerprint]
-        readable = [item for item in items if item.id in known]
-        # A copy: what the store gives may be a read-only view of its file.
-        return readable, np.array(self.stores[model.fingerprint].take([known[item.id] for item in readable]))
-
-    def _encode(self, items: list[ImageItem], model: Model) -> None:
-        from deltaenergy.data.store_writer import build_store
-
-        store = build_store(
-            model,
-            items,
-            self.folder / model.fingerprint[:40],
-            batch_size=self.batch_size,
-            progress=self.announce("Encoding images"),
-        )
-        self.stores[model.fingerprint] = store
-        self.rows[model.fingerprint] = {name: row for row, name in enumerate(store.ids)}
-        self.unreadable.update({image.id: image for image in store.unreadable})
+        known = {item.id for item in readable}
+        missed = [self.features.unreadable[item.id] for item in items if item.id not in known]
+        return replace(scored, items=readable, unreadable=missed)
 
 
 def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int]) -> dict[str, Any]:
@@ -332,6 +312,7 @@ def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int]) -> dict[s
         "model": run.model.describe(),
         "model_fingerprint": run.model.fingerprint,
         "deltaenergy": __version__,
-        "skipped": [asdict(skip) for skip in run.summary.skips],
-        "unreadable": [asdict(image) for image in run.summary.unreadable],
+        # Sorted, because a run that is gone on with meets them in another order.
+        "skipped": sorted((asdict(skip) for skip in run.summary.skips), key=lambda skip: sorted(skip.items())),
+        "unreadable": [asdict(image) for _, image in sorted(run.summary.unreadable.items())],
     }

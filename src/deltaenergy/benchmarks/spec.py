@@ -3,7 +3,7 @@
 A benchmark is a list of cases. A case is one classifier (a class list), where its few training images come from, the
 closed sets it must classify and the open sets it must reject. Fields of the YAML files:
 
-    title, about, tables, seeds, shots, template, methods, recipe (of tuning: {epochs: 10})
+    title, about, tables, seeds, shots, template, methods, recipe (of tuning: {epochs: 10}), model
     cases:
       - name: pacs
         dataset: pacs                     # whose class names the classifier gets
@@ -90,6 +90,7 @@ class BenchmarkSpec:
     template: str = DEFAULT_TEMPLATE
     measures: str = "detection"
     recipe: tuple[tuple[str, Any], ...] = ()
+    model: str = "lite"
     hash: str = field(default="", compare=False)
 
 
@@ -141,7 +142,19 @@ def parse_spec(text: str, name: str, where: str) -> BenchmarkSpec:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{where} is no valid YAML: {error}") from error
-    known = {"title", "about", "tables", "seeds", "shots", "template", "methods", "measures", "recipe", "cases"}
+    known = {
+        "title",
+        "about",
+        "tables",
+        "seeds",
+        "shots",
+        "template",
+        "methods",
+        "model",
+        "measures",
+        "recipe",
+        "cases",
+    }
     fields = _mapping(raw, where, known, required={"title", "methods", "cases"})
     seeds = tuple(_list(fields.get("seeds", [1, 2, 3]), f"{where}: seeds", int))
     cases: list[Case] = []
@@ -163,6 +176,7 @@ def parse_spec(text: str, name: str, where: str) -> BenchmarkSpec:
         shots=_positive(fields.get("shots", 16), f"{where}: shots"),
         template=template,
         recipe=tuple(sorted(_recipe(fields.get("recipe", {}), where).items())),
+        model=str(fields.get("model", "lite")),
         measures=_choice(fields.get("measures", "detection"), ("detection", "cost"), f"{where}: measures"),
     )
     return replace(spec, hash=_hash(spec))
@@ -250,7 +264,7 @@ def _hash(spec: BenchmarkSpec) -> str:
             for seed in spec.seeds if "{seed}" in name else (0,):
                 full = name.replace("{seed}", str(seed))
                 resolved[full] = class_list(full)
-    text = repr((spec.cases, spec.seeds, spec.shots, spec.template, spec.measures, resolved))
+    text = repr((spec.cases, spec.seeds, spec.shots, spec.template, spec.measures, spec.recipe, resolved))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

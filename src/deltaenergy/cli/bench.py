@@ -16,14 +16,21 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     from deltaenergy.benchmarks.runner import Announce, Summary
     from deltaenergy.benchmarks.spec import BenchmarkSpec
+    from deltaenergy.benchmarks.tables import Table
     from deltaenergy.models.base import Model
 
 
 def bench(
     name: Annotated[str | None, typer.Argument(help="The benchmark, or a .yaml file. Without it, a list.")] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="As for score; or tiny, which is trained on drawings in seconds.")
-    ] = "lite",
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="As for score; or tiny, which is trained on drawings in seconds. [default: lite; for mini, tiny]",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder with the data sets (see data check).")] = None,
     methods: Annotated[
         list[str] | None,
@@ -70,7 +77,7 @@ def bench(
     with _announcing() as announce:
         summary = _run(
             spec,
-            _model(model, device, out_folder, announce),
+            _model(model or spec.model, device, out_folder, announce),
             data,
             out_folder,
             announce,
@@ -141,6 +148,38 @@ def _list(json_output: bool) -> None:
         out.print(f"[bold cyan]{spec.name:<14}[/]{spec.title}", soft_wrap=True)
 
 
+def _print_tables(summary: Summary, out_folder: Path) -> None:
+    """The run's tables: for people in a terminal, else as Markdown."""
+    from deltaenergy.benchmarks import formats
+    from deltaenergy.benchmarks.results import Results
+    from deltaenergy.report.benchmark import benchmark_runs, run_tables
+
+    if not summary.computed + summary.found:
+        return
+    run = next(run for run in benchmark_runs(Results(out_folder)) if run.record == summary.record)
+    for table in run_tables(run):
+        if out.is_terminal:
+            _print_table(table)
+        else:
+            out.print(formats.markdown(table), markup=False, soft_wrap=True)
+
+
+def _print_table(table: Table) -> None:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from deltaenergy.benchmarks import formats
+
+    shown, _ = formats.measured_part(table)
+    view = RichTable(title=formats.heading(shown), title_justify="left", box=None, header_style="bold")
+    view.add_column("method", overflow="fold")
+    for column in shown.columns:
+        view.add_column(column.label, justify="right", ratio=1)
+    for row in shown.rows:
+        view.add_row(Text(row.label), *(Text(formats.cell(shown, row, i)) for i in range(len(shown.columns))))
+    out.print(view)
+
+
 def _finish(summary: Summary, spec: BenchmarkSpec, out_folder: Path, json_output: bool) -> None:
     from dataclasses import asdict
 
@@ -151,10 +190,11 @@ def _finish(summary: Summary, spec: BenchmarkSpec, out_folder: Path, json_output
                 "computed": summary.computed,
                 "found": summary.found,
                 "skipped": [asdict(skip) for skip in summary.skips],
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in summary.unreadable],
+                "unreadable": [{"path": image.id, "reason": image.reason} for image in summary.unreadable.values()],
             }
         )
     else:
+        _print_tables(summary, out_folder)
         cases_of: dict[tuple[str, str], list[str]] = {}
         for skip in summary.skips:
             cases_of.setdefault((skip.what, skip.reason), []).append(skip.case)
@@ -168,4 +208,4 @@ def _finish(summary: Summary, spec: BenchmarkSpec, out_folder: Path, json_output
         )
     if not summary.computed + summary.found:
         raise InputError(f"Nothing of {spec.name} could be run: {summary.skips[0].reason if summary.skips else ''}")
-    common.finish(summary.unreadable)
+    common.finish(list(summary.unreadable.values()))

@@ -1,0 +1,55 @@
+"""Image features of a benchmark: encoded once per model and view, into a feature store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.progress import Progress
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.data.store import FeatureStore
+    from deltaenergy.models.base import Model
+
+# Called with what is being done; gives the progress callback for it.
+Announce = Callable[[str], Progress | None]
+
+
+class Features:
+    """Features of images, encoded once per model and view into a store under `folder`."""
+
+    def __init__(self, folder: Path, batch_size: int, announce: Announce) -> None:
+        self.folder, self.batch_size, self.announce = folder, batch_size, announce
+        self.rows: dict[str, dict[str, int]] = {}
+        self.stores: dict[str, FeatureStore] = {}
+        self.unreadable: dict[str, Unreadable] = {}
+
+    def of(self, items: list[ImageItem], model: Model) -> tuple[list[ImageItem], npt.NDArray[np.float32]]:
+        """The images that can be read, and their features (N, D)."""
+        known = self.rows.get(model.fingerprint, {})
+        if any(item.id not in known and item.id not in self.unreadable for item in items):
+            self._encode(items, model)
+            known = self.rows[model.fingerprint]
+        readable = [item for item in items if item.id in known]
+        # A copy: what the store gives may be a read-only view of its file.
+        return readable, np.array(self.stores[model.fingerprint].take([known[item.id] for item in readable]))
+
+    def _encode(self, items: list[ImageItem], model: Model) -> None:
+        from deltaenergy.data.store_writer import build_store
+
+        store = build_store(
+            model,
+            items,
+            self.folder / model.fingerprint,
+            batch_size=self.batch_size,
+            progress=self.announce("Encoding images"),
+        )
+        self.stores[model.fingerprint] = store
+        self.rows[model.fingerprint] = {name: row for row, name in enumerate(store.ids)}
+        self.unreadable.update({image.id: image for image in store.unreadable})

@@ -21,9 +21,9 @@ from deltaenergy import __version__
 from deltaenergy.benchmarks.evaluate import ScoredSet, measure
 from deltaenergy.benchmarks.features import Announce, Features
 from deltaenergy.benchmarks.methods import Method, parse_methods
-from deltaenergy.benchmarks.plan import FitImages, PlannedCase, Skip, fit_images, plan, validation_images
+from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
 from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
-from deltaenergy.benchmarks.results import Cell, Results, hash_value
+from deltaenergy.benchmarks.results import Cell, Results, Skip, hash_value
 from deltaenergy.benchmarks.sets import DataRoot, ResolvedSet
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable

@@ -97,7 +97,9 @@ def load_tiny(file: Path, progress: Progress | None = None) -> TinyModel:
     if not file.is_file():
         module = _train(tokenizer, progress)
         write_tensors(file, module.state_dict())
-    module = _Towers(tokenizer)
+    # Fresh weights, soon overwritten, must not use up the user's random numbers.
+    with torch.random.fork_rng(devices=[]):
+        module = _Towers(tokenizer)
     module.load_state_dict(read_tensors(file))
     return TinyModel(module, tokenizer)
 

@@ -14,7 +14,8 @@ from deltaenergy.cli.common import err, out
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.benchmarks.runner import Announce, Summary
+    from deltaenergy.benchmarks.features import Announce
+    from deltaenergy.benchmarks.runner import Summary
     from deltaenergy.benchmarks.spec import BenchmarkSpec
     from deltaenergy.benchmarks.tables import Table
     from deltaenergy.models.base import Model

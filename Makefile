@@ -47,7 +47,7 @@ bench: $(BIN)/.dev
 
 lite: $(BIN)/.dev
 	$(PIP) --no-deps -r training/lite/requirements.txt
-	$(BIN)/python -m training.lite
+	$(BIN)/python -m training.lite $(if $(PICTURES),--pictures "$(PICTURES)")
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis deltaenergy-demo

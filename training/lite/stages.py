@@ -40,7 +40,7 @@ def _forget(work: Path, stage: str) -> None:
         "teacher": ["teacher"],
         "targets": ["joint.safetensors", "names.safetensors", "names.tsv"],
         "tokens": ["tokenizer.json"],
-        "tower": ["tower.pt"],
+        "tower": ["tower.safetensors"],
         "adapter": ["adapter.safetensors", "pictures"],
         "export": [],
     }

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize, scaled_dot_product_attention, softmax
 
+from deltaenergy.files import read_tensors, write_tensors
 from training.lite.joint import DIMENSIONS
 from training.lite.prompts import Practice
 from training.lite.targets import Names
@@ -160,7 +161,7 @@ class Trainer:
 
     def __init__(self, names: Names, classes: Tensor, tokenizer: Tokenizer, practice: Practice, folder: Path) -> None:
         self.names, self.classes, self.tokenizer, self.practice = names, classes, tokenizer, practice
-        self.file = folder / "tower.pt"
+        self.file = folder / "tower.safetensors"
         self.tower = new_tower(tokenizer)
         self.table = self.tower.text_model.embeddings.token_embedding.weight
         with torch.no_grad():
@@ -189,29 +190,35 @@ class Trainer:
 
     def save(self) -> None:
         """Keep the state, whole or not at all."""
-        state = {
-            "tower": self.tower.state_dict(),
-            "head": self.teacher_head.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-        }
-        if self.refiner:
-            state["refiner"] = self.refiner.state_dict()
-        unfinished = self.file.with_suffix(".part")
-        torch.save(state, unfinished)
-        unfinished.replace(self.file)
+        tensors = {"step": torch.tensor(self.step)}
+        for part, module in self._modules().items():
+            tensors |= {f"{part}/{name}": tensor for name, tensor in module.state_dict().items()}
+        for parameter, moments in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser/{parameter}/{name}": tensor for name, tensor in moments.items()}
+        write_tensors(self.file, tensors)
 
     def resume(self) -> None:
         """Go on from the kept state, if there is one."""
-        if self.file.exists():
-            state = torch.load(self.file, weights_only=True)
-            if "refiner" in state:
-                self._add_refiner()
-                self.refiner.load_state_dict(state["refiner"])
-            self.tower.load_state_dict(state["tower"])
-            self.teacher_head.load_state_dict(state["head"])
-            self.optimiser.load_state_dict(state["optimiser"])
-            self.step = state["step"]
+        if not self.file.exists():
+            return
+        tensors = read_tensors(self.file)
+        if any(name.startswith("refiner/") for name in tensors):
+            self._add_refiner()
+        self.step = int(tensors.pop("step"))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name in [name for name in tensors if name.startswith("optimiser/")]:
+            _, parameter, kind = name.split("/")
+            moments.setdefault(int(parameter), {})[kind] = tensors.pop(name)
+        for part, module in self._modules().items():
+            start = f"{part}/"
+            own = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+            module.load_state_dict(own)
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+
+    def _modules(self) -> dict[str, nn.Module]:
+        modules = {"tower": self.tower, "head": self.teacher_head}
+        return {**modules, "refiner": self.refiner} if self.refiner else modules
 
     def _add_refiner(self) -> None:
         self.refiner = new_refiner(self.classes)

@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, ZeroShotClassifier
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation import Group, ImageSet, evaluate
 from tests.colours import ColourModel, paint, paint_sets
 
@@ -245,6 +245,11 @@ def test_an_image_in_two_groups(classifier, sets):
 def test_wrong_arguments(classifier, sets, options, message):
     with pytest.raises(InputError, match=message):
         run(classifier, sets, **options)
+
+
+def test_a_detector_without_threshold(classifier, sets):
+    with pytest.raises(NotFittedError, match="calibrate"):
+        run(classifier, sets, detector=Detector(classifier, "mcm"))
 
 
 def test_no_id_set_two_sets_of_one_name_and_wrong_labels(classifier, sets):

@@ -117,7 +117,7 @@ class Evaluation:
 
     def values(self, score: str, name: str) -> npt.NDArray[np.float64]:
         """The scores of a set, or of a pool such as `all open sets`."""
-        return np.concatenate([one.scored.values[score] for one in members(self.sets, name)])
+        return values_of(self.sets, name, score)
 
     def ranked(self, row: DetectionRow) -> RankedScores:
         """The scores behind a row of `detection`: its ROC curve, or a metric at another rate."""
@@ -179,6 +179,11 @@ def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
     """The sets that a name of `pools` stands for."""
     sets = list(sets)
     return [one for one in sets if one.name == name] or [one for one in sets if name == f"all {one.group.value} sets"]
+
+
+def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
+    """The scores of all images of the sets that a name stands for."""
+    return np.concatenate([one.scored.values[score] for one in members(sets, name)])
 
 
 def _flat(name: str, estimate: Estimate) -> dict[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from deltaenergy.benchmarks.metrics import RankedScores, proportion_estimate
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.detector import threshold_at
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import (
     AccuracyRow,
@@ -22,6 +22,7 @@ from deltaenergy.evaluation.results import (
     KeptRow,
     members,
     pools,
+    values_of,
 )
 from deltaenergy.evaluation.sets import ImageSet, LoadedSet, check_sets, load_sets, match_labels, same_class
 from deltaenergy.progress import Progress
@@ -72,6 +73,8 @@ def evaluate(
         progress: called with (images done, images in all sets).
         command: what the user typed, for the report.
     """
+    if detector is not None and detector.threshold is None:
+        raise NotFittedError("The detector has no threshold yet: call calibrate(in_distribution_images) first.")
     used = _unique_scores([make_score(score) for score in scores], detector)
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
@@ -235,16 +238,12 @@ def _detection(
             for open_name in pools(sets, Group.OPEN):
                 for spec in scores:
                     try:
-                        ranked = RankedScores(_values(sets, closed, spec), _values(sets, open_name, spec))
+                        ranked = RankedScores(values_of(sets, closed, spec), values_of(sets, open_name, spec))
                     except InputError as error:
                         raise InputError(f"Score {spec!r}, {closed!r} against {open_name!r}: {error}") from error
                     metrics = ranked.estimates(keep, resamples=resamples, seed=seed)
                     rows.append(DetectionRow(spec, closed, group, open_name, ranked.n_id, ranked.n_ood, metrics))
     return rows
-
-
-def _values(sets: list[EvaluatedSet], name: str, spec: str) -> Any:
-    return np.concatenate([one.scored.values[spec] for one in members(sets, name)])
 
 
 def _kept(sets: list[EvaluatedSet], thresholds: Mapping[str, float]) -> list[KeptRow]:

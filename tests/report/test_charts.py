@@ -72,6 +72,12 @@ def test_histogram_bars_stand_for_counts():
     assert "rejected" in chart and "kept" in chart
 
 
+def test_a_side_too_narrow_for_its_word_goes_without():
+    rows = [HistogramRow("a", np.linspace(0, 1, 50), 0)]
+    chart = histogram_chart(rows, title="t", x_label="x", threshold=0.01)
+    assert "kept →" in chart and "← rejected" not in chart
+
+
 @pytest.mark.parametrize(
     "values", [[1.0], [2.0, 2.0], [math.inf, 1.0, 2.0], [-math.inf], [1e-12, 2e-12], [1e12, -1e12]]
 )

@@ -48,6 +48,7 @@ def curve_chart(
         width,
         height,
         x_log=x_log,
+        right=22 if y_mark is None else 36,
     )
     parts = [frame.draw(x_label, y_label, x_format, y_format, x_ticks)]
     if diagonal:
@@ -56,7 +57,7 @@ def curve_chart(
     if y_mark is not None:
         y = frame.y(y_mark[0])
         parts.append(tag("line", x1=frame.x.start, x2=frame.x.end, y1=y, y2=y, class_="mark"))
-        parts.append(tag("text", y_mark[1], x=frame.x.end - 3, y=y + 13, class_="note end"))
+        parts.append(tag("text", y_mark[1], x=frame.x.end + 5, y=y + 4, class_="note"))
     # The first curve matters most: it is drawn last, on top of the others.
     parts += [_draw_curve(curve, frame) for curve in reversed(curves)]
     return svg(width, height, title, *parts, description=description)

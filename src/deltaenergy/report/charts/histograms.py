@@ -37,7 +37,7 @@ def histogram_chart(
 ) -> Markup:
     """One histogram per row over a common axis, each to its own height, with the threshold through all of them."""
     finite = [row.values[np.isfinite(row.values)] for row in rows]
-    low, high = __robust_extent(finite, threshold)
+    low, high = _robust_extent(finite, threshold)
     axis = Axis(low, high, start=10, end=width - 10)
     bins = int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 14, 40))
     # Few rows may be tall; many must not make the chart longer than a screen.
@@ -50,8 +50,11 @@ def histogram_chart(
         x = axis(threshold)
         parts.append(tag("rect", x=axis.start, y=top, width=x - axis.start, height=bottom - top, class_="rejected"))
         parts.append(tag("line", x1=x, x2=x, y1=top - 16, y2=top, class_="threshold"))
-        parts.append(tag("text", f"← {below}", x=x - 6, y=top - 7, class_="note end"))
-        parts.append(tag("text", f"{above} →", x=x + 6, y=top - 7, class_="note"))
+        # A side too narrow for its word goes without: the other side's says as much.
+        if x - axis.start > 8 * len(below):
+            parts.append(tag("text", f"← {below}", x=x - 6, y=top - 7, class_="note end"))
+        if axis.end - x > 8 * len(above):
+            parts.append(tag("text", f"{above} →", x=x + 6, y=top - 7, class_="note"))
     for position, (row, values) in enumerate(zip(rows, finite)):
         base = top + row_height * (position + 1)
         # The threshold leaves out the lines of text between the histograms.
@@ -92,7 +95,7 @@ def _draw_histogram(
     )
 
 
-def __robust_extent(groups: Sequence[npt.NDArray[np.float64]], threshold: float | None) -> tuple[float, float]:
+def _robust_extent(groups: Sequence[npt.NDArray[np.float64]], threshold: float | None) -> tuple[float, float]:
     """The range that holds all but the outermost 0.2 % of each group: one wild score must not flatten the rest."""
     bounds = [bound for group in groups if len(group) for bound in np.quantile(group, [0.002, 0.998])]
     if threshold is not None and math.isfinite(threshold):

@@ -202,6 +202,13 @@ def test_what_was_learned_is_saved_and_not_computed_again(
     assert len(loaded.predict(photos)) == 8
 
 
+def test_another_classifier_begins_anew(new_score: MakeScore, classifier: ZeroShotClassifier, tiny_clip: Model) -> None:
+    other = ZeroShotClassifier(tiny_clip, ["sketch", "blue car", "photo"])
+    inputs = inputs_of(other, random_pixels(5, seed=11))
+    used, fresh = ready(new_score(), classifier), new_score()
+    np.testing.assert_array_equal(values_of(ready(used, other), inputs), values_of(ready(fresh, other), inputs))
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_values_that_are_no_numbers_are_named(new_score: MakeScore, classifier: ZeroShotClassifier, bad: float) -> None:
     score = ready(new_score(), classifier)

@@ -42,7 +42,7 @@ class ScoreInputs:
 class Score:
     """Base of all scores: a frozen dataclass whose fields are the hyper-parameters, with the paper's defaults.
 
-    A subclass implements `__call__`. One with text-side state (mined negatives) overrides `prepare`; one fitted on
+    A subclass implements `__call__`. One with text-side state (mined negatives) extends `prepare`; one fitted on
     ID data overrides `fit`; both keep what they learn in `self.state`, tensors by name, which is saved with the
     detector. `presets` are named settings: `delta-energy:robust`. Parameters that need more than the class says
     call `self.also_needs` in `check`.
@@ -58,12 +58,14 @@ class Score:
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", {})
         object.__setattr__(self, "preset", None)
+        object.__setattr__(self, "_classifier", None)
         self.check()
 
     # Set in __post_init__, because a dataclass field would become a hyper-parameter.
     if TYPE_CHECKING:
         state: dict[str, torch.Tensor]
         preset: str | None
+        _classifier: Classifier | None
 
     def check(self) -> None:
         """Raise `InputError` for hyper-parameters that make no sense."""
@@ -82,10 +84,21 @@ class Score:
         return self.state[name]
 
     def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Compute what depends only on the classifier: called once before any image, and again after loading.
+        """Hold on to the classifier; subclasses then compute what depends on it alone.
 
-        A score that finds its `state` filled keeps it and takes from `classifier` only what it must hold on to.
+        Called before any image, and again after loading: a score that finds its `state` filled keeps it. What was
+        learned with another classifier is forgotten, since it belongs to other classes.
         """
+        if self._classifier is not None and self._classifier is not classifier:
+            self.state.clear()
+        object.__setattr__(self, "_classifier", classifier)
+
+    @property
+    def classifier(self) -> Classifier:
+        """The classifier it was prepared with, or an error that says to prepare."""
+        if self._classifier is None:
+            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
+        return self._classifier
 
     def fit(self, inputs: ScoreInputs) -> None:
         """Learn from the similarities and features of ID images: called by `Detector.calibrate`."""

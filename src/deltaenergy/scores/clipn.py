@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.errors import InputError, NotFittedError, did_you_mean
+from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
@@ -81,7 +81,7 @@ class Clipn(Score):
 
     def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
         """Run the class texts through the "no" tower, unless they came with the detector."""
-        object.__setattr__(self, "_classifier", classifier)
+        super().prepare(classifier, progress)
         if "no_features" in self.state:
             return
         if self.missing is not None:
@@ -93,9 +93,7 @@ class Clipn(Score):
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """Scores (N,)."""
-        classifier: Classifier | None = getattr(self, "_classifier", None)
-        if classifier is None:
-            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
+        classifier = self.classifier
         features = classifier.adapted_features(inputs.features)
         no = features @ self.state["no_features"].T.to(features)
         return torch.as_tensor(clipn(inputs.similarities, no, self.mode, classifier.model.logit_scale))

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.progress import Progress
+from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
 from deltaenergy.scores.logits import mcm
 from deltaenergy.scores.registry import register_score
-
-if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
 
 # Similarities of one block of patches (float32) stay within 4 MB: read back from cache, not from memory.
 BLOCK_ENTRIES = 1_048_576
@@ -64,15 +59,9 @@ class GlMcm(Score):
         if not 0 <= self.weight < float("inf"):
             raise InputError(f"{self.name}: weight must be a number of at least 0, got {self.weight!r}.")
 
-    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Keep the classifier, which compares patches with its texts."""
-        object.__setattr__(self, "_classifier", classifier)
-
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """Scores (N,)."""
-        classifier: Classifier | None = getattr(self, "_classifier", None)
-        if classifier is None:
-            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
+        classifier = self.classifier
         if inputs.patches is None:
             raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
         overall = torch.as_tensor(mcm(inputs.similarities, self.temperature))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deltaenergy.classes import check_templates
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, check_finite
 from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
@@ -113,10 +113,8 @@ class MinedScore(Score):
 
     def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
         """Mine the negatives of these classes, unless they were saved with the detector."""
-        before = getattr(self, "_classifier", None)
-        object.__setattr__(self, "_classifier", classifier)
-        # State without a classifier was loaded; state from another classifier belongs to other classes.
-        if "negatives" in self.state and (before is None or before is classifier):
+        super().prepare(classifier, progress)
+        if "negatives" in self.state:
             return
         pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
         if self.class_templates:
@@ -129,10 +127,7 @@ class MinedScore(Score):
 
     def negatives_and_features(self, inputs: ScoreInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """Negatives (M, D), and the image features (N, D) that the classifier compares with its texts."""
-        classifier: Classifier | None = getattr(self, "_classifier", None)
-        if classifier is None or "negatives" not in self.state:
-            raise NotFittedError(f"Score {self.spec!r} has no negatives yet: call prepare(classifier) first.")
-        features = classifier.adapted_features(inputs.features)
+        features = self.classifier.adapted_features(inputs.features)
         if features.dtype not in (torch.float32, torch.float64):
             features = features.float()
         return self.state["negatives"].to(features), features

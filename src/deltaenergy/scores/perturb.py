@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.progress import Progress
+from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
 from deltaenergy.scores.logits import msp
@@ -51,15 +50,9 @@ class Odin(Score):
         if self.epsilon == 0:
             object.__setattr__(self, "needs", frozenset())
 
-    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Keep the classifier, through which the gradients go."""
-        object.__setattr__(self, "_classifier", classifier)
-
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """Scores (N,)."""
-        classifier: Classifier | None = getattr(self, "_classifier", None)
-        if classifier is None:
-            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
+        classifier = self.classifier
         if self.epsilon == 0:
             return self._hot_softmax(classifier, inputs.similarities)
         if inputs.pixels is None:

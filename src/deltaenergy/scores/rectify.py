@@ -8,20 +8,15 @@ The clipped feature is not normalised again. b is fitted when the detector is ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.progress import Progress
+from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
 from deltaenergy.scores.logits import energy
 from deltaenergy.scores.registry import register_score
-
-if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
 
 
 @register_score
@@ -43,10 +38,6 @@ class ReAct(Score):
         if not 0 < self.percentile <= 100:
             raise InputError(f"{self.name}: percentile must be above 0 and at most 100, got {self.percentile!r}.")
 
-    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Keep the classifier, through which the clipped features go."""
-        object.__setattr__(self, "_classifier", classifier)
-
     def fit(self, inputs: ScoreInputs) -> None:
         """Set b to the percentile of all feature entries (linear interpolation)."""
         # NumPy, because torch.quantile takes no more than 16 million entries.
@@ -55,9 +46,7 @@ class ReAct(Score):
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """Scores (N,)."""
-        classifier: Classifier | None = getattr(self, "_classifier", None)
-        if classifier is None:
-            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
+        classifier = self.classifier
         # Before clipping, which would turn an infinite entry into an ordinary one.
         check_finite(inputs.features.sum(dim=1), inputs.features, "features")
         clipped = inputs.features.clamp(max=float(self.learned("bound")))

@@ -13,7 +13,7 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.models.lite.model import FOLDER, LiteModel, _say_what_it_is, load_lite
-from deltaenergy.models.lite.network import EfficientNetLite0, SameConv2d, load_network
+from deltaenergy.models.lite.network import EfficientNetLite0, SameConv2d, fold_norms, load_network
 
 TEMPLATE = "a photo of a {}."
 
@@ -56,6 +56,16 @@ def test_image_tower_has_the_published_shape() -> None:
     assert isinstance(network, EfficientNetLite0)
     assert sum(p.numel() for p in network.parameters()) == pytest.approx(4.65e6, rel=0.01)
     assert network.feature_map(torch.zeros(1, 3, 224, 224)).shape == (1, 1280, 7, 7)
+
+
+def test_folding_the_norms_changes_nothing_but_rounding() -> None:
+    plain, folded = load_network(), load_network()
+    fold_norms(folded)
+    pixels = torch.randn(3, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected, actual = plain.feature_map(pixels), folded.feature_map(pixels)
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.modules())
 
 
 def test_image_tower_recognises_photographs_by_its_own_head(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deltaenergy.classes import check_templates
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, check_finite
 from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
@@ -128,6 +128,10 @@ class MinedScore(Score):
     def negatives_and_features(self, inputs: ScoreInputs) -> tuple[torch.Tensor, torch.Tensor]:
         """Negatives (M, D), and the image features (N, D) that the classifier compares with its texts."""
         features = self.classifier.adapted_features(inputs.features)
+        if "negatives" not in self.state:
+            raise NotFittedError(
+                f"Score {self.spec!r} has no negatives: its prepare() did not come to an end."
+            )
         if features.dtype not in (torch.float32, torch.float64):
             features = features.float()
         return self.state["negatives"].to(features), features
@@ -168,7 +172,8 @@ class NegLabel(MinedScore):
                 total += _sum_of_sigmoids(positive[rows], similarities, self.temperature)
             return total / groups
 
-        result = in_blocks(score, len(features), IMAGES_PER_BLOCK)
+        images_at_once = max(1, min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
+        result = in_blocks(score, len(features), images_at_once)
         check_finite(result, inputs.similarities, "similarities")
         check_finite(result, features, "features")
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -70,6 +71,18 @@ def test_histogram_bars_stand_for_counts():
     heights = sorted({max(ys) - y for y in ys})
     assert heights == pytest.approx([0, heights[-1] / 3, heights[-1]], abs=0.11) and heights[-1] > 30
     assert "rejected" in chart and "kept" in chart
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=30), st.floats(-5, 5))
+def test_no_bar_stands_across_the_threshold(values, threshold):
+    chart = histogram_chart([HistogramRow("a", np.array(values), 0)], title="t", x_label="x", threshold=threshold)
+    numbers = numbers_of(chart)
+    outline = list(zip(numbers[::2], numbers[1::2]))
+    line = float(re.search(r'<line x1="([\d.]+)"', chart)[1])
+    base = max(y for _, y in outline)
+    bars = [(x1, x2) for (x1, y1), (x2, y2) in itertools.pairwise(outline) if y1 == y2 < base]
+    assert all(x2 <= line + 0.1 or x1 >= line - 0.1 for x1, x2 in bars)
+    assert any(x2 <= line + 0.1 for _, x2 in bars) == any(value < threshold for value in values)
 
 
 def test_a_side_too_narrow_for_its_word_goes_without():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from deltaenergy.benchmarks.metrics import Estimate
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
-from deltaenergy.report.html import Child, join, tag
+from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, Tile, tiles
 from deltaenergy.report.provenance import unreadable_note
 from deltaenergy.report.words import count, interval, listed, metric_name, one_in, percent
+
+# With fewer pictures in a group, a share moves by more than three points with each of them.
+FEW = 30
 
 
 def summary_section(evaluation: Evaluation) -> Section:
@@ -16,6 +19,7 @@ def summary_section(evaluation: Evaluation) -> Section:
         tag("p", _asked(evaluation), class_="answer"),
         tag("p", _found(evaluation), class_="answer"),
         tiles(_tiles(evaluation)),
+        _too_few(evaluation),
         unreadable_note(evaluation.unreadable),
     )
     return Section("summary", "Summary", body)
@@ -115,6 +119,14 @@ def _tiles(evaluation: Evaluation) -> list[Tile]:
         label = f"{metric_name(name)}: open pictures kept"
         figures.append(Tile(label, percent(rate.value), _noted(rate, "less is better")))
     return figures
+
+
+def _too_few(evaluation: Evaluation) -> Markup | None:
+    """Say so where the figures mean little."""
+    fewest = min(sum(map(len, sets)) for group in Group if (sets := evaluation.in_group(group)))
+    if fewest >= FEW:
+        return None
+    return tag("p", "With so few pictures, these figures illustrate; they do not measure.", class_="small remark")
 
 
 def _noted(value: Estimate, text: str) -> str:

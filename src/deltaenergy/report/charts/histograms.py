@@ -39,7 +39,7 @@ def histogram_chart(
     finite = [row.values[np.isfinite(row.values)] for row in rows]
     low, high = _robust_extent(finite, threshold)
     axis = Axis(low, high, start=10, end=width - 10)
-    bins = int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 14, 40))
+    edges = _bin_edges(low, high, threshold, bins=int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 14, 40)))
     # Few rows may be tall; many must not make the chart longer than a screen.
     row_height = min(96.0, max(54.0, 230 / max(len(rows), 1)))
     top = 20.0
@@ -61,7 +61,7 @@ def histogram_chart(
         if threshold is not None:
             x = axis(threshold)
             parts.append(tag("line", x1=x, x2=x, y1=base - row_height + 20, y2=base, class_="threshold"))
-        parts.append(_draw_histogram(row, values, axis, base, row_height - 20, bins))
+        parts.append(_draw_histogram(row, values, axis, base, row_height - 20, edges))
     for tick in nice_ticks(low, high, 4):
         x = axis(tick)
         parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="axis"))
@@ -71,9 +71,14 @@ def histogram_chart(
 
 
 def _draw_histogram(
-    row: HistogramRow, values: npt.NDArray[np.float64], axis: Axis, base: float, height: float, bins: int
+    row: HistogramRow,
+    values: npt.NDArray[np.float64],
+    axis: Axis,
+    base: float,
+    height: float,
+    edges: npt.NDArray[np.float64],
 ) -> Markup:
-    counts, edges = np.histogram(np.clip(values, axis.low, axis.high), bins=bins, range=(axis.low, axis.high))
+    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)
     tallest = max(int(counts.max(initial=0)), 1)
     # One outline around all bars: few numbers, and no seams between neighbours.
     outline = [(axis(edges[0]), base)]
@@ -93,6 +98,15 @@ def _draw_histogram(
             class_="row",
         ),
     )
+
+
+def _bin_edges(low: float, high: float, threshold: float | None, bins: int) -> npt.NDArray[np.float64]:
+    """About `bins` equal bins over the range, one of which begins at the threshold, so that no bar stands across it."""
+    step = (high - low) / bins
+    if threshold is None or not math.isfinite(threshold):
+        return np.linspace(low, high, bins + 1)
+    first, last = math.ceil((threshold - low) / step), math.ceil((high - threshold) / step)
+    return threshold + step * np.arange(-first, last + 1, dtype=np.float64)
 
 
 def _robust_extent(groups: Sequence[npt.NDArray[np.float64]], threshold: float | None) -> tuple[float, float]:

@@ -11,6 +11,11 @@ import torch
 from deltaenergy import ZeroShotClassifier
 from deltaenergy.benchmarks import tiny
 from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
+from deltaenergy.benchmarks.results import Results
+from deltaenergy.benchmarks.runner import run_benchmark
+from deltaenergy.benchmarks.sets import DataRoot
+from deltaenergy.benchmarks.spec import load_spec
+from deltaenergy.benchmarks.tables import own_table
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +36,21 @@ def test_it_knows_the_objects_in_styles_seen_and_unseen(trained: tiny.TinyModel)
     # Sixteen objects: chance is 6 %.
     assert accuracy["flat"] > 0.7
     assert 0.25 < accuracy["textured"] < accuracy["flat"]
+
+
+def test_mini_runs_end_to_end_with_tuning_and_its_numbers_mean_something(
+    trained: tiny.TinyModel, tmp_path: Path
+) -> None:
+    summary = run_benchmark(load_spec("mini"), trained, DataRoot(), tmp_path, seeds=[1], limit=64)
+    assert summary.skips == []
+    table = own_table("mini", "Mini", Results(tmp_path).cells())
+    names = [column.label for column in table.columns]
+    found = {row.method: dict(zip(names, row.measured)) for row in table.rows}
+    assert len(found) == len(load_spec("mini").methods)
+    energy = {name: value.mean for name, value in found["energy"].items() if value is not None}
+    # Covariate shift costs accuracy and detection, and both stay above chance (12.5 %, 50 %).
+    assert 0.25 < energy["shifted, accuracy"] < energy["id, accuracy"]
+    assert 0.55 < energy["shifted vs open, AUROC"] < energy["id vs open, AUROC"]
 
 
 def test_patches_are_unit_features_in_the_same_space(trained: tiny.TinyModel) -> None:

@@ -5,8 +5,8 @@
 IMAGES holds the folders pacs/DOMAIN/CLASS, dtd10, food3 and caltech101. Each method is tuned on 16 images per class
 from three of PACS's domains. ID accuracy is on the rest of those domains, held-out accuracy on the fourth. Detection
 is the fourth domain's images against each open set. Images and views are encoded once for all methods, domains and
-seeds, and kept in --cache for a later run. No validation images are used: every method runs with its defaults, EBM
-with the paper's λ0 = 2 for PACS.
+seeds; with --cache, features and finished runs are kept for a later call. No validation images are used: every method
+runs with its defaults, EBM with the paper's λ0 = 2 for PACS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deltaenergy.data.fewshot import class_indices, class_names, sample_few_shot
 from deltaenergy.data.inputs import labelled_folders
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.views import CachedViews, encode_views
-from deltaenergy.files import read_tensors, write_tensors
+from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
 from deltaenergy.scores import delta_energy, mcm
 from deltaenergy.tuning import TrainSet
 
@@ -82,7 +82,12 @@ def encode(images: Path, model: Any, views: int, cache: Path | None) -> tuple[li
 
 
 def run(
-    pacs: list[ImageItem], tensors: dict[str, torch.Tensor], model: Any, seeds: list[int], views: int
+    pacs: list[ImageItem],
+    tensors: dict[str, torch.Tensor],
+    model: Any,
+    seeds: list[int],
+    views: int,
+    cache: Path | None,
 ) -> dict[str, list[dict[str, float]]]:
     """Every method on every held-out domain and seed."""
     names = sorted(class_names(pacs))
@@ -93,6 +98,11 @@ def run(
     for domain in sorted({item.domain for item in pacs if item.domain}):
         source = [item for item in pacs if item.domain != domain]
         for seed in seeds:
+            done = None if cache is None else cache / f"pacs-{model.fingerprint[:12]}-{views}-{domain}-{seed}.json"
+            if done is not None and done.exists():
+                for method, found in read_json(done).items():
+                    results[method].append(found)
+                continue
             sample = sample_few_shots(source, names, SHOTS, seed)
             drawn = torch.tensor([place[item.id] for item in sample.items])
             cached = CachedViews(tensors["views"][drawn], torch.tensor(sample.labels), tensors["patches"][drawn])
@@ -105,6 +115,8 @@ def run(
                 else:
                     classifier = de.tune(model, names, train, spec, seed=seed)
                 results[method].append(measure(classifier, sets, labels))
+            if done is not None:
+                write_json(done, {method: found[-1] for method, found in results.items()})
             print(f"{domain}, seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return results
 
@@ -146,7 +158,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = de.load_model(arguments.model)
     pacs, tensors = encode(arguments.images, model, arguments.views, arguments.cache)
-    results = run(pacs, tensors, model, arguments.seeds, arguments.views)
+    results = run(pacs, tensors, model, arguments.seeds, arguments.views, arguments.cache)
     print(f"Model {arguments.model} ({model.fingerprint[:8]}), {len(results['coop'])} runs per method.\n")
     for score in SCORES:
         print(f"Scored with {score}:\n\n{table(results, score)}\n")

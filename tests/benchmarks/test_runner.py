@@ -20,7 +20,7 @@ from deltaenergy.benchmarks.results import IDENTITY, MEASURED, Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot, order
 from deltaenergy.benchmarks.spec import class_list
-from deltaenergy.errors import InputError
+from deltaenergy.errors import ArtifactError, InputError
 from tests.benchmarks.small import small_spec
 
 if TYPE_CHECKING:
@@ -97,6 +97,15 @@ def test_nothing_is_computed_or_encoded_twice(
     assert (again.computed, again.found) == (1, 1)
     cells = [path for path in before if path.parent.name == "cells"]
     assert all(path.read_bytes() == before[path] for path in cells)
+
+
+def test_a_damaged_cell_is_named(tiny_clip: Model, tmp_path: Path) -> None:
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"])
+    (path,) = (tmp_path / "cells").iterdir()
+    for text in ("[]", '{"format": 1}', path.read_text().replace('"rows"', '"lines"')):
+        path.write_text(text)
+        with pytest.raises(ArtifactError, match=f"{path.name}.*remove it"):
+            run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"])
 
 
 def test_results_identify_the_run(tiny_clip: Model, tmp_path: Path) -> None:

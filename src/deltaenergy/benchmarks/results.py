@@ -148,15 +148,18 @@ class Results:
 
 def _read_cell(path: Path) -> Cell:
     record = read_json(path)
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ArtifactError(f"{path} is no benchmark cell of format {FORMAT}: remove it, and it is done again.")
-    return Cell(
-        record["identity"],
-        record["rows"],
-        record["curves"],
-        tuple(Skip(**skip) for skip in record["skipped"]),
-        tuple(Unreadable(**image) for image in record["unreadable"]),
-    )
+    try:
+        if record["format"] != FORMAT:
+            raise KeyError("format")
+        return Cell(
+            record["identity"],
+            record["rows"],
+            record["curves"],
+            tuple(Skip(**skip) for skip in record["skipped"]),
+            tuple(Unreadable(**image) for image in record["unreadable"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"{path} is no whole cell of format {FORMAT}: remove it, and it is done again.") from error
 
 
 def hash_value(value: Any) -> str:

@@ -24,7 +24,7 @@ from deltaenergy.report.charts import (
     legend_key,
     scatter_chart,
 )
-from deltaenergy.report.html import Child, Markup, tag
+from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, definitions, figure, render_page
 from deltaenergy.report.page import table as html_table
 
@@ -163,8 +163,7 @@ def _roc(run: BenchmarkRun) -> list[Markup]:
             y_format=percent,
             diagonal=True,
         )
-        legend = tag("span", [_key(curve) for curve in curves], class_="sub")
-        charts.append(figure(chart, [f"ROC, {title}", legend]))
+        charts.append(figure(join(chart, _legend(curves)), f"ROC, {title}"))
     return charts
 
 
@@ -229,8 +228,7 @@ def _ablation(run: BenchmarkRun) -> list[Markup]:
         chart = curve_chart(
             curves, title=f"AUROC over c, {column.label}", x_label="c", y_label="AUROC", y_format=percent, x_ticks=x
         )
-        legend = tag("span", [_key(curve) for curve in curves], class_="sub")
-        charts.append(figure(chart, [f"ΔEnergy over c: {column.label}", legend]))
+        charts.append(figure(join(chart, _legend(curves)), f"ΔEnergy over c: {column.label}"))
     return charts
 
 
@@ -242,8 +240,9 @@ def c_of(method: str) -> int | None:
     return int(inside) if method.startswith("delta-energy(c=") and inside.isdigit() else None
 
 
-def _key(curve: Curve) -> Markup:
-    return tag("span", legend_key(curve.index), f" {curve.label} ", class_="entry")
+def _legend(curves: Sequence[Curve]) -> Markup:
+    entries = [tag("li", legend_key(curve.index), tag("span", curve.label, class_="name")) for curve in curves]
+    return tag("ul", entries, class_="legend")
 
 
 def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:

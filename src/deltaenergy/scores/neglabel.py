@@ -129,9 +129,7 @@ class MinedScore(Score):
         """Negatives (M, D), and the image features (N, D) that the classifier compares with its texts."""
         features = self.classifier.adapted_features(inputs.features)
         if "negatives" not in self.state:
-            raise NotFittedError(
-                f"Score {self.spec!r} has no negatives: its prepare() did not come to an end."
-            )
+            raise NotFittedError(f"Score {self.spec!r} has no negatives: its prepare() did not come to an end.")
         if features.dtype not in (torch.float32, torch.float64):
             features = features.float()
         return self.state["negatives"].to(features), features

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from scipy.special import logsumexp
 
 from deltaenergy.errors import InputError
 from deltaenergy.scores import delta_energy, make_score, msp
+from deltaenergy.scores.delta_energy import _index_of_largest
 
 
 def literal(similarities: np.ndarray, tau: float, c: int, reset: float) -> np.ndarray:
@@ -118,3 +121,23 @@ def test_senseless_parameters_are_refused(settings: dict[str, float], message: s
         delta_energy(np.zeros((1, 2)), **settings)
     with pytest.raises(InputError, match=message):
         make_score("delta-energy", **settings)
+
+
+@pytest.mark.parametrize("classes", [1, 63, 64, 255, 256, 257, 319, 320, 1000])
+def test_the_fast_arg_max_finds_a_largest_class(classes: int) -> None:
+    similarities = torch.from_numpy(np.random.default_rng(classes).integers(0, 40, (300, classes)) / 40.0)
+    found = similarities.gather(1, _index_of_largest(similarities))[:, 0]
+    assert torch.equal(found, similarities.amax(dim=1))
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    similarities = np.random.default_rng(0).uniform(0.1, 0.3, (50, 30)).astype(np.float32)
+    whole = delta_energy(similarities)
+    # By sys.modules, since the package's attribute of that name is the function.
+    monkeypatch.setattr(sys.modules["deltaenergy.scores.delta_energy"], "_BLOCK_ENTRIES", 7 * 30)
+    np.testing.assert_array_equal(delta_energy(similarities), whole)
+
+
+def test_gradients_flow_through_the_score() -> None:
+    similarities = torch.rand(3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda s: delta_energy(s, 0.5, 2), (similarities,))

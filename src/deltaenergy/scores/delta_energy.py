@@ -60,7 +60,7 @@ def _in_blocks(similarities: torch.Tensor, c: int, tau: float) -> tuple[torch.Te
     Fresh memory for each block would cost more than the arithmetic.
     """
     if similarities.requires_grad:
-        return _relative_to_first(similarities, c, tau, None)
+        return _with_all_digits(similarities.double(), c, tau)  # its steps can be differentiated
     rows = max(1, _BLOCK_ENTRIES // similarities.shape[1])
     scratch = torch.empty_like(similarities[:rows])
     parts = [_relative_to_first(part, c, tau, scratch[: len(part)]) for part in torch.split(similarities, rows)]
@@ -69,7 +69,7 @@ def _in_blocks(similarities: torch.Tensor, c: int, tau: float) -> tuple[torch.Te
 
 
 def _relative_to_first(
-    similarities: torch.Tensor, c: int, tau: float, scratch: torch.Tensor | None
+    similarities: torch.Tensor, c: int, tau: float, scratch: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """s_(1) (N, 1), the top c as a_j = (s_(j) − s_(1))/τ (N, c), and log Σ_{k≠ŷ_1} e^{a_k} (N,), all in float64.
 
@@ -100,7 +100,7 @@ def _index_of_largest(similarities: torch.Tensor) -> torch.Tensor:
     size = classes // _GROUPS
     if size < 4:
         return similarities.argmax(dim=1, keepdim=True)
-    maxima = similarities[:, : size * _GROUPS].unflatten(1, (size, _GROUPS)).amax(dim=1)
+    maxima = torch.unflatten(similarities[:, : size * _GROUPS], 1, (size, _GROUPS)).amax(dim=1)
     rest = classes - size * _GROUPS
     if rest:
         first = torch.maximum(maxima[:, :rest], similarities[:, size * _GROUPS :])

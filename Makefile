@@ -43,7 +43,7 @@ lint: $(BIN)/.dev
 	$(BIN)/mypy
 
 bench: $(BIN)/.dev
-	@for script in bench/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $$(grep -l __main__ bench/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 lite: $(BIN)/.dev
 	$(PIP) --no-deps -r training/lite/requirements.txt

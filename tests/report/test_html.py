@@ -32,4 +32,4 @@ def test_any_text_comes_back_as_written(text):
 
 def test_undecodable_file_names_can_be_written():
     name = b"caf\xe9.jpg".decode("utf-8", errors="surrogateescape")
-    tag("p", name, title=name).encode("utf-8")
+    assert b"caf" in tag("p", name, title=name).encode("utf-8")

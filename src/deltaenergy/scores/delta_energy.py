@@ -91,7 +91,7 @@ def _relative_to_first(
 
 
 def _index_of_largest(similarities: torch.Tensor) -> torch.Tensor:
-    """Arg max over the classes (N, 1), at half the cost of torch's where there are many.
+    """Arg max over the classes (N, 1), in a way that vectorises where there are many.
 
     Class k belongs to group k mod G. The groups' maxima are a plain maximum over rows of G, which is fast; the arg max
     is then sought among the groups, and among the classes of one group.

@@ -17,15 +17,13 @@ from deltaenergy.scores.registry import register_score
 @array_function
 def msp(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
     """Maximum softmax probability, max_k p_k (Hendrycks & Gimpel, ICLR 2017)."""
-    top = similarities.amax(dim=1, keepdim=True)
-    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
+    return _largest_probability(similarities, temperature)
 
 
 @array_function
 def mcm(similarities: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Maximum concept matching: msp on raw cosines, T = 1 (Ming et al., NeurIPS 2022)."""
-    top = similarities.amax(dim=1, keepdim=True)
-    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
+    return _largest_probability(similarities, temperature)
 
 
 @array_function
@@ -45,6 +43,12 @@ def entropy(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tens
     """Negative entropy of the class probabilities, Σ_k p_k log p_k."""
     log_p = torch.log_softmax(similarities / temperature, dim=1)
     return (log_p.exp() * log_p).sum(dim=1)
+
+
+def _largest_probability(similarities: torch.Tensor, temperature: float) -> torch.Tensor:
+    """max_k softmax(s/T)_k = 1 / Σ_k exp((s_k − max s)/T)."""
+    top = similarities.amax(dim=1, keepdim=True)
+    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
 
 
 @dataclass(frozen=True)

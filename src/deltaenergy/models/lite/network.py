@@ -112,7 +112,7 @@ class EfficientNetLite0(nn.Module):
 def fold_norms(network: EfficientNetLite0) -> None:
     """Put every batch normalisation into the convolution before it, and the weights into channels-last order.
 
-    The same function up to rounding, at about 2.5 times the speed on a CPU. For inference only.
+    The same function up to rounding, with fewer passes over memory. For inference only.
     """
     pairs: list[tuple[nn.Module, str, str]] = [(network, "_conv_stem", "_bn0"), (network, "_conv_head", "_bn1")]
     for block in network._blocks:

@@ -16,11 +16,11 @@ from PIL import Image
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from deltaenergy.classifiers.coop import CoOp
-from deltaenergy.classifiers.training import Recipe, train
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.views import LiveViews, TrainImages, encode_views
 from deltaenergy.models.base import Model
 from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.tuning.data import LiveViews, TrainImages, encode_views
+from deltaenergy.tuning.loop import Recipe, train
 from timing import alternate, report
 from towers import class_names, text_tower
 

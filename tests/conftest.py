@@ -12,9 +12,11 @@ import pytest
 from hypothesis import settings
 
 from tests.checkpoints import write_clip
+from tests.labelled_pictures import CLASSES, write_pictures
 
 if TYPE_CHECKING:
     from deltaenergy import Model
+    from deltaenergy.tuning.tune import TrainSet
 
 # How long an example takes says nothing about the code on a machine that does other things too.
 settings.register_profile("shared machine", deadline=None)
@@ -79,3 +81,17 @@ def photos(tmp_path: Path) -> Path:
             pixels = rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{i}.png")
     return tmp_path / "photos"
+
+
+@pytest.fixture(scope="session")
+def coloured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with six pictures of each of three classes."""
+    return write_pictures(tmp_path_factory.mktemp("coloured") / "train")
+
+
+@pytest.fixture(scope="session")
+def train_set(tiny_clip: Model, coloured: Path) -> TrainSet:
+    """Four shots per class with three views, patches included."""
+    from deltaenergy.tuning.tune import prepare_training
+
+    return prepare_training(tiny_clip, CLASSES, coloured, shots=4, seed=1, views=3, patches=True)

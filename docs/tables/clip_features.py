@@ -18,9 +18,9 @@ import torch
 from clip_data import ClipFeatures, OpenTest
 
 from deltaenergy import make_score
-from deltaenergy.benchmarks.metrics import RankedScores
+from deltaenergy.choosing import CANDIDATES, choose_from_features
+from deltaenergy.metrics import RankedScores
 from deltaenergy.scores.base import ScoreInputs
-from deltaenergy.selection import CANDIDATES, choose_from_features
 
 SCORES = (
     "msp",

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 
 import deltaenergy as de
-from deltaenergy.benchmarks.metrics import auroc, fpr
-from deltaenergy.data.fewshot import class_indices, class_names, sample_few_shots
 from deltaenergy.data.inputs import labelled_folders
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.views import CachedViews, encode_views
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
+from deltaenergy.metrics import auroc, fpr
 from deltaenergy.scores import delta_energy, mcm
-from deltaenergy.tuning import TrainSet
+from deltaenergy.tuning.data import CachedViews, encode_views
+from deltaenergy.tuning.fewshot import class_indices, class_names, sample_few_shots
+from deltaenergy.tuning.tune import TrainSet
 
 METHODS = {
     "zero-shot": None,

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import deltaenergy as de
-from deltaenergy.benchmarks.metrics import RankedScores
 from deltaenergy.benchmarks.spec import splits
+from deltaenergy.metrics import RankedScores
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import get_score_class, list_scores, split_specs

@@ -20,7 +20,7 @@ _PUBLIC = {
     "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
-    "tune": "deltaenergy.tuning",
+    "tune": "deltaenergy.tuning.tune",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
@@ -34,7 +34,7 @@ _PUBLIC = {
     "write_report": "deltaenergy.report.write",
     "DeltaEnergyError": "deltaenergy.errors",
 }
-_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "selection"})
+_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
 
 __all__ = [
     "Classifier",
@@ -50,6 +50,7 @@ __all__ = [
     "__version__",
     "benchmarks",
     "build_store",
+    "choosing",
     "classifiers",
     "data",
     "errors",
@@ -62,13 +63,12 @@ __all__ = [
     "models",
     "report",
     "scores",
-    "selection",
     "tune",
     "write_report",
 ]
 
 if TYPE_CHECKING:
-    from deltaenergy import benchmarks, classifiers, data, errors, models, report, scores, selection
+    from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
-    from deltaenergy.tuning import tune
+    from deltaenergy.tuning.tune import tune
 
 
 def __getattr__(name: str) -> Any:

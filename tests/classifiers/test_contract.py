@@ -13,8 +13,8 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.methods import get_method_class, list_methods, make_tuning
 from deltaenergy.errors import InputError
-from deltaenergy.tuning import TrainSet
-from tests.classifiers.pictures import CLASSES
+from deltaenergy.tuning.tune import TrainSet
+from tests.labelled_pictures import CLASSES
 
 METHODS = [*list_methods(), "cocoop+ebm", "locoop+ebm", "coop(name_position=middle)", "coop(class_specific=True)"]
 TRAINED = [name for name in METHODS if make_tuning(name).method.trains]

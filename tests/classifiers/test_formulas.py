@@ -14,8 +14,8 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.locoop import irrelevant_entropy
 from deltaenergy.errors import InputError
-from deltaenergy.tuning import TrainSet
-from tests.classifiers.pictures import CLASSES
+from deltaenergy.tuning.tune import TrainSet
+from tests.labelled_pictures import CLASSES
 
 
 @pytest.fixture(scope="module")

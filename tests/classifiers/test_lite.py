@@ -12,7 +12,7 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.data.inputs import labelled_folders
-from deltaenergy.data.views import CachedViews
+from deltaenergy.tuning.data import CachedViews
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 

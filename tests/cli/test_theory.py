@@ -6,8 +6,8 @@ from pathlib import Path
 
 import deltaenergy as de
 from deltaenergy import Model
-from tests.classifiers.pictures import CLASSES, write_pictures
 from tests.cli.runner import Runner
+from tests.labelled_pictures import CLASSES, write_pictures
 
 
 def test_the_command(command: Runner, tiny_clip: Model, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.classifiers.pictures import write_pictures
 from tests.cli.runner import Runner
+from tests.labelled_pictures import write_pictures
 
 
 @pytest.fixture

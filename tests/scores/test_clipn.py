@@ -17,10 +17,10 @@ from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_sc
 from deltaenergy.cli.common import make_scores
 from deltaenergy.cli.main import run
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, NotFittedError
-from deltaenergy.models.no_tower import NoTower
-from deltaenergy.models.no_training import NoRecipe, Pairs, encode_pairs, train_no_tower, yes_no_losses
 from deltaenergy.scores import clipn
 from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.clipn.tower import NoTower
+from deltaenergy.scores.clipn.training import NoRecipe, Pairs, encode_pairs, train_no_tower, yes_no_losses
 from tests.checkpoints import write_clip
 from tests.scores.reference import probabilities
 

@@ -14,7 +14,7 @@ from deltaenergy import Detector, Model, ZeroShotClassifier, make_score
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.scores.base import Need, ScoreInputs
 from deltaenergy.scores.delta_energy import background_similarity
-from deltaenergy.scores.multi import multi_delta_energy
+from deltaenergy.scores.multi_delta_energy import multi_delta_energy
 from tests.scores.reference import delta_energy
 
 FITTED = ["delta-energy:robust", "multi-delta-energy"]

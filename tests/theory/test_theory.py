@@ -19,8 +19,8 @@ from deltaenergy.theory import check_theory
 from deltaenergy.theory.bound import check_bound
 from deltaenergy.theory.hessian import check_hessians, spectral_norm
 from deltaenergy.theory.separation import check_pairs, gradient_identities
-from deltaenergy.tuning import labelled_items
-from tests.classifiers.pictures import CLASSES, write_pictures
+from deltaenergy.tuning.tune import labelled_items
+from tests.labelled_pictures import CLASSES, write_pictures
 
 
 def unit(rows: int, columns: int, seed: int) -> torch.Tensor:

@@ -91,7 +91,7 @@ class CostRun(Run):
 
     def tuner_cost(self, planned: PlannedCase, method: Method) -> dict[str, float]:
         """Seconds to tune, from images to classifier, and the peak memory."""
-        from deltaenergy.tuning import tune
+        from deltaenergy.tuning.tune import tune
 
         sample = planned.train
         if sample is None or method.tuner is None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deltaenergy.benchmarks.metrics import RankedScores, accuracy
 from deltaenergy.benchmarks.protocol import Protocol
 from deltaenergy.benchmarks.spec import ImageSet
+from deltaenergy.metrics import RankedScores, accuracy
 
 ROC_POINTS = 200
 QUANTILES = 200

@@ -11,10 +11,10 @@ from deltaenergy.benchmarks.protocol import Protocol
 from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, ResolvedSet, case_classes, order, resolve
 from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, ImageSet
-from deltaenergy.data.fewshot import FewShot, sample_few_shots
 from deltaenergy.data.items import ImageItem
 from deltaenergy.files import hash_strings
 from deltaenergy.scores.registry import make_score
+from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 
 # Without training images, this share of the closed test images is taken to fit scores on, and not tested.
 HELD_OUT_SHARE = 0.1

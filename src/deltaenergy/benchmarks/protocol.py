@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from deltaenergy.data.views import random_view
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.tuning.data import random_view
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

@@ -36,7 +36,7 @@ def tuned_classifier(
     On `validation` images the best epoch is kept, and with `search` the best of the tuner's grid.
     """
     from deltaenergy.classifiers.methods import make_tuning
-    from deltaenergy.tuning import prepare_training, tune
+    from deltaenergy.tuning.tune import prepare_training, tune
 
     sample = planned.train
     if sample is None:

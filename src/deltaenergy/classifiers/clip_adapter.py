@@ -17,8 +17,8 @@ from deltaenergy.classifiers.base import Classifier, register_classifier
 from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier, linear_weight
 from deltaenergy.classifiers.methods import Method, check_number, register_method
 from deltaenergy.classifiers.zero_shot import class_features
-from deltaenergy.data.views import Batch, TrainImages
 from deltaenergy.models.base import Model
+from deltaenergy.tuning.data import Batch, TrainImages
 
 REDUCTION = 4
 

@@ -18,10 +18,10 @@ from deltaenergy.classifiers.base import Classifier, register_classifier
 from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier, linear_weight
 from deltaenergy.classifiers.methods import register_method
 from deltaenergy.classifiers.prompt import PromptMethod, initial_context
-from deltaenergy.data.views import Batch, TrainImages
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.models.towers import LearnedPrompts
+from deltaenergy.tuning.data import Batch, TrainImages
 
 REDUCTION = 16
 # Images whose text features are computed together; each brings K of them.

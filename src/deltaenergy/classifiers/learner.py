@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.data.views import Batch
 from deltaenergy.models.base import Model
+from deltaenergy.tuning.data import Batch
 
 
 @dataclass(frozen=True)

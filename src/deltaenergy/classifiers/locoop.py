@@ -17,9 +17,9 @@ import torch
 from deltaenergy.classifiers.learner import Learner, Outputs
 from deltaenergy.classifiers.methods import check_count, check_number, register_method
 from deltaenergy.classifiers.prompt import PromptLearner, PromptMethod
-from deltaenergy.data.views import Batch, TrainImages
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
+from deltaenergy.tuning.data import Batch, TrainImages
 
 PAPER_TOP_K = 200
 

@@ -20,9 +20,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from deltaenergy.classifiers.learner import Learner, Outputs
-from deltaenergy.data.views import TrainImages
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.base import Model
+from deltaenergy.tuning.data import TrainImages
 
 
 @dataclass(frozen=True)

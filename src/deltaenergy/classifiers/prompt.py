@@ -15,11 +15,11 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, register_classifier
 from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier
 from deltaenergy.classifiers.methods import Method, check_count
-from deltaenergy.data.views import Batch, TrainImages
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.models.text import TextTower
 from deltaenergy.models.towers import LearnedPrompts, NamePosition
+from deltaenergy.tuning.data import Batch, TrainImages
 
 INITIAL_DEVIATION = 0.02
 

@@ -19,8 +19,8 @@ from deltaenergy.classifiers.base import Classifier, register_classifier
 from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier
 from deltaenergy.classifiers.methods import Method, check_number, register_method
 from deltaenergy.classifiers.zero_shot import class_features
-from deltaenergy.data.views import Batch, TrainImages
 from deltaenergy.models.base import Model
+from deltaenergy.tuning.data import Batch, TrainImages
 
 
 @register_method

@@ -13,9 +13,9 @@ from deltaenergy.cli.common import err, out
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
+    from deltaenergy.choosing import Choice
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.scores.base import Score
-    from deltaenergy.selection import Choice
 
 
 def choose(
@@ -51,8 +51,8 @@ def choose(
     unknowns. Without --classes, the names of the class folders are the class names. With --detector, its classifier
     is used.
     """
+    from deltaenergy.choosing import CANDIDATES, choose_from_features, labelled_features
     from deltaenergy.detector import Detector
-    from deltaenergy.selection import CANDIDATES, choose_from_features, labelled_features
 
     if out_folder is not None and out_folder.is_file():
         raise InputError(f"--out {out_folder} is a file. Give a folder, which is made if it does not exist.")
@@ -108,7 +108,7 @@ def _classifier(
 def _print(choice: Choice, out_folder: Path | None) -> None:
     from rich.table import Table
 
-    from deltaenergy.selection import CAVEAT
+    from deltaenergy.choosing import CAVEAT
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("score", no_wrap=True)

@@ -33,7 +33,7 @@ def clipn_train(
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.table import TABLE_EXTENSIONS, table_file_texts
-    from deltaenergy.models.no_training import NoRecipe, check_unfinished, encode_pairs, train_no_tower
+    from deltaenergy.scores.clipn.training import NoRecipe, check_unfinished, encode_pairs, train_no_tower
 
     check_unfinished(out_folder)
     recipe = NoRecipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, prompts=prompts, seed=seed)

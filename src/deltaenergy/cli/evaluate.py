@@ -16,11 +16,11 @@ from deltaenergy.errors import DeltaEnergyError, InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from deltaenergy.benchmarks.metrics import Estimate
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import ImageItem
     from deltaenergy.detector import Detector
     from deltaenergy.evaluation import DetectionRow, Evaluation
+    from deltaenergy.metrics import Estimate
     from deltaenergy.scores.base import Score
 
 # Columns that a terminal must have for AUPR and the other FPR convention.

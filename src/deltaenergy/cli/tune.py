@@ -14,10 +14,10 @@ from deltaenergy.cli.common import err
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.classifiers.training import EpochLog
-    from deltaenergy.data.fewshot import FewShot
     from deltaenergy.data.items import ImageItem
     from deltaenergy.detector import Detector
+    from deltaenergy.tuning.fewshot import FewShot
+    from deltaenergy.tuning.loop import EpochLog
 
 # Training images beyond the sample make an honest calibration set; this many are plenty.
 MAX_HELD_OUT = 1000
@@ -61,11 +61,11 @@ def tune(
 
     An interrupted run goes on where it stopped when the same command is given again.
     """
-    from deltaenergy import tuning
     from deltaenergy.classes import read_classes
     from deltaenergy.classifiers.methods import make_tuning
-    from deltaenergy.classifiers.training import Recipe
-    from deltaenergy.data.fewshot import class_names, sample_few_shots
+    from deltaenergy.tuning import tune as tuning
+    from deltaenergy.tuning.fewshot import class_names, sample_few_shots
+    from deltaenergy.tuning.loop import Recipe
 
     _check_out(out_folder, overwrite)
     scores = common.make_scores(score)
@@ -108,8 +108,8 @@ def tune(
 
     detector = Detector(tuned, scores[0])
     source = _calibrate(detector, sample, items, calibrate or val, keep)
-    from deltaenergy.classifiers.checkpoints import saving
     from deltaenergy.files import write_json
+    from deltaenergy.tuning.checkpoints import saving
 
     with saving("The tuned detector", out_folder, f"The finished training is in {checkpoints}."):
         write_json(out_folder / "training.json", {"method": tuned.method, **tuned.training, "sample": sample.record()})

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.benchmarks.metrics import Estimate, RankedScores
 from deltaenergy.data.items import Unreadable
+from deltaenergy.metrics import Estimate, RankedScores
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.benchmarks.metrics import RankedScores, proportion_estimate
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.detector import threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
@@ -25,6 +24,7 @@ from deltaenergy.evaluation.results import (
     values_of,
 )
 from deltaenergy.evaluation.sets import ImageSet, LoadedSet, check_sets, load_sets, match_labels, same_class
+from deltaenergy.metrics import RankedScores, proportion_estimate
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score

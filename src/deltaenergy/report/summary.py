@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deltaenergy.benchmarks.metrics import Estimate
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
+from deltaenergy.metrics import Estimate
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, Tile, tiles
 from deltaenergy.report.provenance import unreadable_note

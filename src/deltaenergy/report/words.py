@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from deltaenergy.benchmarks.metrics import Estimate
+from deltaenergy.metrics import Estimate
 from deltaenergy.report.html import Markup, join, tag
 
 METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out", "accuracy": "accuracy"}

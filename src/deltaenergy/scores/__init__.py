@@ -7,9 +7,9 @@ a thin `Score` class for each, in a registry that knows its needs, defaults, for
 from deltaenergy.scores.base import Need, Score, ScoreInputs
 from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy
-from deltaenergy.scores.local import local_mcm
+from deltaenergy.scores.gl_mcm import local_mcm
 from deltaenergy.scores.logits import energy, entropy, max_logit, mcm, msp
-from deltaenergy.scores.multi import multi_delta_energy
+from deltaenergy.scores.multi_delta_energy import multi_delta_energy
 from deltaenergy.scores.neglabel import neglabel
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score, register_score
 

@@ -14,13 +14,13 @@ from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.learner import TunedClassifier
 from deltaenergy.classifiers.methods import make_tuning
 from deltaenergy.classifiers.prompt import PromptClassifier
-from deltaenergy.data.fewshot import class_indices
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
 from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
+from deltaenergy.tuning.fewshot import class_indices
 
 # Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
 HESSIAN_IMAGES = 512

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltaenergy.benchmarks.metrics import Estimate, RankedScores
 from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.metrics import Estimate, RankedScores
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score

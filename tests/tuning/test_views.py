@@ -11,9 +11,9 @@ from PIL import Image
 
 from deltaenergy import Model
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.views import LiveViews, encode_views, random_box, random_view
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.tuning.data import LiveViews, encode_views, random_box, random_view
 
 
 def items_in(folder: Path) -> list[ImageItem]:

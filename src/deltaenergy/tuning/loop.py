@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.checkpoints import Checkpoint, CheckpointFolder, TrainingError
 from deltaenergy.classifiers.learner import Learner
 from deltaenergy.classifiers.methods import Term
-from deltaenergy.data.views import TrainImages
 from deltaenergy.errors import InputError
+from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder, TrainingError
+from deltaenergy.tuning.data import TrainImages
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from deltaenergy import Model, PrecomputedClassifier, ZeroShotClassifier, make_score, selection
+from deltaenergy import Model, PrecomputedClassifier, ZeroShotClassifier, choosing, make_score
+from deltaenergy.choosing import choose
 from deltaenergy.errors import InputError
 from deltaenergy.scores.base import ScoreInputs
-from deltaenergy.selection import choose
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -39,7 +39,7 @@ def test_agrees_with_fresh_classifiers_and_scikit_learn() -> None:
     specs = ["mcm", "delta-energy:robust", "multi-delta-energy", "max-logit"]
     choice = choose(classifier, features, specs, labels=[f"class {k}" for k in truth], folds=4, seed=3, resamples=20)
     expected: dict[str, list[float]] = {spec: [] for spec in specs}
-    for left_out in selection._deal(12, 4, 3):
+    for left_out in choosing._deal(12, 4, 3):
         kept = np.setdiff1d(np.arange(12), left_out)
         unknown = np.isin(truth, left_out)
         small = PrecomputedClassifier(texts[kept], [f"class {k}" for k in kept])
@@ -69,7 +69,7 @@ def test_resampled_auroc_is_scikit_learns_with_class_weights() -> None:
     known, unknown = rng.integers(2, 9, 50).astype(float), rng.integers(0, 7, 30).astype(float)
     weights = rng.integers(0, 3, (5, 7)).astype(float)
     weights[0, 4:] = 0
-    found = selection._resampled_auroc(known, known_class, unknown, unknown_class, weights)
+    found = choosing._resampled_auroc(known, known_class, unknown, unknown_class, weights)
     assert np.isnan(found[0])
     for row, value in zip(weights[1:], found[1:]):
         sample_weight = np.concatenate([row[known_class], row[unknown_class]])
@@ -100,7 +100,7 @@ def test_seed_decides_the_deal_and_nothing_else() -> None:
     classifier = PrecomputedClassifier(texts, names(12))
     labels = [f"class {k}" for k in truth]
 
-    def run(seed: int, order: np.ndarray) -> selection.Choice:
+    def run(seed: int, order: np.ndarray) -> choosing.Choice:
         shuffled = [labels[i] for i in order]
         return choose(classifier, features[order], ["mcm", "energy"], labels=shuffled, seed=seed, resamples=50)
 
@@ -134,8 +134,8 @@ def test_a_name_that_stands_twice_is_left_out_with_both_its_columns() -> None:
 def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared() -> None:
     texts, features, truth = clustered()
     choice = choose(PrecomputedClassifier(texts, names(12)), features, labels=[f"class {k}" for k in truth])
-    assert [make_score(spec).spec for spec in selection.CANDIDATES] == list(selection.CANDIDATES)
-    assert {c.spec for c in choice.ranking} == set(selection.CANDIDATES)
+    assert [make_score(spec).spec for spec in choosing.CANDIDATES] == list(choosing.CANDIDATES)
+    assert {c.spec for c in choice.ranking} == set(choosing.CANDIDATES)
     assert "far-OOD" in choice.to_dict()["caveat"]
 
 

@@ -17,14 +17,14 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.checkpoints import TrainingError
 from deltaenergy.classifiers.coop import CoOp
-from deltaenergy.classifiers.training import Recipe, Validation, train
-from deltaenergy.data.views import CachedViews
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.tuning import TrainSet, prepare_training
+from deltaenergy.tuning.checkpoints import TrainingError
+from deltaenergy.tuning.data import CachedViews
+from deltaenergy.tuning.loop import Recipe, Validation, train
+from deltaenergy.tuning.tune import TrainSet, prepare_training
 from tests.checkpoints import write_clip
-from tests.classifiers.pictures import CLASSES
+from tests.labelled_pictures import CLASSES
 
 
 def test_the_schedule_is_the_recipe_s() -> None:

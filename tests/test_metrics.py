@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from deltaenergy.benchmarks import metrics
-from deltaenergy.benchmarks.metrics import RankedScores
 from deltaenergy.errors import InputError
+from deltaenergy.metrics import RankedScores
 
 # Few distinct values, so that ties are the rule; and tiny groups.
 many_ties = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)

@@ -11,7 +11,7 @@ import torch
 from deltaenergy import Detector, ZeroShotClassifier, load_model, make_score
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.scores.base import ScoreInputs
-from deltaenergy.scores.perturb import Odin
+from deltaenergy.scores.odin import Odin
 from tests.scores.reference import probabilities
 
 

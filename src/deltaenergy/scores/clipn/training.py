@@ -24,14 +24,14 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
-from deltaenergy.classifiers.checkpoints import Checkpoint, CheckpointFolder, TrainingError
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model
-from deltaenergy.models.no_tower import PROMPTS, RECORD, NoTower
 from deltaenergy.progress import Progress
+from deltaenergy.scores.clipn.tower import PROMPTS, RECORD, NoTower
+from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder, TrainingError
 
 # Steps are clipped to this gradient norm.
 MAX_NORM = 1.0

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from deltaenergy.classes import check_classes
-from deltaenergy.classifiers.checkpoints import CheckpointFolder, saving
 from deltaenergy.classifiers.learner import TunedClassifier
 from deltaenergy.classifiers.methods import Tuning, make_tuning
-from deltaenergy.classifiers.training import EpochLog, Recipe, Trained, Validation, train, validate
-from deltaenergy.data.fewshot import FewShot, class_indices, sample_few_shots
 from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.views import CachedViews, LiveViews, TrainImages, encode_views
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
 from deltaenergy.models.base import Model
 from deltaenergy.progress import Progress
+from deltaenergy.tuning.checkpoints import CheckpointFolder, saving
+from deltaenergy.tuning.data import CachedViews, LiveViews, TrainImages, encode_views
+from deltaenergy.tuning.fewshot import FewShot, class_indices, sample_few_shots
+from deltaenergy.tuning.loop import EpochLog, Recipe, Trained, Validation, train, validate
 
 DEFAULT_VIEWS = 8
 VIEWS_FILE = "views.safetensors"

@@ -86,7 +86,7 @@ class Clipn(Score):
             return
         if self.missing is not None:
             raise InputError(self.missing)
-        from deltaenergy.models.no_tower import NoTower
+        from deltaenergy.scores.clipn.tower import NoTower
 
         tower = NoTower.load(self.no_tower, classifier.model)
         self.state["no_features"] = tower.class_features(classifier.classes, classifier.templates, progress)

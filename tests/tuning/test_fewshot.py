@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy.data.fewshot import class_indices, class_names, sample_few_shots
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
+from deltaenergy.tuning.fewshot import class_indices, class_names, sample_few_shots
 
 
 def pictures(counts: dict[tuple[str, str | None], int]) -> list[ImageItem]:

@@ -10,8 +10,8 @@ import pytest
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.errors import InputError
-from deltaenergy.tuning import prepare_training
-from tests.classifiers.pictures import CLASSES, write_pictures
+from deltaenergy.tuning.tune import prepare_training
+from tests.labelled_pictures import CLASSES, write_pictures
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Tuning: a few labelled images per class in, a tuned Classifier out, through one loop."""

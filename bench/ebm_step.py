@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from deltaenergy.classifiers.base import Outputs
 from deltaenergy.classifiers.ebm import Ebm
-from deltaenergy.classifiers.learner import Outputs
 from deltaenergy.models.towers import LearnedPrompts
 from timing import alternate, report
 from towers import CONTEXT, batch, class_names, initial_context, text_tower

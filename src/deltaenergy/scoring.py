@@ -16,8 +16,9 @@ import torch
 from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.base import Need, Score, ScoreInputs
+from deltaenergy.scores.base import Score, ScoreInputs
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from deltaenergy.classifiers.base import Outputs
 from deltaenergy.classifiers.ebm import Ebm, energy_change, keep_mask
-from deltaenergy.classifiers.learner import Outputs
 from deltaenergy.classifiers.methods import make_tuning
 from deltaenergy.errors import InputError
 

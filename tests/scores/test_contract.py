@@ -18,7 +18,8 @@ from PIL import Image
 
 from deltaenergy import Detector, Model, Score, ZeroShotClassifier, list_scores, load_model, make_score
 from deltaenergy.errors import DeltaEnergyError, InputError, NotFittedError
-from deltaenergy.scores.base import Need, ScoreInputs
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.registry import get_score_class
 from tests.checkpoints import write_clip

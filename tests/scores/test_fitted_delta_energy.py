@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from deltaenergy import Detector, Model, ZeroShotClassifier, make_score
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.scores.base import Need, ScoreInputs
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.delta_energy import background_similarity
 from deltaenergy.scores.multi_delta_energy import multi_delta_energy
 from tests.scores.reference import delta_energy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -16,6 +17,41 @@ from deltaenergy.models.base import Model
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a classifier may look at, for N images: whatever it needs is there, the rest may be None.
+
+    Attributes:
+        features: unit features (N, D) of the classifier's own model.
+        patches: unit patch features (N, P, D) of the same model.
+        pixels: preprocessed images (N, 3, H, W).
+        domains: the domain of each image (N,), counted from 0.
+    """
+
+    features: torch.Tensor | None = None
+    patches: torch.Tensor | None = None
+    pixels: torch.Tensor | None = None
+    domains: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a classifier makes of N images.
+
+    Attributes:
+        similarities: (N, K), on which CE is taken after multiplication with the model's logit scale L.
+        features: the unit image features (N, D) that were compared with the texts.
+        texts: unit text features, (K, D) or per image (N, K, D).
+        negatives: similarities (N, …) with texts that stand for none of the classes, where a method has them.
+    """
+
+    similarities: torch.Tensor
+    features: torch.Tensor
+    texts: torch.Tensor
+    negatives: torch.Tensor | None = None
+
 
 _KINDS: dict[str, type[Classifier]] = {}
 ClassifierType = TypeVar("ClassifierType", bound="type[Classifier]")
@@ -49,6 +85,11 @@ class Classifier(ABC):
     @abstractmethod
     def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
         """Unit image features (N, D) -> similarities (N, K)."""
+
+    def __call__(self, x: Inputs) -> Outputs:
+        """Similarities, and the features and texts behind them."""
+        assert x.features is not None
+        return Outputs(self.similarities_of_features(x.features), self.adapted_features(x.features), self.text_features)
 
     def adapted_features(self, features: torch.Tensor) -> torch.Tensor:
         """The image features that the class texts are compared with: changed by adapters, else as they are."""

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, register_classifier
-from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier, linear_weight
+from deltaenergy.classifiers.base import Classifier, Outputs, register_classifier
+from deltaenergy.classifiers.learner import Learner, TunedClassifier, linear_weight
 from deltaenergy.classifiers.methods import register_method
 from deltaenergy.classifiers.prompt import PromptMethod, initial_context
 from deltaenergy.errors import InputError

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from deltaenergy.classifiers.learner import Outputs
+from deltaenergy.classifiers.base import Outputs
 from deltaenergy.classifiers.methods import Term, check_number, register_method
 from deltaenergy.errors import InputError
 

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.base import Classifier, Outputs
 from deltaenergy.models.base import Model
 from deltaenergy.tuning.data import Batch
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What a learner makes of a batch.
-
-    Attributes:
-        similarities: (B, K), on which CE is taken after multiplication with the model's logit scale L.
-        features: the unit image features (B, D) that were compared with the texts.
-        texts: unit text features, (K, D) or per image (B, K, D).
-    """
-
-    similarities: torch.Tensor
-    features: torch.Tensor
-    texts: torch.Tensor
 
 
 class Learner(nn.Module, ABC):

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from deltaenergy.classifiers.learner import Learner, Outputs
+from deltaenergy.classifiers.base import Outputs
+from deltaenergy.classifiers.learner import Learner
 from deltaenergy.classifiers.methods import check_count, check_number, register_method
 from deltaenergy.classifiers.prompt import PromptLearner, PromptMethod
 from deltaenergy.errors import InputError

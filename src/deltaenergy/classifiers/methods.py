@@ -19,7 +19,8 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from deltaenergy.classifiers.learner import Learner, Outputs
+from deltaenergy.classifiers.base import Outputs
+from deltaenergy.classifiers.learner import Learner
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.base import Model
 from deltaenergy.tuning.data import TrainImages

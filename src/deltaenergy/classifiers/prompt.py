@@ -12,8 +12,8 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, register_classifier
-from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier
+from deltaenergy.classifiers.base import Classifier, Outputs, register_classifier
+from deltaenergy.classifiers.learner import Learner, TunedClassifier
 from deltaenergy.classifiers.methods import Method, check_count
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model

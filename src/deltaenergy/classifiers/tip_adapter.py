@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_templates
-from deltaenergy.classifiers.base import Classifier, register_classifier
-from deltaenergy.classifiers.learner import Learner, Outputs, TunedClassifier
+from deltaenergy.classifiers.base import Classifier, Outputs, register_classifier
+from deltaenergy.classifiers.learner import Learner, TunedClassifier
 from deltaenergy.classifiers.methods import Method, check_number, register_method
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.models.base import Model

@@ -4,7 +4,8 @@ Pure functions first (`deltaenergy.scores.delta_energy(similarities)`: tensors o
 a thin `Score` class for each, in a registry that knows its needs, defaults, formula and paper.
 """
 
-from deltaenergy.scores.base import Need, Score, ScoreInputs
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.gl_mcm import local_mcm

@@ -6,26 +6,16 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
-
-
-class Need(str, Enum):
-    """What a score needs beyond similarities."""
-
-    FEATURES = "features"  # unit image features
-    PATCHES = "patches"  # unit patch features: images must be encoded anew, features alone do not hold them
-    PIXELS = "pixels"  # gradients with respect to the image
-    ID_DATA = "ID data"  # fitted when the detector is calibrated
-    TEXTS = "texts"  # encodes further texts (negative labels, "no" prompts) with the model
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, check_positive
 from deltaenergy.scores.registry import register_score
 
 # The value of `reset` that is fitted on ID data.

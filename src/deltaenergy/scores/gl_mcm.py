@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, check_positive
 from deltaenergy.scores.logits import mcm
 from deltaenergy.scores.registry import register_score
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Need, Score, ScoreInputs
+from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.registry import register_score
 

@@ -21,9 +21,10 @@ import torch
 
 from deltaenergy.classes import check_templates
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, check_finite
-from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, check_positive
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import read_words, wordnet_pool

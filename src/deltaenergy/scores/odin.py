@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, check_positive
 from deltaenergy.scores.logits import msp
 from deltaenergy.scores.registry import register_score
 

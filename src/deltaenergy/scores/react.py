@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, check_positive
 from deltaenergy.scores.logits import energy
 from deltaenergy.scores.registry import register_score
 

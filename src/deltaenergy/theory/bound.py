@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.classifiers.base import Outputs
 from deltaenergy.classifiers.ebm import compare, keep_mask
-from deltaenergy.classifiers.learner import Outputs
 
 # Equalities are reached when both sides agree to rounding.
 SLACK = 1e-9

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from deltaenergy.classifiers.base import Outputs
 from deltaenergy.classifiers.ebm import compare, keep_mask
-from deltaenergy.classifiers.learner import Outputs
 from deltaenergy.classifiers.prompt import PromptClassifier
 
 ITERATIONS = 60

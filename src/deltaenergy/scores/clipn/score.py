@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Need, Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, check_positive
 from deltaenergy.scores.registry import register_score
 
 if TYPE_CHECKING:

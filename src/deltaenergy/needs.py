@@ -1,0 +1,16 @@
+"""What a classifier or a score must be given of an image, beyond what it computes itself."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Need(str, Enum):
+    """One thing that is needed. Classifiers and scores declare a set of them."""
+
+    FEATURES = "features"  # unit image features
+    PATCHES = "patches"  # unit patch features: images must be encoded anew, features alone do not hold them
+    PIXELS = "pixels"  # the image itself: for gradients, or for an image tower with learned tokens
+    DOMAINS = "domains"  # the style or source that each training image comes from
+    ID_DATA = "ID data"  # fitted when the detector is calibrated
+    TEXTS = "texts"  # encodes further texts (negative labels, "no" prompts) with the model

@@ -1,0 +1,103 @@
+"""One registry for scores, tuning methods, models and benchmarks, open to other packages through entry points.
+
+    SCORES: Registry[type[Score]] = Registry("score", package="deltaenergy.scores", group="deltaenergy.scores")
+
+Everything in `package` has registered itself once its modules are imported, which happens at the first look-up. A
+package that declares an entry point in `group` adds to it: the entry point is loaded then, too, and if it is not
+registered by that, it is registered under the entry point's name. A name is taken once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from deltaenergy.errors import InputError, did_you_mean
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things by name.
+
+    Args:
+        what: the noun in messages, such as "score".
+        package: whose modules register themselves when they are imported.
+        group: the entry-point group of other packages.
+    """
+
+    def __init__(self, what: str, *, package: str | None = None, group: str | None = None) -> None:
+        self.what, self.package, self.group = what, package, group
+        self._entries: dict[str, T] = {}
+        self._loaded = False
+        self._loading = threading.RLock()
+
+    def add(self, name: str, entry: T) -> T:
+        """Register `entry`. The same again changes nothing; another under a taken name is a mistake."""
+        taken = self._entries.setdefault(name, entry)
+        if taken is not entry:
+            raise ValueError(f"{self.what} {name!r} is registered twice: {taken!r} and {entry!r}")
+        return entry
+
+    def decorator(self, name_of: Callable[[T], str]) -> Callable[[T], T]:
+        """A class decorator that registers what it decorates, under the name that `name_of` finds."""
+        return lambda entry: self.add(name_of(entry), entry)
+
+    def get(self, name: str) -> T:
+        """The entry called `name`, or an error that suggests the nearest names."""
+        self.load()
+        if name not in self._entries:
+            shown = name if len(name) <= 60 else f"{name[:60]}…"
+            raise InputError(f"Unknown {self.what} {shown!r}.{did_you_mean(shown, self._entries)}")
+        return self._entries[name]
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        self.load()
+        return sorted(self._entries)
+
+    def items(self) -> list[tuple[str, T]]:
+        """All names with their entries, sorted by name."""
+        return [(name, self._entries[name]) for name in self.names()]
+
+    def __contains__(self, name: object) -> bool:
+        self.load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def load(self) -> None:
+        """Import our own package's modules, then other packages' entry points, once."""
+        if self._loaded:
+            return
+        with self._loading:
+            if self._loaded:
+                return
+            if self.package is not None:
+                package = importlib.import_module(self.package)
+                for module in pkgutil.iter_modules(package.__path__):
+                    importlib.import_module(f"{self.package}.{module.name}")
+            if self.group is not None:
+                for point in sorted(importlib.metadata.entry_points(group=self.group), key=lambda p: p.name):
+                    self._add_entry_point(point)
+            self._loaded = True
+
+    def _add_entry_point(self, point: importlib.metadata.EntryPoint) -> None:
+        # Whatever goes wrong in another package must not take down every command of this one.
+        try:
+            entry = point.load()
+            if entry not in self._entries.values():
+                self.add(point.name, entry)
+        except Exception as error:
+            source = f" of {point.dist.name}" if point.dist is not None else ""
+            warnings.warn(
+                f"The {self.what} {point.name!r}{source} could not be loaded and is left out: "
+                f"{type(error).__name__}: {error}",
+                stacklevel=4,
+            )

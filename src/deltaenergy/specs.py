@@ -1,0 +1,260 @@
+"""One grammar for everything that is chosen by text: `name:preset(key=value, …)+term(key=value, …)`.
+
+`parse` takes such a text apart, `format_value` writes a value so that `read_value` gives it back, and `Settings` is
+the frozen dataclass that scores, tuning methods and loss terms share: its fields are the hyper-parameters, its `spec`
+is the shortest text that stands for it. Values are numbers, true or false, lists in brackets, quoted strings, or bare
+words; a comma, a plus or a slash inside brackets or quotes belongs to the value.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import math
+import os
+import re
+import types
+import typing
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+from deltaenergy.errors import InputError, did_you_mean
+
+# Longer texts are no specs; the bound keeps a hostile one from costing time.
+LONGEST = 20_000
+_PLAIN = re.compile(r"[A-Za-z_~./][\w~./ -]*(?<! )")
+_WORDS_WITH_MEANING = frozenset({"true", "false", "none", "nan", "inf", "infinity"})
+
+
+@dataclass(frozen=True)
+class Named:
+    """One part of a spec: a name, perhaps a preset, and its parameters as they were written."""
+
+    name: str
+    preset: str | None
+    params: dict[str, str]
+
+
+def parse(text: str, what: str) -> list[Named]:
+    """The parts of a spec, which stand between pluses; `what` is said in errors.
+
+    >>> parse("coop(context_length=4)+ebm(p=0.5)", "method")[1].params
+    {'p': '0.5'}
+    """
+    parts = _cut(text, "+", what)
+    if not all(parts):
+        raise InputError(f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).")
+    return [_parse_part(part, text, what) for part in parts]
+
+
+def split(text: str, separator: str, what: str = "text") -> list[str]:
+    """The non-blank parts of `text` between separators that stand outside of brackets and quotes, stripped."""
+    return [part for part in _cut(text, separator, what) if part]
+
+
+def _cut(text: str, separator: str, what: str) -> list[str]:
+    if len(text) > LONGEST:
+        raise InputError(f"{what} is {len(text):,} characters long; at most {LONGEST:,} make sense.")
+    cuts = [i for i, letter, depth in _outside_quotes(text, what) if letter == separator and depth == 0]
+    return [text[start + 1 : end].strip() for start, end in zip([-1, *cuts], [*cuts, len(text)])]
+
+
+def _outside_quotes(text: str, what: str) -> Iterator[tuple[int, str, int]]:
+    """Every character outside of quoted strings, with the depth of brackets around it."""
+    closers: list[str] = []
+    quote, escaped, before = "", False, ""
+    for i, letter in enumerate(text):
+        if quote:
+            if escaped or letter == "\\":
+                escaped = not escaped
+            elif letter == quote:
+                quote = ""
+        elif letter in "'\"" and before in "=[(,{":
+            quote = letter  # elsewhere it is an apostrophe
+        else:
+            if closers and letter == closers[-1]:
+                closers.pop()
+            yield i, letter, len(closers)
+            if letter in "([{":
+                closers.append({"(": ")", "[": "]", "{": "}"}[letter])
+        if not letter.isspace():
+            before = letter
+    if quote or closers:
+        missing = quote or closers[-1]
+        raise InputError(f"{what} {_shown(text)}: a {missing} is missing at its end.")
+
+
+def _parse_part(part: str, whole: str, what: str) -> Named:
+    opened = next((i for i, letter, depth in _outside_quotes(part, what) if letter == "(" and depth == 0), None)
+    head, inside = (part, "") if opened is None else (part[:opened], part[opened + 1 : -1])
+    if opened is not None and not part.endswith(")"):
+        raise InputError(
+            f"{what} {_shown(whole)} is not of the form name, name:preset or name(parameter=value,…), joined by +."
+        )
+    name, colon, preset = (piece.strip() for piece in head.partition(":"))
+    if not name or (colon and not preset):
+        raise InputError(f"{what} {_shown(whole)} lacks a name or a preset: write name or name:preset.")
+    params: dict[str, str] = {}
+    for piece in split(inside, ",", what):
+        key, equals, value = (one.strip() for one in piece.partition("="))
+        if not equals or not key:
+            raise InputError(f"{what} {_shown(whole)}: {_shown(piece)} is not of the form parameter=value.")
+        if not value:
+            raise InputError(f"{what} {_shown(whole)}: {key} has no value. An empty text is written {key}=''.")
+        if key in params:
+            raise InputError(f"{what} {_shown(whole)}: {key} is given twice.")
+        params[key] = value
+    return Named(name, preset or None, params)
+
+
+def read_value(text: str) -> Any:
+    """A value as it was written: a literal if it is one, else the bare words themselves."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a stray backslash in a quoted text is the user's own
+            value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return text
+    return value if isinstance(value, (int, float, str, list, tuple)) else text
+
+
+def format_value(value: Any) -> str:
+    """`value` so that `read_value` gives it back."""
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(format_value, value))}]"
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) is not None and value.lower() not in _WORDS_WITH_MEANING
+        return value if plain else repr(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return repr(value)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base of all that a spec names: a frozen dataclass whose fields are hyper-parameters with the paper's defaults.
+
+    Values are checked against the fields' types when an object is made, then by `check`. `presets` are named
+    settings: `delta-energy:robust`.
+    """
+
+    kind: ClassVar[str] = "settings"
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    formula: ClassVar[str]
+    paper: ClassVar[str]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        for name, hint in parameters_of(type(self)).items():
+            object.__setattr__(self, name, fit_type(f"{self.name}: {name}", getattr(self, name), hint))
+        self.check()
+
+    def check(self) -> None:
+        """Raise `InputError` for hyper-parameters that make no sense."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The hyper-parameters by name."""
+        return {name: getattr(self, name) for name in parameters_of(type(self))}
+
+    @property
+    def spec(self) -> str:
+        """The shortest text that stands for these settings: name, preset if that helps, and what differs from it."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+
+        def text(preset: str, base: Mapping[str, Any]) -> tuple[int, str]:
+            changed = [f"{k}={format_value(v)}" for k, v in self.params.items() if v != {**defaults, **base}[k]]
+            return len(changed), self.name + preset + (f"({','.join(changed)})" if changed else "")
+
+        presets = ((f":{name}", base) for name, base in self.presets.items())
+        return min((text(*one) for one in (("", {}), *presets)), key=lambda found: found[0])[1]
+
+
+def build(cls: type[Settings], part: Named, params: Mapping[str, Any] | None = None) -> Any:
+    """An object of `cls` from a parsed part; `params` are further values, given in Python."""
+    what, known = cls.kind, parameters_of(cls)
+    values: dict[str, Any] = {}
+    if part.preset is not None:
+        if part.preset not in cls.presets:
+            hint = did_you_mean(part.preset, cls.presets) if cls.presets else " It has none."
+            raise InputError(f"{what.capitalize()} {cls.name!r} has no preset {_shown(part.preset)}.{hint}")
+        values.update(cls.presets[part.preset])
+    for name in (*part.params, *(params or {})):
+        if name not in known:
+            hint = did_you_mean(name, known) if known else " It has none."
+            raise InputError(f"{what.capitalize()} {cls.name!r} has no parameter {_shown(name)}.{hint}")
+    for name, text in part.params.items():
+        value = read_value(text)
+        # A text stays as it was written, although it may look like a number.
+        values[name] = text if known[name] is str and not isinstance(value, str) else value
+    return cls(**{**values, **(params or {})})
+
+
+@functools.cache
+def parameters_of(cls: type[Settings]) -> dict[str, Any]:
+    """The hyper-parameters of `cls` with their types; fields marked `spec=False` are none."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.metadata.get("spec", True)}
+
+
+def fit_type(where: str, value: Any, hint: Any) -> Any:
+    """`value` as `hint` wants it (a whole number serves as float, a list as tuple), or an error that names `where`."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _fit_any(where, value, get_args(hint))
+    if origin is Literal:
+        if value not in get_args(hint):
+            words = [str(word) for word in get_args(hint)]
+            raise InputError(f"{where}: unknown value {_shown(value)}.{did_you_mean(str(value), words)}")
+        return value
+    if origin is tuple:
+        entries = [value] if isinstance(value, (int, float, str)) else value
+        if not isinstance(entries, (tuple, list)) or not entries:
+            raise InputError(f"{where} must be a list such as [1,2], got {_shown(value)}.")
+        return tuple(fit_type(where, entry, get_args(hint)[0]) for entry in entries)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is float:
+        # An integer beyond the range of floats is no sensible setting either.
+        if not number or not abs(value) < 1e300:
+            raise InputError(f"{where} must be a finite number, got {_shown(value)}.")
+        return float(value)
+    if hint is int and (not number or isinstance(value, float) or not abs(value) < 2**62):
+        raise InputError(f"{where} must be a whole number, got {_shown(value)}.")
+    if hint is bool and not isinstance(value, bool):
+        raise InputError(f"{where} must be true or false, got {_shown(value)}.")
+    if hint is str:
+        if isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if not isinstance(value, str):
+            raise InputError(f"{where} must be text, got {_shown(value)}.")
+    return value
+
+
+def _fit_any(where: str, value: Any, hints: tuple[Any, ...]) -> Any:
+    for hint in hints:
+        try:
+            return value if hint is type(None) and value is None else fit_type(where, value, hint)
+        except InputError:
+            continue
+    names = " or ".join({float: "a number", int: "a whole number", str: "text"}.get(h, str(h)) for h in hints)
+    raise InputError(f"{where} must be {names}, got {_shown(value)}.")
+
+
+def check_range(where: str, value: float, low: float, high: float = math.inf, *, above: bool = False) -> None:
+    """Raise `InputError` unless low ≤ value ≤ high, or low < value with `above`."""
+    if (value > low if above else value >= low) and value <= high:
+        return
+    bound = f"above {low:g}" if above else f"at least {low:g}"
+    raise InputError(f"{where} must be {bound}{f' and at most {high:g}' if high < math.inf else ''}, got {value!r}.")
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: quoted, and cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"

@@ -19,12 +19,13 @@ import typing
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from deltaenergy.errors import InputError, did_you_mean
 
 # Longer texts are no specs; the bound keeps a hostile one from costing time.
 LONGEST = 20_000
+S = TypeVar("S", bound="Settings")
 _PLAIN = re.compile(r"[A-Za-z_~./][\w~./ -]*(?<! )")
 _WORDS_WITH_MEANING = frozenset({"true", "false", "none", "nan", "inf", "infinity"})
 
@@ -176,7 +177,7 @@ class Settings:
         return min((text(*one) for one in (("", {}), *presets)), key=lambda found: found[0])[1]
 
 
-def build(cls: type[Settings], part: Named, params: Mapping[str, Any] | None = None) -> Any:
+def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) -> S:
     """An object of `cls` from a parsed part; `params` are further values, given in Python."""
     what, known = cls.kind, parameters_of(cls)
     values: dict[str, Any] = {}
@@ -196,9 +197,13 @@ def build(cls: type[Settings], part: Named, params: Mapping[str, Any] | None = N
     return cls(**{**values, **(params or {})})
 
 
-@functools.cache
-def parameters_of(cls: type[Settings]) -> dict[str, Any]:
+def parameters_of(cls: Any) -> dict[str, Any]:
     """The hyper-parameters of `cls` with their types; fields marked `spec=False` are none."""
+    return _parameters_of(cls)
+
+
+@functools.cache
+def _parameters_of(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.metadata.get("spec", True)}
 

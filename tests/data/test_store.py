@@ -312,7 +312,7 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     import torch
 
     from deltaenergy.needs import Need
-from deltaenergy.scores.base import Score, ScoreInputs
+    from deltaenergy.scores.base import Score, ScoreInputs
     from deltaenergy.scoring import score_images
 
     @dataclass(frozen=True)

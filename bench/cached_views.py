@@ -19,8 +19,9 @@ from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import Model
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.tuning.data import LiveViews, TrainImages, encode_views
-from deltaenergy.tuning.loop import Recipe, train
+from deltaenergy.tuning.data import CachedViews, LiveViews, TrainImages
+from deltaenergy.tuning.fit import fit
+from deltaenergy.tuning.views import encode_views
 from timing import alternate, report
 from towers import class_names, text_tower
 
@@ -57,13 +58,13 @@ def main() -> None:
             Image.fromarray(rng.integers(0, 256, (375, 500, 3), dtype=np.uint8)).save(path)
             items.append(ImageItem(str(path), path))
         began = time.perf_counter()
-        cached = encode_views(model, items, labels, VIEWS, seed=1)
+        cached = CachedViews(encode_views(model, items, VIEWS, seed=1).features, torch.tensor(labels))
         once = time.perf_counter() - began
-        live = LiveViews(model, items, torch.tensor(labels), seed=1)
+        live = LiveViews(model, items, torch.tensor(labels), seed=1, needs=frozenset())
 
         def epoch(images: TrainImages) -> None:
-            learner = CoOp().learner(model, names, images, torch.Generator().manual_seed(0))
-            train(learner, images, Recipe(epochs=1), generator=torch.Generator().manual_seed(0))
+            classifier = CoOp().build(model, names, images, torch.Generator().manual_seed(0))
+            fit(classifier, images, recipe={"epochs": 1}, generator=torch.Generator().manual_seed(0))
 
         times = alternate(lambda: epoch(cached), lambda: epoch(live), rounds=3)
     report("epoch with live views / with cached views", times, "speed-up", goal="≥ 2")

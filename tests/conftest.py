@@ -16,7 +16,7 @@ from tests.labelled_pictures import CLASSES, write_pictures
 
 if TYPE_CHECKING:
     from deltaenergy import Model
-    from deltaenergy.tuning.tune import TrainSet
+    from deltaenergy.tuning.prepare import TrainSet
 
 # How long an example takes says nothing about the code on a machine that does other things too.
 settings.register_profile("shared machine", deadline=None)
@@ -92,6 +92,7 @@ def coloured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def train_set(tiny_clip: Model, coloured: Path) -> TrainSet:
     """Four shots per class with three views, patches included."""
-    from deltaenergy.tuning.tune import prepare_training
+    from deltaenergy.needs import Need
+    from deltaenergy.tuning.prepare import prepare_training
 
-    return prepare_training(tiny_clip, CLASSES, coloured, shots=4, seed=1, views=3, patches=True)
+    return prepare_training(tiny_clip, CLASSES, coloured, shots=4, seed=1, views=3, needs=frozenset({Need.PATCHES}))

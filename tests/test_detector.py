@@ -125,7 +125,7 @@ def test_a_detector_names_its_model(tiny_clip_folder: Path, tmp_path: Path) -> N
     de.Detector(classifier).calibrate(unit_features(5)).save(tmp_path)
     loaded = de.Detector.load(tmp_path)
     assert loaded.classifier.model.fingerprint == classifier.model.fingerprint
-    assert loaded.classifier.config() == {"templates": ["{}", "a {}"]}
+    assert loaded.classifier.templates == ("{}", "a {}")
 
 
 def test_a_threshold_from_another_model_is_refused(classifier: de.Classifier, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_damaged_detector_folders_are_refused(classifier: de.Classifier, tmp_pat
     expect({**record, "classes": ["dog", "cat", "cow"]}, "class list was changed")
     expect({**record, "format": 99}, "format 99")
     expect([], "format None")
-    expect({**record, "classifier": {"kind": "zero-shoot", "config": {}}}, "Did you mean 'zero-shot'")
+    expect({**record, "classifier": {"method": "zero-shoot", "record": {}}}, "Did you mean 'zero-shot'")
     expect({key: value for key, value in record.items() if key != "score"}, "'score' is missing")
     write_json(folder / "detector.json", record)
     tensors = folder / "tensors.safetensors"

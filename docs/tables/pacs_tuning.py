@@ -26,10 +26,12 @@ from deltaenergy.data.inputs import labelled_folders
 from deltaenergy.data.items import ImageItem
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
 from deltaenergy.metrics import auroc, fpr
+from deltaenergy.needs import Need
 from deltaenergy.scores import delta_energy, mcm
-from deltaenergy.tuning.data import CachedViews, encode_views
+from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.fewshot import class_indices, class_names, sample_few_shots
-from deltaenergy.tuning.tune import TrainSet
+from deltaenergy.tuning.prepare import TrainSet
+from deltaenergy.tuning.views import encode_views
 
 METHODS = {
     "zero-shot": None,
@@ -72,7 +74,7 @@ def encode(images: Path, model: Any, views: int, cache: Path | None) -> tuple[li
     for name in OPEN_SETS:
         items = [item for item in labelled_folders(images / name) if item.label not in OVERLAPS]
         tensors[name] = torch.from_numpy(model.encode_images(items))
-    encoded = encode_views(model, pacs, [0] * len(pacs), views, seed=1, patches=True)
+    encoded = encode_views(model, pacs, views, 1, frozenset({Need.PATCHES}))
     tensors["views"] = encoded.features
     if encoded.patches is not None:
         tensors["patches"] = encoded.patches

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deltaenergy import __version__
-from deltaenergy.classifiers.base import classifier_kind
+from deltaenergy.classifiers.saved import rebuild
 from deltaenergy.detector import Detector
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings, read_json, read_tensors, write_json, write_tensors
@@ -24,7 +24,7 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
     """Write `detector`; the JSON file comes last, so that a folder with one is whole."""
     folder = Path(folder)
     classifier, score = detector.classifier, detector.score
-    tensors = {f"classifier.{name}": tensor for name, tensor in classifier.tensors().items()}
+    tensors = {f"classifier.{name}": tensor for name, tensor in classifier.state_dict().items()}
     tensors |= {f"score.{name}": tensor for name, tensor in score.state.items()}
     tensors["calibration_scores"] = torch.from_numpy(detector.calibration_scores)
     write_tensors(folder / "tensors.safetensors", tensors)
@@ -33,8 +33,8 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
         {
             "format": FORMAT,
             "deltaenergy": __version__,
-            "model": classifier.model.describe(),
-            "classifier": {"kind": classifier.kind, "config": classifier.config()},
+            "model": classifier.base_model.describe(),
+            "classifier": classifier.describe(),
             "classes": list(classifier.classes),
             "classes_hash": classifier.classes_hash,
             "score": {"name": score.name, "preset": score.preset, "params": score.params},
@@ -98,8 +98,7 @@ def _rebuild(record: dict[str, Any], tensors: dict[str, torch.Tensor], model: Mo
     def part(prefix: str) -> dict[str, torch.Tensor]:
         return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
-    kind = classifier_kind(record["classifier"]["kind"])
-    classifier = kind.from_state(model, record["classes"], record["classifier"]["config"], part("classifier."))
+    classifier = rebuild(record["classifier"], record["classes"], part("classifier."), model)
     saved = record["score"]
     name = f"{saved['name']}:{saved['preset']}" if saved["preset"] else saved["name"]
     score = make_score(name, **saved["params"])

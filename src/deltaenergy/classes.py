@@ -13,7 +13,7 @@ from deltaenergy.errors import InputError
 DEFAULT_TEMPLATE = "a photo of a {}."
 
 
-def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
+def check_classes(classes: Sequence[str], *, warn: bool = True) -> tuple[str, ...]:
     """The names as a tuple; empty lists and blank names are errors, duplicates a warning (each keeps its column)."""
     if isinstance(classes, str):
         raise InputError(f"classes must be a list of names, not one string. Did you mean [{classes!r}]?")
@@ -26,7 +26,7 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
         if not name.strip():
             raise InputError(f"classes[{position}] is blank: every class needs a name.")
     twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
+    if twice and warn:
         warnings.warn(
             f"Class names stand more than once and keep separate columns: {', '.join(map(repr, twice))}.",
             stacklevel=3,

@@ -10,6 +10,7 @@ class Need(str, Enum):
 
     FEATURES = "features"  # unit image features
     PATCHES = "patches"  # unit patch features: images must be encoded anew, features alone do not hold them
+    STATES = "patch states"  # patches before the projection that makes patch features of them
     PIXELS = "pixels"  # the image itself: for gradients, or for an image tower with learned tokens
     DOMAINS = "domains"  # the style or source that each training image comes from
     ID_DATA = "ID data"  # fitted when the detector is calibrated

@@ -197,7 +197,7 @@ def test_a_prompt_learner_is_told_other_class_names_for_concept_shift(tiny_clip:
 def test_croft_chooses_the_epoch_on_test_images_and_standard_searches_on_others(
     tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import deltaenergy.tuning as tuning
+    import deltaenergy.tuning.tune as tuning
 
     seen: list[tuple[bool, set[str]]] = []
     original = tuning.tune
@@ -281,7 +281,7 @@ def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip_folder
 
     def files(folder: Path) -> dict[str, bytes]:
         # A killed writer may leave a temporary file behind; the log, and what is kept of each epoch, hold times.
-        timed = {"log.jsonl", "detector.json"}
+        timed = {"log.jsonl", "classifier.json"}
         paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part"]
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths if path.name not in timed}
 

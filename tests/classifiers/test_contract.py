@@ -11,13 +11,13 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.methods import get_method_class, list_methods, make_tuning
+from deltaenergy.classifiers.methods import get_method_class, list_methods, make_method
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.tune import TrainSet
+from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
 
 METHODS = [*list_methods(), "cocoop+ebm", "locoop+ebm", "coop(name_position=middle)", "coop(class_specific=True)"]
-TRAINED = [name for name in METHODS if make_tuning(name).method.trains]
+TRAINED = [name for name in METHODS if make_method(name).trains]
 
 
 def tune(model: Model, train_set: Any, method: str, **options: Any) -> Any:
@@ -66,7 +66,7 @@ class TestEveryMethod:
         found, expected = loaded.classifier.similarities(features), classifier.similarities(features)
         np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
         torch.testing.assert_close(loaded.classifier.text_features, classifier.text_features)
-        assert loaded.classifier.config() == classifier.config()
+        assert loaded.classifier.describe() == classifier.describe()
         assert loaded.threshold == detector.threshold
 
     def test_batches_and_order_do_not_matter(
@@ -83,7 +83,7 @@ class TestEveryMethod:
     def test_the_seed_decides(self, method: str, tiny_clip: Model, train_set: TrainSet, features: torch.Tensor) -> None:
         one, two = (tune(tiny_clip, train_set, method, seed=5) for _ in range(2))
         np.testing.assert_array_equal(one.similarities(features), two.similarities(features))
-        if make_tuning(method).method.trains:
+        if make_method(method).trains:
             other = tune(tiny_clip, train_set, method, seed=6)
             assert np.abs(other.similarities(features) - one.similarities(features)).max() > 0
 
@@ -120,11 +120,11 @@ class TestEveryTrainedMethod:
             tiny_clip, train_set, method, checkpoints=tmp_path / "cut", on_epoch=lambda log: seen.append(log.epoch)
         )
         assert seen == [3]
-        for name, tensor in whole.tensors().items():
-            assert torch.equal(tensor, resumed.tensors()[name]), name
+        for name, tensor in whole.state_dict().items():
+            assert torch.equal(tensor, resumed.state_dict()[name]), name
 
     def test_training_lowers_the_loss(self, method: str, tiny_clip: Model, train_set: TrainSet) -> None:
         classifier = de.tune(tiny_clip, CLASSES, train_set, method=method, recipe={"epochs": 12})
-        losses = [log["loss"] for log in classifier.training["epochs"]]
+        losses = [log["loss"] for log in classifier.record["epochs"]]
         # Views are drawn anew in every epoch, so single epochs vary.
         assert np.mean(losses[-4:]) < np.mean(losses[:3])

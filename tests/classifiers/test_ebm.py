@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from deltaenergy.classifiers.base import Outputs
+from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.ebm import Ebm, energy_change, keep_mask
-from deltaenergy.classifiers.methods import make_tuning
+from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 
 
@@ -18,6 +18,10 @@ def outputs(features: torch.Tensor, texts: torch.Tensor) -> Outputs:
     if texts.ndim == 3:
         return Outputs(torch.einsum("bd,bkd->bk", features, texts), features, texts)
     return Outputs(features @ texts.T, features, texts)
+
+
+def batch(found: Outputs) -> Batch:
+    return Batch(found.features, labels=torch.zeros(len(found.features), dtype=torch.long))
 
 
 def test_two_dimensions_by_hand() -> None:
@@ -30,7 +34,7 @@ def test_two_dimensions_by_hand() -> None:
     assert keep_mask(found, 0.5).tolist() == [[0.0, 1.0]]
     expected = math.log(math.exp(0.6) + math.exp(0.8)) - math.log(1 + math.exp(0.8))
     assert energy_change(found, 0.5, 1.0).item() == pytest.approx(expected, abs=1e-12)
-    term, logged = Ebm(weight=2.0, p=0.5, loss_tau=1.0)(found)
+    term, logged = Ebm(weight=2.0, p=0.5, loss_tau=1.0)(found, batch(found))
     assert term.item() == pytest.approx(2 * math.exp(expected), abs=1e-12)
     assert logged["e^L"] == pytest.approx(math.exp(expected), abs=1e-12)
 
@@ -68,7 +72,8 @@ def test_against_numpy(per_image: bool, tau: float) -> None:
         masked[kept] = z[i][kept]
         e0, e2 = (-np.log(np.exp(texts @ v / tau).sum()) for v in (z[i], masked))
         changes.append(e2 - e0)
-    term, _ = Ebm(weight=0.5, p=0.35, loss_tau=tau)(outputs(torch.from_numpy(z), torch.from_numpy(t)))
+    found = outputs(torch.from_numpy(z), torch.from_numpy(t))
+    term, _ = Ebm(weight=0.5, p=0.35, loss_tau=tau)(found, batch(found))
     assert term.item() == pytest.approx(0.5 * math.exp(np.mean(changes)), rel=1e-10)
 
 
@@ -78,7 +83,8 @@ def test_gradient_against_finite_differences_and_none_through_the_mask() -> None
     t = torch.randn(3, 8, generator=generator, dtype=torch.float64, requires_grad=True)
 
     def loss(texts: torch.Tensor) -> torch.Tensor:
-        return Ebm(p=0.5, loss_tau=0.3)(outputs(z, torch.nn.functional.normalize(texts, dim=1)))[0]
+        found = outputs(z, torch.nn.functional.normalize(texts, dim=1))
+        return Ebm(p=0.5, loss_tau=0.3)(found, batch(found))[0]
 
     assert torch.autograd.gradcheck(loss, (t,), eps=1e-7, atol=1e-6)
     assert not keep_mask(outputs(z, t), 0.5).requires_grad
@@ -92,14 +98,16 @@ def test_a_vanished_term_is_told() -> None:
 
 
 def test_composes_with_prompt_learners_only() -> None:
-    assert make_tuning("ebm").spec == "coop+ebm"
-    assert make_tuning("ebm(p=0.4,weight=2)").spec == "coop+ebm(weight=2,p=0.4)"
-    assert make_tuning(" cocoop + ebm ( p = 0.4 ) ").spec == "cocoop+ebm(p=0.4)"
-    assert make_tuning(make_tuning("ebm").spec) == make_tuning("ebm")
-    with pytest.raises(InputError, match=r"attaches to methods that learn prompts: cocoop, coop, locoop"):
-        make_tuning("tip-adapter-f+ebm")
+    assert make_method("ebm").spec == "coop+ebm"
+    assert make_method("ebm(p=0.4,weight=2)").spec == "coop+ebm(weight=2,p=0.4)"
+    assert make_method(" cocoop + ebm ( p = 0.4 ) ").spec == "cocoop+ebm(p=0.4)"
+    assert make_method(make_method("ebm").spec) == make_method("ebm")
+    with pytest.raises(
+        InputError, match=r"attaches to methods whose similarities are cosines .*: cocoop, coop, locoop"
+    ):
+        make_method("tip-adapter-f+ebm")
     with pytest.raises(InputError, match=r"'coop' is a method of its own"):
-        make_tuning("cocoop+coop")
+        make_method("cocoop+coop")
 
 
 @pytest.mark.parametrize(
@@ -107,19 +115,19 @@ def test_composes_with_prompt_learners_only() -> None:
     [
         ("emb", r"Unknown tuning method 'emb'. Did you mean 'ebm'"),
         ("ebm(q=0.5)", r"no parameter 'q'. .*Known: loss_tau, p, weight"),
-        ("ebm(p=0)", r"p and loss_tau must be above 0"),
-        ("ebm(p=1.5)", r"p must be a number from 0 to 1"),
-        ("ebm(weight=-1)", r"weight must be a number from 0"),
+        ("ebm(p=0)", r"ebm: p must be above 0 and at most 1, got 0.0"),
+        ("ebm(p=1.5)", r"p must be above 0 and at most 1"),
+        ("ebm(weight=-1)", r"weight must be at least 0"),
         ("ebm(p)", r"'p' is not of the form"),
-        ("ebm(p=half)", r"p must be a number"),
-        ("ebm((", r"not of the form"),
-        ("coop(context_length=0)", r"context_length must be a whole number of at least 1"),
-        ("coop(name_position=behind)", r"name_position must be end, front or middle"),
+        ("ebm(p=half)", r"p must be a finite number, got 'half'"),
+        ("ebm((", r"a \) is missing"),
+        ("coop(context_length=0)", r"context_length must be at least 1"),
+        ("coop(name_position=behind)", r"name_position: unknown value 'behind'"),
         ("cocoop(class_specific=True)", r"not part of the method"),
-        ("clip-adapter(alpha=2)", r"alpha must be a number from 0 to 1"),
-        ("tip-adapter(beta=-1)", r"beta must be a number"),
+        ("clip-adapter(alpha=2)", r"alpha must be at least 0 and at most 1"),
+        ("tip-adapter(beta=-1)", r"beta must be at least 0"),
     ],
 )
 def test_wrong_specifications_are_explained(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        make_tuning(spec)
+        make_method(spec)

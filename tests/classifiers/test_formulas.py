@@ -14,7 +14,7 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.locoop import irrelevant_entropy
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.tune import TrainSet
+from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
 
 
@@ -24,7 +24,7 @@ def features(tiny_clip: Model, coloured: Path) -> Any:
 
 
 def tensors_of(classifier: Any) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: tensor.double().numpy() for name, tensor in classifier.tensors().items()}
+    return {name: tensor.double().numpy() for name, tensor in classifier.state_dict().items()}
 
 
 def unit(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -51,7 +51,7 @@ def test_tip_adapter(tiny_clip: Model, train_set: TrainSet, features: Any) -> No
     scale = tiny_clip.logit_scale
     logits = scale * features @ t["text_features"].T + 2 * np.exp(-3 * (1 - features @ keys.T)) @ one_hot
     np.testing.assert_allclose(classifier.similarities(features) * scale, logits, atol=1e-4)
-    assert classifier.training["epochs"] == [] and classifier.training["recipe"] is None
+    assert classifier.record["epochs"] == [] and classifier.record["recipe"] is None
 
 
 def test_tip_adapter_f_moves_the_keys_only(tiny_clip: Model, train_set: TrainSet) -> None:
@@ -77,18 +77,18 @@ def test_cocoop_shifts_the_context_of_each_image(tiny_clip: Model, train_set: Tr
 def test_cocoop_begins_as_words(tiny_clip: Model, train_set: TrainSet) -> None:
     from deltaenergy.classifiers.cocoop import CoCoOp
 
-    learner = CoCoOp().learner(tiny_clip, CLASSES, train_set.images, torch.Generator().manual_seed(0))
+    built = CoCoOp().build(tiny_clip, CLASSES, train_set.images, torch.Generator().manual_seed(0))
     (ids,) = tiny_clip.text.tokenize(["a photo of a"])
-    assert torch.equal(learner.context, tiny_clip.text.embedding_weight[ids[1:-1]])  # type: ignore[arg-type]
+    assert torch.equal(built.context, tiny_clip.text.embedding_weight[ids[1:-1]])  # type: ignore[arg-type]
 
 
 def test_coop_with_words_for_a_context_is_zero_shot(tiny_clip: Model, train_set: TrainSet) -> None:
     """Untrained, "a photo of a" [name] "." is the default template."""
     from deltaenergy.classifiers.coop import CoOp
 
-    learner = CoOp(context_init="a photo of a").learner(tiny_clip, CLASSES, train_set.images, torch.Generator())
+    built = CoOp(context_init="a photo of a").build(tiny_clip, CLASSES, train_set.images, torch.Generator())
     expected = de.ZeroShotClassifier(tiny_clip, CLASSES).text_features
-    torch.testing.assert_close(learner.classifier().text_features, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(built.text_features, expected, atol=1e-5, rtol=0)
 
 
 def test_locoop_entropy_by_hand() -> None:

@@ -71,4 +71,4 @@ def test_subset_removes_columns_and_is_not_saved(features: np.ndarray) -> None:
     expected = patches.numpy() @ features[[3, 1]].T
     np.testing.assert_allclose(subset.patch_similarities(patches).numpy(), expected, atol=1e-6)
     with pytest.raises(InputError, match="cannot be saved"):
-        subset.tensors()
+        subset.save("nowhere")

@@ -78,7 +78,7 @@ def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> Non
         (["--search"], "search needs validation images"),
         (["--score", "mcm,msp"], "one score"),
         (["--classes", "cat,dog"], "not among the 2 classes"),
-        (["--lr", "-1"], "lr must be a positive number"),
+        (["--lr", "-1"], "lr must be above 0"),
     ],
 )
 def test_wrong_use(

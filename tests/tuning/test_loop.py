@@ -18,11 +18,12 @@ import torch
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.tuning.checkpoints import TrainingError
-from deltaenergy.tuning.data import CachedViews
-from deltaenergy.tuning.loop import Recipe, Validation, train
-from deltaenergy.tuning.tune import TrainSet, prepare_training
+from deltaenergy.tuning.data import CachedViews, Validation
+from deltaenergy.tuning.fit import fit
+from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from tests.checkpoints import write_clip
 from tests.labelled_pictures import CLASSES
 
@@ -45,12 +46,12 @@ def test_two_steps_equal_sgd_by_hand(tiny_clip: Model, train_set: TrainSet) -> N
     images = train_set.images
     assert isinstance(images, CachedViews)
     one_view = CachedViews(images.features[:, :1], images.labels)
-    learner = CoOp(context_length=3).learner(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
-    context = learner.get_parameter("context").detach().clone()
-    train(learner, one_view, Recipe(epochs=2, batch_size=64), generator=torch.Generator().manual_seed(2))
+    classifier = CoOp(context_length=3).build(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
+    context = classifier.get_parameter("context").detach().clone()
+    fit(classifier, one_view, recipe={"epochs": 2, "batch_size": 64}, generator=torch.Generator().manual_seed(2))
 
     velocity = torch.zeros_like(context)
-    fresh = CoOp(context_length=3).learner(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
+    fresh = CoOp(context_length=3).build(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
     for rate in (1e-5, 0.002):
         theta = context.clone().requires_grad_()
         texts = fresh.prompts(theta)  # type: ignore[operator]
@@ -58,7 +59,7 @@ def test_two_steps_equal_sgd_by_hand(tiny_clip: Model, train_set: TrainSet) -> N
         (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, one_view.labels), theta)
         velocity = 0.9 * velocity + gradient + 5e-4 * context
         context = context - rate * velocity
-    torch.testing.assert_close(learner.get_parameter("context").detach(), context, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(classifier.get_parameter("context").detach(), context, atol=1e-5, rtol=1e-4)
 
 
 def test_the_best_epoch_on_validation_is_kept_and_training_stops(tiny_clip: Model, train_set: TrainSet) -> None:
@@ -69,21 +70,21 @@ def test_the_best_epoch_on_validation_is_kept_and_training_stops(tiny_clip: Mode
     classifier = de.tune(
         tiny_clip, CLASSES, train_set, method="coop", val=validation, recipe={"epochs": 30, "patience": 3}
     )
-    logs = classifier.training["epochs"]
-    kept = classifier.training["kept_epoch"]
+    logs = classifier.record["epochs"]
+    kept = classifier.record["kept_epoch"]
     best = max(logs, key=lambda log: (log["val_accuracy"], -log["val_loss"], -log["epoch"]))
     assert kept == best["epoch"]
     assert len(logs) == kept + 3 < 30
     found = classifier.similarities(validation.features).argmax(axis=1)
     accuracy = float((torch.from_numpy(found) == validation.labels).float().mean())
     assert accuracy == pytest.approx(best["val_accuracy"])
-    assert classifier.training["validation"]["accuracy"] == pytest.approx(accuracy)
+    assert classifier.record["validation"]["accuracy"] == pytest.approx(accuracy)
 
 
 def test_without_validation_the_last_epoch_is_kept(tiny_clip: Model, train_set: TrainSet) -> None:
     classifier = de.tune(tiny_clip, CLASSES, train_set, method="coop", recipe={"epochs": 4})
-    assert classifier.training["kept_epoch"] == 4
-    assert [log["epoch"] for log in classifier.training["epochs"]] == [1, 2, 3, 4]
+    assert classifier.record["kept_epoch"] == 4
+    assert [log["epoch"] for log in classifier.record["epochs"]] == [1, 2, 3, 4]
 
 
 def test_a_loss_that_is_not_finite_stops_and_the_last_checkpoint_stays(
@@ -111,7 +112,7 @@ def test_a_loss_that_is_not_finite_stops_and_the_last_checkpoint_stays(
         de.tune(tiny_clip, CLASSES, broken, recipe={"epochs": 5}, **options)
     assert (tmp_path / "epoch-2.safetensors").read_bytes() == before
     resumed = de.tune(tiny_clip, CLASSES, train_set, recipe={"epochs": 5}, **options)
-    assert len(resumed.training["epochs"]) == 5
+    assert len(resumed.record["epochs"]) == 5
 
 
 def test_a_huge_learning_rate_is_told_as_such(tiny_clip: Model, train_set: TrainSet) -> None:
@@ -136,7 +137,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tiny_clip: Model, train_se
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.json", "epoch-2.safetensors"]
     resumed = de.tune(tiny_clip, CLASSES, train_set, **options)
     whole = de.tune(tiny_clip, CLASSES, train_set, method="coop", recipe={"epochs": 4})
-    assert torch.equal(resumed.tensors()["context"], whole.tensors()["context"])
+    assert torch.equal(resumed.state_dict()["context"], whole.state_dict()["context"])
 
 
 def test_a_process_that_was_killed_is_resumed(
@@ -163,7 +164,7 @@ def test_a_process_that_was_killed_is_resumed(
     )
     assert seen == [3, 4]
     whole = de.tune(tiny_clip, CLASSES, coloured, **options)
-    torch.testing.assert_close(resumed.tensors()["context"], whole.tensors()["context"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(resumed.state_dict()["context"], whole.state_dict()["context"], atol=1e-6, rtol=0)
 
 
 def test_checkpoints_of_another_run_are_refused(

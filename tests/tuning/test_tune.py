@@ -10,7 +10,7 @@ import pytest
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.tune import prepare_training
+from deltaenergy.tuning.prepare import prepare_training
 from tests.labelled_pictures import CLASSES, write_pictures
 
 
@@ -35,7 +35,7 @@ def test_ebm_learns_what_zero_shot_cannot(tiny_clip: Model, pictures: Path, tmp_
     tuned = de.tune(tiny_clip, CLASSES, pictures, method="ebm", shots=6, seed=1, views=2, recipe={"epochs": 15})
     assert accuracy(de.ZeroShotClassifier(tiny_clip, CLASSES)) < 0.7
     assert accuracy(tuned) > 0.9
-    assert all(0 < log["logged"]["e^L"] < 10 for log in tuned.training["epochs"])
+    assert all(0 < log["logged"]["e^L"] < 10 for log in tuned.record["epochs"])
 
 
 def test_a_vanished_ebm_term_warns_once(tiny_clip: Model, pictures: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_vanished_ebm_term_warns_once(tiny_clip: Model, pictures: Path) -> Non
 def test_live_views_train_too(tiny_clip: Model, pictures: Path) -> None:
     one, two = (tune(tiny_clip, pictures, views="live", method="locoop") for _ in range(2))
     assert (one.text_features == two.text_features).all()
-    assert one.training["views"] == "live"
+    assert one.record["views"] == "live"
 
 
 def test_domains_are_balanced(tiny_clip: Model, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_domains_are_balanced(tiny_clip: Model, tmp_path: Path) -> None:
     prepared = prepare_training(tiny_clip, CLASSES, tmp_path / "both", shots=4, views=1, domains=True)
     domains = [item.domain for item in prepared.sample.items]
     assert domains.count("art") == domains.count("photo") == 6
-    assert tune(tiny_clip, tmp_path / "both", domains=True).training["images"] == 9
+    assert tune(tiny_clip, tmp_path / "both", domains=True).record["images"] == 9
 
 
 def test_search_keeps_the_best_on_validation(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_search_keeps_the_best_on_validation(tiny_clip: Model, pictures: Path, t
         on_candidate=lambda spec, accuracy: seen.append((spec, accuracy)),
     )
     assert len(seen) == 25
-    best = max(classifier.training["searched"], key=lambda found: (found["accuracy"], -found["loss"]))
-    assert classifier.method == best["method"]
+    best = max(classifier.record["searched"], key=lambda found: (found["accuracy"], -found["loss"]))
+    assert classifier.method.spec == best["method"]
     assert max(accuracy for _, accuracy in seen) == best["accuracy"]
     with pytest.raises(InputError, match="search needs validation images"):
         tune(tiny_clip, pictures, search=True)
@@ -83,7 +83,7 @@ def test_search_keeps_the_best_on_validation(tiny_clip: Model, pictures: Path, t
 def test_fewer_images_than_shots_is_a_warning(tiny_clip: Model, pictures: Path) -> None:
     (pictures / "dog" / "0.png").unlink()
     with pytest.warns(UserWarning, match=r"Fewer than 6 .*'dog' \(5\)"):
-        assert tune(tiny_clip, pictures, shots=6).training["images"] == 17
+        assert tune(tiny_clip, pictures, shots=6).record["images"] == 17
 
 
 def test_bad_input_is_explained(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from deltaenergy import Model
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.tuning.data import LiveViews, encode_views, random_box, random_view
+from deltaenergy.needs import Need
+from deltaenergy.tuning.data import LiveViews
+from deltaenergy.tuning.views import encode_views, random_box, random_view
 
 
 def items_in(folder: Path) -> list[ImageItem]:
@@ -57,21 +59,20 @@ def test_half_of_the_views_are_flipped() -> None:
 
 def test_cached_views_depend_on_seed_and_image_alone(tiny_clip: Model, photos: Path) -> None:
     items = items_in(photos)
-    labels = [0] * 4 + [1] * 4
-    cached = encode_views(tiny_clip, items, labels, 3, seed=5, patches=True)
+    cached = encode_views(tiny_clip, items, 3, 5, frozenset({Need.PATCHES}))
     assert cached.features.shape == (8, 3, 16)
     assert cached.patches is not None and cached.patches.shape == (8, 3, 16, 16)
     torch.testing.assert_close(cached.features.norm(dim=-1), torch.ones(8, 3))
-    again = encode_views(tiny_clip, items, labels, 3, seed=5)
+    again = encode_views(tiny_clip, items, 3, seed=5)
     torch.testing.assert_close(again.features, cached.features, atol=1e-6, rtol=0)
-    other = encode_views(tiny_clip, items, labels, 3, seed=6)
+    other = encode_views(tiny_clip, items, 3, seed=6)
     assert (other.features - cached.features).abs().max() > 1e-3
     assert (cached.features[:, 0] - cached.features[:, 1]).abs().amax(dim=1).min() > 1e-5
 
 
 def test_live_views_are_those_of_their_epoch(tiny_clip: Model, photos: Path) -> None:
     items = items_in(photos)
-    live = LiveViews(tiny_clip, items, torch.tensor([0] * 4 + [1] * 4), seed=5)
+    live = LiveViews(tiny_clip, items, torch.tensor([0] * 4 + [1] * 4), seed=5, needs=frozenset())
     generator = torch.Generator()
     one = live.batch(torch.tensor([3, 5]), 0, generator)
     alone = live.batch(torch.tensor([5]), 0, generator)
@@ -85,6 +86,6 @@ def test_an_unreadable_training_image_is_named(tiny_clip: Model, photos: Path) -
     bad = photos / "cat" / "bad.png"
     bad.write_bytes(b"not a picture")
     with pytest.raises(InputError, match=r"could not be read(.|\n)*bad\.png"):
-        encode_views(tiny_clip, items_in(photos), [0] * 5 + [1] * 4, 1, seed=1)
+        encode_views(tiny_clip, items_in(photos), 1, seed=1)
     with pytest.raises(InputError, match="at least 1"):
-        encode_views(tiny_clip, items_in(photos), [0] * 5 + [1] * 4, 0, seed=1)
+        encode_views(tiny_clip, items_in(photos), 0, seed=1)

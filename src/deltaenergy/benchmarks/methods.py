@@ -18,8 +18,6 @@ from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.scores.registry import list_scores, make_score
 
 ZERO_SHOT = "zero-shot"
-# Methods that the paper tests with another score than mcm; with the ebm term it is delta-energy.
-_TESTED_WITH = {"locoop": "gl-mcm", "gallop": "gl-mcm", "negprompt": "gl-mcm"}
 
 
 @dataclass(frozen=True)
@@ -88,9 +86,9 @@ def _split(text: str) -> list[str]:
 
 def _tuner(text: str) -> str | None:
     """The shortest spelling of a tuner, or None for zero-shot."""
-    from deltaenergy.classifiers.methods import make_tuning
+    from deltaenergy.classifiers.methods import make_method
 
-    return None if text == ZERO_SHOT else make_tuning(text).spec
+    return None if text == ZERO_SHOT else make_method(text).spec
 
 
 def _tuner_names() -> list[str]:
@@ -101,9 +99,6 @@ def _tuner_names() -> list[str]:
 
 def default_score(tuner: str) -> str:
     """The score with which the paper tests a tuner."""
-    from deltaenergy.classifiers.methods import make_tuning
+    from deltaenergy.classifiers.methods import make_method
 
-    tuning = make_tuning(tuner)
-    if any(term.name == "ebm" for term in tuning.terms):
-        return "delta-energy"
-    return _TESTED_WITH.get(tuning.method.name, "mcm")
+    return make_method(tuner).usual_score

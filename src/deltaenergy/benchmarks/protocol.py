@@ -21,7 +21,7 @@ from PIL import Image
 
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.tuning.data import random_view
+from deltaenergy.tuning.views import random_view
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

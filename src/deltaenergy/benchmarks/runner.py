@@ -8,12 +8,11 @@ computed again, so that a run can be killed at any moment and gone on with.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from deltaenergy.benchmarks.results import Cell, Results, Skip, hash_value
 from deltaenergy.benchmarks.sets import DataRoot, ResolvedSet
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.errors import DeltaEnergyError
+from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
@@ -240,13 +239,13 @@ class Run:
         view = in_train_view(self.model) if self.protocol.open_in_train_view else self.model
         closed = []
         for images in planned.closed:
-            told: Classifier | None = classifier
+            told = classifier
             if images.spec.own_classes:
-                told = self.retold(classifier, images.classes)
-            if told is None:
-                reason = f"{classifier.kind} cannot be told other class names."
-                skipped.append(Skip(planned.case.name, f"closed set {images.spec.name}", reason))
-                continue
+                try:
+                    told = classifier.with_classes(images.classes)
+                except InputError as error:
+                    skipped.append(Skip(planned.case.name, f"closed set {images.spec.name}", str(error)))
+                    continue
             # For another class list only accuracy counts, and the score may be fitted to the first one.
             used = score if told is classifier else make_score("max-logit")
             closed.append(self.scored(told, used, images, self.model, taken, unreadable))
@@ -275,23 +274,12 @@ class Run:
             np.array([item.id not in taken for item in found.items], bool),
         )
 
-    def retold(self, classifier: Classifier, names: Sequence[str]) -> Classifier | None:
-        """The same classifier with other class names, where it can be told others."""
-        from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-
-        if isinstance(classifier, ZeroShotClassifier):
-            return self.zero_shot(names)
-        with_classes = getattr(classifier, "with_classes", None)
-        return None if with_classes is None else cast("Classifier", with_classes(names))
-
     def score(
         self, classifier: Classifier, score: Score, items: list[ImageItem], model: Model, *, fit: bool = False
     ) -> Scored:
         """Score images from their stored features, or from the images themselves if it must be."""
         if score.needs_images:
-            seen_by = copy.copy(classifier)
-            seen_by.model = model
-            return score_images(seen_by, [score], items, fit=fit, batch_size=self.batch_size)
+            return score_images(classifier.seen_through(model), [score], items, fit=fit, batch_size=self.batch_size)
         readable, features = self.features.of(items, model)
         scored = score_images(classifier, [score], features, fit=fit)
         known = {item.id for item in readable}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import PlannedCase
 from deltaenergy.benchmarks.results import hash_value
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import Detector
 from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.models.base import Model
 
 
@@ -35,8 +35,9 @@ def tuned_classifier(
 
     On `validation` images the best epoch is kept, and with `search` the best of the tuner's grid.
     """
-    from deltaenergy.classifiers.methods import make_tuning
-    from deltaenergy.tuning.tune import prepare_training, tune
+    from deltaenergy.classifiers.methods import make_method
+    from deltaenergy.tuning.prepare import prepare_training
+    from deltaenergy.tuning.tune import tune
 
     sample = planned.train
     if sample is None:
@@ -53,15 +54,18 @@ def tuned_classifier(
         "deltaenergy": __version__,
     }
     whole = folder / hash_value(identity)
-    if not (whole / "detector.json").is_file():
+    if not (whole / RECORD).is_file():
         checkpoints = folder / f"{whole.name}.training"
-        patches = make_tuning(tuner).method.needs_patches
+        needs = make_method(tuner).needs
         # The views of a sample are encoded once for all tuners that look at the same things.
-        views = folder / f"views-{sample.hash}{'-patches' if patches else ''}-{model.fingerprint[:16]}"
+        views = (
+            folder
+            / f"views-{sample.hash}-{'-'.join(sorted(need.name.lower() for need in needs))}-{model.fingerprint[:16]}"
+        )
         tuned = tune(
             model,
             planned.names,
-            prepare_training(model, planned.names, sample, patches=patches, cache=views, progress=progress),
+            prepare_training(model, planned.names, sample, needs=needs, cache=views, progress=progress),
             tuner,
             shots=sample.shots,
             seed=sample.seed,
@@ -71,7 +75,6 @@ def tuned_classifier(
             checkpoints=checkpoints,
             progress=progress,
         )
-        # A detector without a threshold: its file comes last, so that a folder with one is whole.
-        Detector(tuned, "max-logit").save(whole)
+        tuned.save(whole)
         shutil.rmtree(checkpoints, ignore_errors=True)
-    return Detector.load(whole, model).classifier
+    return Classifier.load(whole, model)

@@ -1,22 +1,33 @@
-"""The Classifier: image features -> one similarity per class. What every tuning method returns, too."""
+"""The Classifier: one object per method that trains, predicts and saves itself.
+
+It turns what it needs of an image (mostly unit features) into one similarity per class. Similarities are cosines, or
+logits divided by the model's logit scale L, so that a temperature means the same for every method.
+"""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model
+from deltaenergy.needs import Need
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Self
+
+    from deltaenergy.classifiers.methods import Method, TrainingImages
 
 
 @dataclass(frozen=True)
@@ -26,14 +37,35 @@ class Inputs:
     Attributes:
         features: unit features (N, D) of the classifier's own model.
         patches: unit patch features (N, P, D) of the same model.
+        states: patch states (N, P, H) before the projection that makes patch features of them.
         pixels: preprocessed images (N, 3, H, W).
         domains: the domain of each image (N,), counted from 0.
     """
 
     features: torch.Tensor | None = None
     patches: torch.Tensor | None = None
+    states: torch.Tensor | None = None
     pixels: torch.Tensor | None = None
     domains: torch.Tensor | None = None
+
+    def need(self, what: Need) -> torch.Tensor:
+        """The tensor for `what`, or an error if it was not given."""
+        given: torch.Tensor | None = getattr(self, what.name.lower())
+        if given is None:
+            raise InputError(f"{what.value} are needed, and were not given: give images, not features.")
+        return given
+
+
+@dataclass(frozen=True)
+class Batch(Inputs):
+    """Training images of one step: what the method needs of them, and the class of each (B,).
+
+    `frozen` are the unit features (B, D) that the frozen model gives for the same views: what a loss that holds a
+    prompted image tower near the frozen one compares with.
+    """
+
+    labels: torch.Tensor = field(kw_only=True)
+    frozen: torch.Tensor | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +75,7 @@ class Outputs:
     Attributes:
         similarities: (N, K), on which CE is taken after multiplication with the model's logit scale L.
         features: the unit image features (N, D) that were compared with the texts.
-        texts: unit text features, (K, D) or per image (N, K, D).
+        texts: unit text features, (K, D), or per image (N, K, D) while a method with such texts is trained.
         negatives: similarities (N, …) with texts that stand for none of the classes, where a method has them.
     """
 
@@ -53,83 +85,196 @@ class Outputs:
     negatives: torch.Tensor | None = None
 
 
-_KINDS: dict[str, type[Classifier]] = {}
-ClassifierType = TypeVar("ClassifierType", bound="type[Classifier]")
-
-
-class Classifier(ABC):
+class Classifier(nn.Module, ABC):
     """A model with K named classes.
 
-    Subclasses implement `similarities_of_features` and the two state methods, and register under `kind`.
-    Similarities are cosines, or logits divided by the model's logit scale, so that τ = 1/L means the same for all.
+    A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `start`, and
+    implements `forward`, which serves to train and to predict. If class texts are learned, `texts` computes them with
+    gradients; whenever the classifier is put to use (`eval()`) they are computed once and kept as `text_features`.
+    What is saved is `method.spec` and `state_dict()`, here and nowhere else.
+
+    Attributes:
+        base_model: the frozen model as it was given.
+        model: what encodes images: the base model, or one derived from it if the method puts tokens into its tower.
+        method: the settings that the classifier was built from.
+        record: how it was trained, as JSON values.
+        text_features: unit text features (K, D); methods with texts per image keep those of a neutral image.
+        phase: while it is trained, what the present step is for (see `Phase`).
+        generator: while it is trained, where its random numbers come from.
     """
 
-    kind: ClassVar[str]
+    # What it must be given to predict; a method may need more to train.
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
+    # The score that the method's paper tests it with, if it is of its own kind.
+    own_score: ClassVar[str | None] = None
+    # Whether what was learned serves other class names too.
+    takes_other_classes: ClassVar[bool] = False
+    # Whether the best epoch on validation is served; else the method itself decides what is (an average of epochs).
+    keeps_best_epoch: ClassVar[bool] = True
     # The prompts that class names are put into, for scores that run further texts of the classes.
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
+    text_features: torch.Tensor
 
-    def __init__(self, model: Model, classes: Sequence[str]) -> None:
-        self.model = model
-        self.classes = check_classes(classes)
+    def __init__(self, model: Model, classes: Sequence[str], method: Method) -> None:
+        super().__init__()
+        self.base_model = self.model = model
+        self.classes = check_classes(classes, warn=False)
+        self.method = method
+        self.record: dict[str, Any] = {}
+        self.phase = ""
+        self.generator: torch.Generator | None = None
+        self.register_buffer("text_features", torch.zeros(len(self.classes), model.feature_dim, device=model.device))
+        self.training = False
 
     @property
     def classes_hash(self) -> str:
         """Identity of the ordered class list."""
         return hash_strings(self.classes)
 
-    @property
-    @abstractmethod
-    def text_features(self) -> torch.Tensor:
-        """Unit text features (K, D), one per class; methods with per-image texts give those of a neutral image."""
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """Set the initial parameters, drawn from `generator` or taken from the training images."""
 
     @abstractmethod
-    def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
-        """Unit image features (N, D) -> similarities (N, K)."""
+    def forward(self, x: Inputs) -> Outputs:
+        """Similarities, and the features and texts behind them."""
 
     def __call__(self, x: Inputs) -> Outputs:
-        """Similarities, and the features and texts behind them."""
-        assert x.features is not None
-        return Outputs(self.similarities_of_features(x.features), self.adapted_features(x.features), self.text_features)
+        """As `forward`."""
+        outputs: Outputs = super().__call__(x)
+        return outputs
+
+    def texts(self) -> torch.Tensor:
+        """The class texts (K, D) under the present parameters, with gradients."""
+        return self.text_features
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """The terms of the loss by name: cross-entropy of L · s."""
+        return {"ce": self.cross_entropy(outputs.similarities, batch.labels)}
+
+    def cross_entropy(self, similarities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """CE of L · s, mean over the images."""
+        return nn.functional.cross_entropy(self.model.logit_scale * similarities, labels)
+
+    def end_epoch(self, epoch: int, epochs: int) -> None:
+        """Called after epoch 1 … `epochs`, for what goes on from epoch to epoch."""
+
+    def end_stage(self) -> None:
+        """Called when a stage of the training is over."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training, or to use: then the class texts are computed once and kept."""
+        super().train(mode)
+        if not mode:
+            with torch.no_grad():
+                self.text_features = self.texts().detach()
+                self.settle()
+        return self
+
+    def settle(self) -> None:
+        """Derive from the parameters what is not saved, such as the prompted model."""
+
+    def class_texts(self, features: torch.Tensor) -> torch.Tensor:
+        """The texts to compare `features` with: being learned, or as kept."""
+        return self.texts() if self.training else self.text_features.to(features)
+
+    def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
+        """Unit image features (N, D) -> similarities (N, K), for classifiers that need no more."""
+        return self(Inputs(features)).similarities
 
     def adapted_features(self, features: torch.Tensor) -> torch.Tensor:
         """The image features that the class texts are compared with: changed by adapters, else as they are."""
-        return features
+        return self(Inputs(features)).features
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
         """Unit patch features (..., D) -> similarities (..., K) with the class texts."""
         return patches @ self.text_features.T.to(patches)
 
-    @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """Everything but classes and tensors that `from_state` needs, as JSON values."""
-
-    @abstractmethod
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The learned or computed tensors that `from_state` needs."""
-
-    @classmethod
-    @abstractmethod
-    def from_state(
-        cls,
-        model: Model,
-        classes: Sequence[str],
-        config: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor],
-    ) -> Classifier:
-        """The classifier that `config()` and `tensors()` described."""
-
     def similarities(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Similarities (N, K) for images, or for unit features given as an (N, D) array or tensor."""
-        features = self.features_of(images, batch_size=batch_size)
+        blocks = [torch.zeros(0, len(self.classes))]
         with torch.inference_mode():
-            array: npt.NDArray[np.float32] = self.similarities_of_features(features).float().cpu().numpy()
+            for inputs in self._inputs_of(images, batch_size):
+                blocks.append(self(inputs).similarities.float().cpu())
+        array: npt.NDArray[np.float32] = torch.cat(blocks).numpy()
         return array
 
-    def features_of(self, images: Any, *, batch_size: int = 32) -> torch.Tensor:
-        """Unit features on the model's device: given ones after a check, or those of the images."""
+    def _inputs_of(self, images: Any, batch_size: int) -> Iterator[Inputs]:
+        from deltaenergy.errors import UnreadableImagesError
+
         if is_feature_array(images):
-            return check_features(images, self.model).to(self.model.device)
-        return torch.from_numpy(self.model.encode_images(images, batch_size=batch_size)).to(self.model.device)
+            if self.needs - {Need.FEATURES}:
+                needs = ", ".join(sorted(need.value for need in self.needs - {Need.FEATURES}))
+                raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")
+            yield Inputs(check_features(images, self.model).to(self.model.device))
+            return
+        for batch in self.model.stream(images, patches=Need.PATCHES in self.needs, batch_size=batch_size):
+            if batch.unreadable:
+                raise UnreadableImagesError(batch.unreadable)
+            if batch.items:
+                yield Inputs(batch.features, batch.patches, pixels=batch.pixels)
+
+    def with_classes(self, classes: Sequence[str]) -> Classifier:
+        """The same classifier for other class names, where what was learned serves any."""
+        if not self.takes_other_classes:
+            raise InputError(
+                f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
+            )
+        other = self.method.blank(self.base_model, classes)
+        learned = {name: tensor for name, tensor in self.state_dict().items() if name != "text_features"}
+        other.load_state_dict(learned, strict=False)
+        other.record = self.record
+        return other.eval()
+
+    def seen_through(self, model: Model) -> Classifier:
+        """The same classifier with images encoded by `model`, such as another view of them."""
+        other = copy.copy(self)
+        other.model = model
+        return other
+
+    def describe(self) -> dict[str, Any]:
+        """What it is, as JSON values: the counterpart of `state_dict()` in a file."""
+        return {"method": self.method.spec, "record": self.record}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the classifier to a folder, which `Classifier.load` reads."""
+        from deltaenergy.classifiers.saved import save_classifier
+
+        save_classifier(self, folder)
+
+    @staticmethod
+    def load(folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Classifier:
+        """Read a classifier that `save` wrote, with the model it names or the one given, and check that they match."""
+        from deltaenergy.classifiers.saved import load_classifier
+
+        return load_classifier(folder, model, device)
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Take parameters and buffers from a file, after a check of names, shapes, types and values."""
+        self.fit_shapes(tensors)
+        expected = self.state_dict()
+        missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+        if missing or extra:
+            wrong = f"lacks {', '.join(missing)}" if missing else f"has no use for {', '.join(extra)}"
+            raise ArtifactError(f"The saved state of {self.method.spec!r} {wrong}.")
+        for name, tensor in tensors.items():
+            if tensor.shape != expected[name].shape or tensor.is_floating_point() != expected[name].is_floating_point():
+                raise ArtifactError(
+                    f"The saved tensor {name!r} of {self.method.spec!r} has shape {tuple(tensor.shape)} and type "
+                    f"{tensor.dtype}; expected {tuple(expected[name].shape)} and {expected[name].dtype}."
+                )
+            if not torch.isfinite(tensor).all():
+                raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} holds NaN or infinity.")
+        self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
+        self.check_state()
+        self.requires_grad_(False)
+        self.settle()
+        return self
+
+    def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Before `restore`: make room for tensors whose size the settings do not tell."""
+
+    def check_state(self) -> None:
+        """After `restore`: raise `ArtifactError` for values that make no sense."""
 
 
 def is_feature_array(images: Any) -> bool:
@@ -158,30 +303,3 @@ def check_features(features: Any, model: Model) -> torch.Tensor:
             f"features must have unit length, but row {row} has length {norms[row]:.3g}. Divide each row by its norm."
         )
     return tensor
-
-
-def register_classifier(cls: ClassifierType) -> ClassifierType:
-    """Class decorator: make `cls` loadable by its `kind`."""
-    if cls.kind in _KINDS:
-        raise ValueError(f"classifier kind {cls.kind!r} is registered twice")
-    _KINDS[cls.kind] = cls
-    return cls
-
-
-def classifier_kind(kind: str) -> type[Classifier]:
-    """The class registered under `kind`."""
-    _import_all()
-    if kind not in _KINDS:
-        raise ArtifactError(f"Unknown classifier kind {kind!r}.{did_you_mean(kind, _KINDS)}")
-    return _KINDS[kind]
-
-
-def _import_all() -> None:
-    """Import every module of this folder, so that each classifier has registered itself."""
-    import importlib
-    import pkgutil
-
-    import deltaenergy.classifiers as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")

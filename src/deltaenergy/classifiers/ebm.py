@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from deltaenergy.classifiers.base import Outputs
-from deltaenergy.classifiers.methods import Term, check_number, register_method
-from deltaenergy.errors import InputError
+from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.methods import Term, register_method
+from deltaenergy.specs import check_range
 
 VANISHED = 1e-4
 
@@ -38,20 +38,19 @@ class Ebm(Term):
     formula = "+ λ0·exp(mean_i[lse(z·t/τ') − lse((z⊙m)·t/τ')]), m = top ⌈pD⌉ of z⊙h1"
     paper = "ΔEnergy, NeurIPS 2025"
     usual_method = "coop"
-    grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (0.1, 0.5, 1.0), "p": (0.4, 0.5, 0.6)}
+    tested_with = "delta-energy"
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (0.1, 0.5, 1.0, 2.0), "p": (0.4, 0.5, 0.6)}
     weight: float = 1.0
     p: float = 0.6
     loss_tau: float = 1.0
 
     def check(self) -> None:
         """0 < p ≤ 1, λ0 ≥ 0, τ' > 0."""
-        check_number("ebm", "weight", self.weight, 0)
-        check_number("ebm", "p", self.p, 0, 1)
-        check_number("ebm", "loss_tau", self.loss_tau, 0)
-        if self.p == 0 or self.loss_tau == 0:
-            raise InputError(f"ebm: p and loss_tau must be above 0, got p={self.p}, loss_tau={self.loss_tau}.")
+        check_range("ebm: weight", self.weight, 0)
+        check_range("ebm: p", self.p, 0, 1, above=True)
+        check_range("ebm: loss_tau", self.loss_tau, 0, above=True)
 
-    def __call__(self, outputs: Outputs) -> tuple[torch.Tensor, dict[str, float]]:
+    def __call__(self, outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
         """The weighted term, and e^L for the log."""
         exponential = energy_change(outputs, self.p, self.loss_tau).mean().exp()
         return self.weight * exponential, {"e^L": float(exponential.detach())}

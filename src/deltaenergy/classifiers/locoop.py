@@ -14,15 +14,40 @@ from typing import Any
 
 import torch
 
-from deltaenergy.classifiers.base import Outputs
-from deltaenergy.classifiers.learner import Learner
-from deltaenergy.classifiers.methods import check_count, check_number, register_method
-from deltaenergy.classifiers.prompt import PromptLearner, PromptMethod
+from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.tuning.data import Batch, TrainImages
+from deltaenergy.needs import Need
+from deltaenergy.specs import check_range
 
 PAPER_TOP_K = 200
+
+
+class LoCoOpClassifier(PromptClassifier):
+    """A context trained with the entropy of background patches."""
+
+    method: LoCoOp
+
+    def __init__(self, model: Model, classes: Sequence[str], method: LoCoOp) -> None:
+        super().__init__(model, classes, method)
+        self.top_k = method.top_k or min(PAPER_TOP_K, max(1, len(self.classes) // 2))
+
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """The context; K must leave room for patches that do not show the label."""
+        super().start(data, generator)
+        if self.top_k >= len(self.classes):
+            raise InputError(
+                f"locoop: with top_k={self.top_k} and {len(self.classes)} classes every patch would show its label. "
+                f"Use top_k below {len(self.classes)}."
+            )
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """Cross-entropy, and the negative entropy of irrelevant patches."""
+        logits = self.model.logit_scale * batch.need(Need.PATCHES) @ outputs.texts.T
+        entropy = irrelevant_entropy(logits, batch.labels, self.top_k)
+        return {**super().losses(outputs, batch), "−λH": -self.method.weight * entropy}
 
 
 @register_method
@@ -34,48 +59,22 @@ class LoCoOp(PromptMethod):
     summary = "coop that pushes background patches away from all classes"
     formula = "CE − λ·mean H(softmax(L·u_p·t)) over patches whose top-K classes lack the label"
     paper = "Miyai et al., NeurIPS 2023"
-    needs_patches = True
+    tested_with = "gl-mcm"
+    classifier = LoCoOpClassifier
+    needs = frozenset({Need.FEATURES, Need.PATCHES})
     weight: float = 0.25
     top_k: int = 0
 
     def check(self) -> None:
         """λ ≥ 0, K ≥ 0."""
         super().check()
-        check_number("locoop", "weight", self.weight, 0)
-        check_count("locoop", "top_k", self.top_k, low=0)
+        check_range("locoop: weight", self.weight, 0)
+        check_range("locoop: top_k", self.top_k, 0)
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
         """λ, and K around a quarter and half of the classes (100 and 200 of the paper's 1,000, at most)."""
         top_k = sorted({max(1, min(PAPER_TOP_K // 2, classes // 4)), max(1, min(PAPER_TOP_K, classes // 2))})
         return {"weight": (0.1, 0.25, 0.5), "top_k": top_k}
-
-    def learner(self, model: Model, classes: Sequence[str], data: TrainImages, generator: torch.Generator) -> Learner:
-        """A prompt learner with LoCoOp's loss."""
-        if self.top_k >= len(classes):
-            raise InputError(
-                f"locoop: with top_k={self.top_k} and {len(classes)} classes every patch would show its label. "
-                f"Use top_k below {len(classes)}."
-            )
-        top_k = self.top_k or min(PAPER_TOP_K, max(1, len(classes) // 2))
-        return LoCoOpLearner(model, classes, self, top_k, generator)
-
-
-class LoCoOpLearner(PromptLearner):
-    """A context trained with the entropy of background patches."""
-
-    def __init__(
-        self, model: Model, classes: Sequence[str], method: LoCoOp, top_k: int, generator: torch.Generator
-    ) -> None:
-        super().__init__(model, classes, method, generator)
-        self.weight = method.weight
-        self.top_k = top_k
-
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
-        """Cross-entropy, and the negative entropy of irrelevant patches."""
-        assert batch.patches is not None
-        logits = self.model.logit_scale * batch.patches @ outputs.texts.T
-        entropy = irrelevant_entropy(logits, batch.labels, self.top_k)
-        return {**super().losses(outputs, batch), "−λH": -self.weight * entropy}
 
 
 def irrelevant_entropy(logits: torch.Tensor, labels: torch.Tensor, top_k: int) -> torch.Tensor:

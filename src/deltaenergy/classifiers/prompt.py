@@ -1,27 +1,68 @@
-"""What prompt learners share: a context before the class names, and the classifier that it leaves behind.
+"""What prompt learners share: a context before the class names.
 
 t_k = text([start] v_1 … v_M [name_k] . [end]),   s_k = z · t_k,   v learned, all else frozen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import ClassVar
 
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Outputs, register_classifier
-from deltaenergy.classifiers.learner import Learner, TunedClassifier
-from deltaenergy.classifiers.methods import Method, check_count
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.methods import Method, TrainingImages
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.models.text import TextTower
 from deltaenergy.models.towers import LearnedPrompts, NamePosition
-from deltaenergy.tuning.data import Batch, TrainImages
+from deltaenergy.needs import Need
+from deltaenergy.specs import check_range
 
 INITIAL_DEVIATION = 0.02
+
+
+class PromptClassifier(Classifier):
+    """Cosines with the texts of a learned context; the loss is cross-entropy unless a subclass says more."""
+
+    method: PromptMethod
+    takes_other_classes = True
+
+    def __init__(self, model: Model, classes: Sequence[str], method: PromptMethod) -> None:
+        super().__init__(model, classes, method)
+        self.prompts = LearnedPrompts(
+            model.text,
+            self.classes,
+            method.length(model.text),
+            name_position=method.name_position,
+            class_specific=method.class_specific,
+        )
+        shape = (self.prompts.context_length, model.text.width)
+        self.context = nn.Parameter(torch.zeros((len(self.classes), *shape) if method.class_specific else shape))
+        self.to(model.device)
+
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """A random context, or one that begins as words."""
+        initial = initial_context(self.model.text, tuple(self.context.shape), self.method.context_init, generator)
+        self.context.data.copy_(initial)
+
+    def texts(self) -> torch.Tensor:
+        """The text features of the present context."""
+        return self.prompts(self.context)
+
+    def forward(self, x: Inputs) -> Outputs:
+        """Cosines with the text features."""
+        features = x.need(Need.FEATURES)
+        texts = self.class_texts(features)
+        return Outputs(features @ texts.T, features, texts)
+
+    def with_classes(self, classes: Sequence[str]) -> Classifier:
+        """The same context before other class names."""
+        if self.method.class_specific:
+            raise InputError("Every class has a context of its own here; there is none for other class names.")
+        return super().with_classes(classes)
 
 
 @dataclass(frozen=True)
@@ -31,143 +72,26 @@ class PromptMethod(Method):
     `name_position` is end, front or middle; with `class_specific` every class has a context of its own.
     """
 
-    learns_prompts = True
+    classifier: ClassVar[type[Classifier]] = PromptClassifier
+    takes_terms = True
     context_length: int = 16
     context_init: str = ""
     name_position: NamePosition = "end"
     class_specific: bool = False
 
     def check(self) -> None:
-        """At least one vector; a known position."""
-        check_count(self.name, "context_length", self.context_length)
-        if self.name_position not in get_args(NamePosition):
-            raise InputError(f"{self.name}: name_position must be end, front or middle, got {self.name_position!r}.")
+        """At least one vector."""
+        check_range(f"{self.name}: context_length", self.context_length, 1)
 
-    def learner(self, model: Model, classes: Sequence[str], data: TrainImages, generator: torch.Generator) -> Learner:
-        """A `PromptLearner` with a random context, or one that begins as words."""
-        return PromptLearner(model, classes, self, generator)
+    def length(self, tower: TextTower) -> int:
+        """The number of context vectors: as many as the initial words have tokens, where there are such."""
+        return len(tower.tokenize([self.context_init])[0]) - 2 if self.context_init else self.context_length
 
 
-class PromptLearner(Learner):
-    """A learned context; cross-entropy on the cosines."""
-
-    def __init__(self, model: Model, classes: Sequence[str], method: PromptMethod, generator: torch.Generator) -> None:
-        super().__init__(model, classes)
-        initial = initial_context(model.text, len(self.classes), method, generator)
-        self.context = nn.Parameter(initial.to(model.device))
-        self.position = method.name_position
-        self.class_specific = method.class_specific
-        self.prompts = LearnedPrompts(
-            model.text,
-            self.classes,
-            self.context.shape[-2],
-            name_position=method.name_position,
-            class_specific=method.class_specific,
-        )
-
-    def forward(self, batch: Batch) -> Outputs:
-        """Cosines with the text features of the present context."""
-        texts = self.prompts(self.context)
-        return Outputs(batch.features @ texts.T, batch.features, texts)
-
-    def classifier(self) -> PromptClassifier:
-        """The text features of the present context."""
-        with torch.no_grad():
-            texts = self.prompts(self.context)
-        context = self.context.detach().clone()
-        return PromptClassifier(self.model, self.classes, texts, context, self.position, self.class_specific)
-
-
-def initial_context(tower: TextTower, classes: int, method: PromptMethod, generator: torch.Generator) -> torch.Tensor:
-    """Random vectors, or the embeddings of the method's initial words; float32, one context per class if asked."""
-    if method.context_init:
-        (ids,) = tower.tokenize([method.context_init])
-        words = torch.tensor(ids[1:-1], device=tower.device)
-        shared = tower.embedding_weight[words].float().cpu().clone()
-        return shared.expand(classes, -1, -1).clone() if method.class_specific else shared
-    shape = (method.context_length, tower.width)
-    # Drawn on the host, so that every device starts alike.
-    return INITIAL_DEVIATION * torch.randn((classes, *shape) if method.class_specific else shape, generator=generator)
-
-
-@register_classifier
-class PromptClassifier(TunedClassifier):
-    """Cosines with the text features of a learned context, which is kept beside them."""
-
-    kind = "prompt"
-
-    def __init__(
-        self,
-        model: Model,
-        classes: Sequence[str],
-        text_features: torch.Tensor,
-        context: torch.Tensor,
-        name_position: NamePosition = "end",
-        class_specific: bool = False,
-    ) -> None:
-        super().__init__(model, classes)
-        self._text_features = text_features.to(model.device)
-        self.context = context.to(model.device)
-        self.name_position = name_position
-        self.class_specific = class_specific
-
-    @property
-    def text_features(self) -> torch.Tensor:
-        """Unit text features (K, D)."""
-        return self._text_features
-
-    def prompts(self) -> LearnedPrompts:
-        """The prompts around the context, to run the text tower again."""
-        return LearnedPrompts(
-            self.model.text,
-            self.classes,
-            self.context.shape[-2],
-            name_position=self.name_position,
-            class_specific=self.class_specific,
-        )
-
-    def with_classes(self, classes: Sequence[str]) -> PromptClassifier:
-        """The same context before other class names."""
-        if self.class_specific:
-            raise InputError("Every class has a context of its own here; there is none for other class names.")
-        names = tuple(classes)
-        prompts = LearnedPrompts(
-            self.model.text, names, self.context.shape[-2], name_position=self.name_position, class_specific=False
-        )
-        with torch.no_grad():
-            texts = prompts(self.context)
-        other = type(self)(self.model, names, texts, self.context, self.name_position)
-        other.method, other.training = self.method, self.training
-        return other
-
-    def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
-        """Cosines (N, K)."""
-        return features @ self._text_features.T.to(features)
-
-    def settings(self) -> dict[str, Any]:
-        """How the prompts are arranged."""
-        return {"name_position": self.name_position, "class_specific": self.class_specific}
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The text features, so that loading need not run the text tower, and the context."""
-        return {"text_features": self._text_features, "context": self.context}
-
-    @classmethod
-    def from_state(
-        cls,
-        model: Model,
-        classes: Sequence[str],
-        config: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor],
-    ) -> Classifier:
-        """A saved classifier."""
-        classifier = cls(
-            model,
-            classes,
-            tensors["text_features"],
-            tensors["context"],
-            config["name_position"],
-            config["class_specific"],
-        )
-        classifier.restore(config)
-        return classifier
+def initial_context(tower: TextTower, shape: tuple[int, ...], words: str, generator: torch.Generator) -> torch.Tensor:
+    """Random vectors of `shape` (…, M, W), or the embeddings of the initial words, the same for every class."""
+    if not words:
+        # Drawn on the host, so that every device starts alike.
+        return INITIAL_DEVIATION * torch.randn(shape, generator=generator)
+    (ids,) = tower.tokenize([words])
+    return tower.embedding_weight[torch.tensor(ids[1:-1], device=tower.device)].float().expand(shape)

@@ -5,20 +5,31 @@ t_k = norm( mean_m norm( text(template_m(name_k)) ) ),   s_k = z · t_k
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classes import check_templates, fill
-from deltaenergy.classifiers.base import Classifier, register_classifier
+from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes, check_templates, fill
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.models.base import Model
 from deltaenergy.models.text import unit
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 
 
-@register_classifier
-class ZeroShotClassifier(Classifier):
+class CosineClassifier(Classifier):
+    """Cosines with class texts that are not learned."""
+
+    def forward(self, x: Inputs) -> Outputs:
+        """Cosines (N, K)."""
+        features = x.need(Need.FEATURES)
+        texts = self.class_texts(features)
+        return Outputs(features @ texts.T, features, texts)
+
+
+class ZeroShotClassifier(CosineClassifier):
     """A classifier from class names alone.
 
     Args:
@@ -27,8 +38,6 @@ class ZeroShotClassifier(Classifier):
         template: one prompt with `{}` for the name (default `a photo of a {}.`), or
         templates: several, whose embeddings are normalised, averaged and normalised again.
     """
-
-    kind = "zero-shot"
 
     def __init__(
         self,
@@ -39,41 +48,73 @@ class ZeroShotClassifier(Classifier):
         templates: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(model, classes)
-        self.templates = check_templates(template, templates)
-        self._text_features = class_features(model, self.classes, self.templates, progress)
+        self._blank(model, check_classes(classes), ZeroShot(templates=check_templates(template, templates)))
+        self.text_features = class_features(model, self.classes, self.templates, progress)
 
-    @property
-    def text_features(self) -> torch.Tensor:
-        """Unit text features (K, D)."""
-        return self._text_features
+    def _blank(self, model: Model, classes: Sequence[str], method: ZeroShot) -> None:
+        super().__init__(model, classes, method)
+        self.templates = method.templates
 
-    def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
-        """Cosines (N, K)."""
-        return features @ self._text_features.T.to(features)
+    def with_classes(self, classes: Sequence[str]) -> ZeroShotClassifier:
+        """The same prompts around other class names."""
+        return ZeroShotClassifier(self.base_model, classes, templates=self.templates)
 
-    def config(self) -> dict[str, Any]:
-        """The templates."""
-        return {"templates": list(self.templates)}
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The class features, so that loading need not run the text tower."""
-        return {"text_features": self._text_features}
+@register_method
+@dataclass(frozen=True)
+class ZeroShot(Method):
+    """The classifier before any tuning."""
 
-    @classmethod
-    def from_state(
-        cls,
-        model: Model,
-        classes: Sequence[str],
-        config: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor],
-    ) -> ZeroShotClassifier:
-        """A saved classifier."""
-        classifier = cls.__new__(cls)
-        Classifier.__init__(classifier, model, classes)
-        classifier.templates = check_templates(None, config["templates"])
-        classifier._text_features = tensors["text_features"].to(model.device)
+    name = "zero-shot"
+    summary = "class names in prompts, nothing learned"
+    formula = "s_k = z·t_k, t_k = norm(mean_m norm(text(template_m(name_k))))"
+    paper = "Radford et al., ICML 2021"
+    trains = False
+    listed = False
+    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
+
+    def check(self) -> None:
+        """Templates with one {} each."""
+        check_templates(None, self.templates)
+
+    def blank(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
+        """The classifier before its texts are encoded."""
+        classifier = ZeroShotClassifier.__new__(ZeroShotClassifier)
+        classifier._blank(model, classes, self)
         return classifier
+
+    def build(
+        self, model: Model, classes: Sequence[str], data: TrainingImages, generator: torch.Generator
+    ) -> ZeroShotClassifier:
+        """The zero-shot classifier; the training images are not looked at."""
+        return ZeroShotClassifier(model, classes, templates=self.templates)
+
+
+class TemplateClassifier(CosineClassifier):
+    """Base of the methods that learn beside class texts from one template."""
+
+    method: TemplateMethod
+
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """Encode the class texts."""
+        self.text_features = class_features(self.model, self.classes, [self.method.template])
+
+    def with_classes(self, classes: Sequence[str]) -> Classifier:
+        """What was learned, with the template around other class names."""
+        other = super().with_classes(classes)
+        other.text_features = class_features(self.model, other.classes, [self.method.template])
+        return other
+
+
+@dataclass(frozen=True)
+class TemplateMethod(Method):
+    """Base of the methods that learn beside class texts from one template."""
+
+    template: str = DEFAULT_TEMPLATE
+
+    def check(self) -> None:
+        """A template with one {}."""
+        check_templates(self.template, None)
 
 
 def class_features(
@@ -81,7 +122,8 @@ def class_features(
 ) -> torch.Tensor:
     """Unit text features (K, D) of an ensemble of prompts per class."""
     prompts = [fill(template, name) for name in classes for template in templates]
-    features = model.text.encode(prompts, progress=progress)
+    # A clone, because what comes out of inference mode cannot take part in training.
+    features = model.text.encode(prompts, progress=progress).clone()
     if len(templates) == 1:
         return features
     return unit(features.view(len(classes), len(templates), -1).mean(dim=1))

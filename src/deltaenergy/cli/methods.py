@@ -58,19 +58,20 @@ def _scores() -> list[dict[str, Any]]:
 
 def _tuning_methods() -> list[dict[str, Any]]:
     from deltaenergy.classifiers.methods import Term, get_method_class, list_methods
+    from deltaenergy.needs import Need
 
     rows: list[dict[str, Any]] = []
     for name in list_methods():
         cls = get_method_class(name)
         attaches = issubclass(cls, Term)
-        patches = not issubclass(cls, Term) and cls.needs_patches
+        needs = sorted(need.value for need in getattr(cls, "needs", ()) if need is not Need.FEATURES)
         rows.append(
             {
                 "name": name,
                 "kind": "tuning term" if attaches else "tuning method",
                 "summary": cls.summary,
                 "formula": cls.formula,
-                "needs": ["labelled images", *(["patches"] if patches else [])],
+                "needs": ["labelled images", *needs],
                 "defaults": cls().params,
                 "presets": {},
                 "paper": cls.paper,

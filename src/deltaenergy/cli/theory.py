@@ -35,7 +35,7 @@ def theory(
     from deltaenergy.detector import Detector
     from deltaenergy.files import write_text
     from deltaenergy.theory import check_theory
-    from deltaenergy.tuning.tune import labelled_items
+    from deltaenergy.tuning.prepare import labelled_items
 
     items = labelled_items(id_folder, domains)
     with err.status("Loading …"):

@@ -62,35 +62,36 @@ def tune(
     An interrupted run goes on where it stopped when the same command is given again.
     """
     from deltaenergy.classes import read_classes
-    from deltaenergy.classifiers.methods import make_tuning
-    from deltaenergy.tuning import tune as tuning
+    from deltaenergy.classifiers.methods import make_method
+    from deltaenergy.classifiers.recipe import Recipe
+    from deltaenergy.tuning import prepare
     from deltaenergy.tuning.fewshot import class_names, sample_few_shots
-    from deltaenergy.tuning.loop import Recipe
+    from deltaenergy.tuning.tune import tune as run_tuning
 
     _check_out(out_folder, overwrite)
     scores = common.make_scores(score)
     if len(scores) != 1:
         raise InputError("A detector has one score: give --score once.")
-    parsed = make_tuning(method)
-    items = tuning.labelled_items(train, domains)
+    parsed = make_method(method)
+    items = prepare.labelled_items(train, domains)
     names = read_classes(classes) if classes else class_names(items)
     sample = sample_few_shots(items, names, shots, seed)
     loaded = common.load_model_with_status(model, device)
     checkpoints = out_folder / CHECKPOINTS
     began = time.perf_counter()
     with common.progress_bar("Encoding images") as progress:
-        train_set = tuning.prepare_training(
+        train_set = prepare.prepare_training(
             loaded,
             names,
             sample,
             views=_views(views),
-            patches=parsed.method.needs_patches,
+            needs=parsed.needs,
             cache=checkpoints,
             progress=progress,
         )
     changes = {"epochs": epochs, "lr": lr, "batch_size": train_batch}
-    total = epochs or parsed.method.recipe.get("epochs", Recipe.epochs)
-    tuned = tuning.tune(
+    total = epochs or parsed.recipe.get("epochs", Recipe.epochs)
+    tuned = run_tuning(
         loaded,
         names,
         train_set,
@@ -112,7 +113,9 @@ def tune(
     from deltaenergy.tuning.checkpoints import saving
 
     with saving("The tuned detector", out_folder, f"The finished training is in {checkpoints}."):
-        write_json(out_folder / "training.json", {"method": tuned.method, **tuned.training, "sample": sample.record()})
+        write_json(
+            out_folder / "training.json", {"method": tuned.method.spec, **tuned.record, "sample": sample.record()}
+        )
         detector.save(out_folder)
     shutil.rmtree(checkpoints, ignore_errors=True)
     if json_output:
@@ -120,7 +123,7 @@ def tune(
     else:
         seconds = time.perf_counter() - began
         err.print(
-            f"{tuned.method} tuned on {len(sample.items)} images of {len(names)} classes in {seconds:.0f} s. "
+            f"{tuned.method.spec} tuned on {len(sample.items)} images of {len(names)} classes in {seconds:.0f} s. "
             f"Threshold {detector.threshold:.6g} for {detector.score.spec} keeps {keep:.0%} of "
             f"{len(detector.calibration_scores)} {source}. Detector saved to {out_folder}.",
             markup=False,
@@ -178,11 +181,10 @@ def _calibrate(detector: Detector, sample: FewShot, items: list[ImageItem], held
 
 
 def _summary(folder: Path, detector: Detector, source: str) -> dict[str, Any]:
-    config = detector.classifier.config()
-    training = config["training"]
+    training = detector.classifier.record
     return {
         "detector": str(folder),
-        "method": config["method"],
+        "method": detector.classifier.method.spec,
         "classes": list(detector.classifier.classes),
         "images": training["images"],
         "kept_epoch": training["kept_epoch"],

@@ -15,7 +15,7 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
     """Everything but the date decides the numbers: equal entries and equal pictures give equal results."""
     return {
         "model": classifier.model.describe(),
-        "classifier": {"kind": classifier.kind, **classifier.config()},
+        "classifier": {**classifier.describe(), "templates": _templates(classifier)},
         "classes": list(classifier.classes),
         "classes_hash": classifier.classes_hash,
         **settings,
@@ -28,3 +28,8 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
         },
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _templates(classifier: Classifier) -> list[str]:
+    """The prompts of a zero-shot classifier; tuned ones say in their method what they use."""
+    return list(classifier.templates) if classifier.method.name == "zero-shot" else []

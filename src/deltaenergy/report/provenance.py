@@ -44,7 +44,7 @@ def _identity(made: dict[str, Any]) -> list[tuple[str, Child]]:
     entries: list[tuple[str, Child]] = [
         ("model", model["name"]),
         ("model fingerprint", tag("code", model["fingerprint"])),
-        ("classifier", classifier["kind"]),
+        ("classifier", classifier["method"]),
     ]
     templates = classifier.get("templates")
     if templates:

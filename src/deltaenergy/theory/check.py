@@ -11,8 +11,6 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.ebm import Ebm
-from deltaenergy.classifiers.learner import TunedClassifier
-from deltaenergy.classifiers.methods import make_tuning
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
@@ -220,7 +218,7 @@ def check_theory(
         raise InputError(f"The image {encoded.unreadable[0].id} cannot be read: {encoded.unreadable[0].reason}")
     features = torch.from_numpy(encoded.features).to(classifier.model.device)
     similarities = _cosines(classifier, features)
-    others = None if open_images is None else _cosines(classifier, classifier.features_of(open_images))
+    others = None if open_images is None else _cosines(classifier, _features(classifier, open_images))
     adapted = classifier.adapted_features(features)
     rng = np.random.default_rng(seed)
     some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
@@ -253,19 +251,21 @@ def _cosines(classifier: Classifier, features: torch.Tensor) -> torch.Tensor:
         plain = classifier.adapted_features(features) @ classifier.text_features.T.to(features)
     if (similarities - plain).abs().max() > 1e-4:
         raise InputError(
-            f"The theorems speak of cosines with class texts that all images share; a classifier of kind "
-            f"{classifier.kind!r} computes something else. Use one tuned by coop, ebm, locoop or clip-adapter, or a "
-            "zero-shot one."
+            f"The theorems speak of cosines with class texts that all images share; a classifier tuned by "
+            f"{classifier.method.name} computes something else. Use one tuned by coop, ebm, locoop or clip-adapter, "
+            "or a zero-shot one."
         )
     return similarities
 
 
 def _method(classifier: Classifier) -> tuple[str, Ebm]:
     """What the classifier was tuned with, and its EBM term (the default one if it has none)."""
-    if not isinstance(classifier, TunedClassifier):
-        return classifier.kind, Ebm()
-    terms = [term for term in make_tuning(classifier.method).terms if isinstance(term, Ebm)]
-    return classifier.method, terms[0] if terms else Ebm()
+    terms = [term for term in classifier.method.terms if isinstance(term, Ebm)]
+    return classifier.method.spec, terms[0] if terms else Ebm()
+
+
+def _features(classifier: Classifier, images: list[ImageItem]) -> torch.Tensor:
+    return torch.from_numpy(classifier.model.encode_images(images)).to(classifier.model.device)
 
 
 def _hessian_sentence(check: HessianCheck) -> str:

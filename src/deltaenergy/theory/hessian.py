@@ -55,7 +55,7 @@ def check_hessians(
     classifier: PromptClassifier, features: torch.Tensor, labels: torch.Tensor, p: float, tau: float, seed: int = 0
 ) -> HessianCheck:
     """Theorem 4's quantities for labelled unit features (N, D). `tau` is the τ' of L_ΔE."""
-    prompts, scale = classifier.prompts(), classifier.model.logit_scale
+    prompts, scale = classifier.prompts, classifier.model.logit_scale
     texts = classifier.text_features.float()
     mask = keep_mask(Outputs(features @ texts.T, features, texts), p)
     generator = torch.Generator().manual_seed(seed)
@@ -68,7 +68,7 @@ def check_hessians(
         plain, masked = compare(features, found) / tau, compare(features * mask, found) / tau
         return (torch.logsumexp(plain, dim=1) - torch.logsumexp(masked, dim=1)).mean()
 
-    context = classifier.context.float()
+    context = classifier.context.detach().float()
     norms = [
         spectral_norm(hessian_product(function, context), context, generator)
         for function in (

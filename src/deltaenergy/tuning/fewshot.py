@@ -6,7 +6,7 @@ import difflib
 import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +45,15 @@ class FewShot:
         }
 
 
-def sample_few_shots(items: Sequence[ImageItem], classes: Sequence[str], shots: int, seed: int) -> FewShot:
+def sample_few_shots(
+    items: Sequence[ImageItem], classes: Sequence[str], shots: int, seed: int, *, skip: Container[str] = ()
+) -> FewShot:
     """Draw `shots` images per class, spread evenly over the class's domains.
 
     A class's images are permuted by a generator of their own (seed, class, domain), so that further classes do not
     change the draw. Where domains do not divide the shots, the odd ones go to other domains from class to class; where
     a domain has too few, the others fill up. A class with fewer images than shots gives all it has, with a warning.
+    Images whose id is in `skip` are passed over, and the next ones in the order take their place.
     """
     if shots < 1:
         raise InputError(f"shots must be at least 1, got {shots}.")
@@ -64,7 +67,9 @@ def sample_few_shots(items: Sequence[ImageItem], classes: Sequence[str], shots: 
     labels: list[int] = []
     short: list[str] = []
     for k, name in enumerate(classes):
-        drawn = _draw(pools[k], shots, seed, k, name)
+        drawn = _draw(pools[k], shots, seed, k, name, skip)
+        if not drawn:
+            raise InputError(f"No training image of {name!r} could be read. Add some, or leave the class out.")
         if len(drawn) < shots:
             short.append(f"{name!r} ({len(drawn)})")
         chosen += drawn
@@ -79,14 +84,17 @@ def sample_few_shots(items: Sequence[ImageItem], classes: Sequence[str], shots: 
     return FewShot(tuple(classes), chosen, labels, shots, seed)
 
 
-def _draw(pool: dict[str, list[ImageItem]], shots: int, seed: int, position: int, name: str) -> list[ImageItem]:
+def _draw(
+    pool: dict[str, list[ImageItem]], shots: int, seed: int, position: int, name: str, skip: Container[str]
+) -> list[ImageItem]:
     """Up to `shots` images of one class, in turn from each of its domains."""
     domains = sorted(pool)
     queues = []
     for domain in domains:
         rng = np.random.default_rng([seed, zlib.crc32(name.encode()), zlib.crc32(domain.encode())])
         ordered = sorted(pool[domain], key=lambda item: item.id)
-        queues.append([ordered[i] for i in rng.permutation(len(ordered))])
+        permuted = [ordered[i] for i in rng.permutation(len(ordered))]
+        queues.append([item for item in permuted if item.id not in skip])
     drawn: list[ImageItem] = []
     turn = position  # another domain begins in every class, so that the odd images spread over the domains
     while len(drawn) < shots and any(queues):

@@ -1,72 +1,68 @@
-"""The one training loop: frozen towers, a few parameters, the recipe of the CoOp family.
+"""The one training loop: whatever has parameters and gives a loss for some of its examples.
 
-SGD with rate 0.002, momentum 0.9 and weight decay 5e-4 in batches of 32; one warm-up epoch at 1e-5, then
-
-    rate(e) = ½ · 0.002 · (1 + cos(π (e − w) / (E − w))),   w warm-up epochs, E epochs in all
-
-Every random number comes from one generator, whose state is part of the checkpoint with parameters and momentum: a
-run that was killed and resumed ends bit by bit like one that was not. With validation images the epoch with the best
-accuracy is kept, and training stops when it has not improved for a while; without, the last epoch is.
+Tuning a classifier, teaching CLIPN's "no" tower and training the tiny benchmark model all run here. A training has
+stages, each with a recipe; in each step the phases of a stage follow one another, each moving its own parameters.
+Every random number comes from one generator, whose state is part of the checkpoint with parameters, buffers and the
+optimisers' state: a run that was killed and resumed ends bit by bit like one that was not. With validation the epoch
+with the best accuracy is kept, and training stops when it has not improved for a while; without, the last epoch is.
 """
 
 from __future__ import annotations
 
-import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.learner import Learner
-from deltaenergy.classifiers.methods import Term
-from deltaenergy.errors import InputError
+from deltaenergy.classifiers.recipe import Phase, Recipe
 from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder, TrainingError
-from deltaenergy.tuning.data import TrainImages
+
+
+class Step(NamedTuple):
+    """What a step found: the terms of the loss by name, how many examples were right, and values to log."""
+
+    losses: dict[str, torch.Tensor]
+    correct: float = 0.0
+    logged: dict[str, float] = {}  # noqa: RUF012 (never changed)
+
+
+class Trainable(Protocol):
+    """What the loop trains. `size` is the number of examples that an epoch goes through."""
+
+    size: int
+
+    @property
+    def module(self) -> nn.Module:
+        """Whose parameters are trained."""
+
+    def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
+        """The loss of some examples, with gradients; `epoch` counts from 0 within the stage."""
+
+    def validate(self) -> tuple[float, float] | None:
+        """Accuracy and loss on held-out examples, if there are any."""
+
+    def end_epoch(self, epoch: int, epochs: int) -> None:
+        """After epoch 1 … `epochs` of a stage."""
+
+    def end_stage(self) -> None:
+        """After a stage, with the parameters that are kept of it."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to train. `patience`: epochs without a better validation accuracy after which training stops."""
+class PlannedStage:
+    """A stage with its whole recipe. `keep_best`: whether validation chooses the epoch."""
 
-    epochs: int = 30
-    lr: float = 0.002
-    batch_size: int = 32
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    warmup_epochs: int = 1
-    warmup_lr: float = 1e-5
-    optimizer: str = "sgd"
-    patience: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if not 0 < self.lr < math.inf:
-            raise InputError(f"lr must be a positive number, got {self.lr}.")
-        if self.optimizer not in ("sgd", "adamw"):
-            raise InputError(f"optimizer must be 'sgd' or 'adamw', got {self.optimizer!r}.")
-
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
-        if epoch < self.warmup_epochs:
-            return self.warmup_lr
-        passed = (epoch - self.warmup_epochs) / max(1, self.epochs - self.warmup_epochs)
-        return 0.5 * self.lr * (1 + math.cos(math.pi * passed))
-
-    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimiser."""
-        if self.optimizer == "adamw":
-            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, eps=1e-4)
-        return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+    recipe: Recipe
+    phases: tuple[Phase, ...] = (Phase(),)
+    keep_best: bool = True
 
 
 @dataclass(frozen=True)
 class EpochLog:
-    """What happened in one epoch, counted from 1. `logged` holds values of attached terms, such as e^L."""
+    """What happened in one epoch, counted from 1 within its stage. `logged` holds further values, such as e^L."""
 
     epoch: int
     rate: float
@@ -76,181 +72,187 @@ class EpochLog:
     val_loss: float | None = None
     logged: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    stage: int = 1
+
+    @property
+    def quality(self) -> tuple[float, float]:
+        """Validation accuracy, and the lower loss to break ties."""
+        return self.val_accuracy or 0.0, -(self.val_loss or 0.0)
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Unit features of held-out images and their classes."""
-
-    features: torch.Tensor
-    labels: torch.Tensor
-
-
-@dataclass
 class Trained:
-    """The log of a run, and the epoch whose parameters the learner holds now."""
+    """The log of a run, and the epoch of the last stage whose parameters were kept."""
 
     epochs: list[EpochLog]
     kept_epoch: int
 
 
 def train(
-    learner: Learner,
-    data: TrainImages,
-    recipe: Recipe,
+    task: Trainable,
+    stages: Sequence[PlannedStage],
     *,
     generator: torch.Generator,
-    terms: Sequence[Term] = (),
-    validation: Validation | None = None,
     checkpoints: CheckpointFolder | None = None,
     on_epoch: Callable[[EpochLog], None] | None = None,
 ) -> Trained:
-    """Train `learner` in place, going on from its last checkpoint if there is one."""
-    run = _Run(learner, recipe, generator)
-    if checkpoints is not None and (saved := checkpoints.load()) is not None:
-        run.restore(saved)
-    warned: set[str] = set()
-    for epoch in range(len(run.logs), recipe.epochs):
-        if validation is not None and run.stale >= recipe.patience:
-            break
-        log = _epoch(run, data, terms, epoch, checkpoints, validation)
-        run.keep(log)
-        if checkpoints is not None:
-            checkpoints.save(run.checkpoint())
-        for term in terms:
-            message = term.warning(log.logged)
-            if message is not None and term.name not in warned:
-                warned.add(term.name)
-                warnings.warn(message, stacklevel=2)
-        if on_epoch is not None:
-            on_epoch(log)
-    return run.finish(best=validation is not None)
+    """Train `task.module` in place, going on from its last checkpoint if there is one."""
+    saved = None if checkpoints is None else checkpoints.load()
+    first = 0 if saved is None else int(saved.values["stage"])
+    logs = [] if saved is None else [EpochLog(**log) for log in saved.values["logs"]]
+    kept = 0
+    for number in range(first, len(stages)):
+        run = _StageRun(task, stages[number], number, generator, logs)
+        if saved is not None and number == first:
+            run.restore(saved)
+        while run.goes_on():
+            log = run.epoch(checkpoints)
+            if checkpoints is not None:
+                checkpoints.save(run.checkpoint())
+            if on_epoch is not None:
+                on_epoch(log)
+        kept = run.finish()
+        logs = run.all_logs()
+    return Trained(logs, kept)
 
 
-class _Run:
-    """The state of a run: all that a checkpoint holds."""
+class _StageRun:
+    """The state of one stage: all that a checkpoint holds."""
 
-    def __init__(self, learner: Learner, recipe: Recipe, generator: torch.Generator) -> None:
-        self.learner = learner
-        self.recipe = recipe
-        self.generator = generator
-        self.parameters = {name: p for name, p in learner.named_parameters() if p.requires_grad}
-        self.optimizer = recipe.build(list(self.parameters.values()))
+    def __init__(
+        self, task: Trainable, stage: PlannedStage, number: int, generator: torch.Generator, before: list[EpochLog]
+    ) -> None:
+        self.task, self.stage, self.number, self.generator = task, stage, number, generator
+        self.recipe = stage.recipe
+        self.before = before
+        self.phases = [(phase, phase.parameters(task.module)) for phase in stage.phases]
+        self.parameters = {name: p for _, chosen in self.phases for name, p in chosen.items()}
+        for name, parameter in task.module.named_parameters():
+            parameter.requires_grad_(name in self.parameters)
+        self.optimizers = [self.recipe.build(list(chosen.values())) for _, chosen in self.phases]
         self.logs: list[EpochLog] = []
         self.best: dict[str, torch.Tensor] = {}
         self.best_epoch = 0
 
-    @property
-    def stale(self) -> int:
-        """Epochs since the best one."""
-        return len(self.logs) - self.best_epoch
+    def all_logs(self) -> list[EpochLog]:
+        return [*self.before, *self.logs]
 
-    def keep(self, log: EpochLog) -> None:
-        """Add an epoch; remember its parameters if it is the best on validation (the lower loss breaks ties)."""
+    def goes_on(self) -> bool:
+        """Whether there is an epoch left, and the last ones were not in vain."""
+        in_vain = self.best_epoch > 0 and len(self.logs) - self.best_epoch >= self.recipe.patience
+        return len(self.logs) < self.recipe.epochs and not (self.stage.keep_best and in_vain)
+
+    def epoch(self, checkpoints: CheckpointFolder | None) -> EpochLog:
+        """Go through the examples once; remember the parameters if they are the best on validation."""
+        began, epoch, size = time.perf_counter(), len(self.logs), self.task.size
+        total = correct = 0.0
+        logged: dict[str, float] = {}
+        self.task.module.train()
+        parts = torch.split(torch.randperm(size, generator=self.generator), self.recipe.batch_size)
+        rate = self.recipe.rate(epoch)
+        for position, indices in enumerate(parts):
+            rate = self.recipe.rate(epoch + position / len(parts))
+            for (phase, chosen), optimizer in zip(self.phases, self.optimizers):
+                step = self.task.step(indices, epoch, phase.name, self.generator)
+                loss = torch.stack(list(step.losses.values())).sum()
+                if not torch.isfinite(loss):
+                    raise self._not_finite(f"the loss became {loss.item()}", epoch, rate, checkpoints)
+                self._update(loss, chosen, optimizer, rate)
+                share = len(indices) / size
+                total += float(loss.detach()) * share
+                for name, value in step.logged.items():
+                    logged[name] = logged.get(name, 0.0) + value * share
+            correct += step.correct
+        if not all(torch.isfinite(p).all() for p in self.parameters.values()):
+            raise self._not_finite("the parameters became NaN or infinite", epoch, rate, checkpoints)
+        self.task.end_epoch(epoch + 1, self.recipe.epochs)
+        accuracy, loss_value = self.task.validate() or (None, None)
+        seconds = time.perf_counter() - began
+        log = EpochLog(
+            epoch + 1, rate, total, correct / size, accuracy, loss_value, logged, seconds, stage=self.number + 1
+        )
+        self._keep(log)
+        return log
+
+    def _update(
+        self, loss: torch.Tensor, chosen: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, rate: float
+    ) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        if len(self.phases) == 1:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            # The other phases' parameters must not move, nor gather gradients.
+            for parameter, gradient in zip(
+                chosen.values(), torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
+            ):
+                parameter.grad = gradient
+        if self.recipe.clip_norm:
+            nn.utils.clip_grad_norm_(list(chosen.values()), self.recipe.clip_norm)
+        optimizer.step()
+
+    def _keep(self, log: EpochLog) -> None:
         self.logs.append(log)
-        if log.val_accuracy is not None and (self.best_epoch == 0 or _quality(log) > _quality(self._best_log())):
+        if log.val_accuracy is not None and (
+            self.best_epoch == 0 or log.quality > self.logs[self.best_epoch - 1].quality
+        ):
             self.best_epoch = log.epoch
             self.best = {name: p.detach().clone() for name, p in self.parameters.items()}
 
-    def finish(self, *, best: bool) -> Trained:
-        """Put the best epoch's parameters back if asked."""
-        if not best or not self.best:
-            return Trained(self.logs, len(self.logs))
-        with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(self.best[name])
-        return Trained(self.logs, self.best_epoch)
+    def finish(self) -> int:
+        """Put the best epoch's parameters back if validation chose one, and end the stage; the epoch that is kept."""
+        kept = len(self.logs)
+        if self.stage.keep_best and self.best:
+            kept = self.best_epoch
+            with torch.no_grad():
+                for name, parameter in self.parameters.items():
+                    parameter.copy_(self.best[name])
+        self.task.end_stage()
+        return kept
 
     def checkpoint(self) -> Checkpoint:
-        tensors: dict[str, torch.Tensor] = {f"parameter.{name}": p for name, p in self.parameters.items()}
+        module = self.task.module
+        tensors: dict[str, torch.Tensor] = {f"parameter.{name}": p for name, p in module.named_parameters()}
+        tensors |= {f"buffer.{name}": b for name, b in module.named_buffers()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
-        for name, parameter in self.parameters.items():
-            for key, value in self.optimizer.state[parameter].items():
-                tensors[f"optimizer.{key}.{name}"] = value
+        for (phase, chosen), optimizer in zip(self.phases, self.optimizers):
+            for name, parameter in chosen.items():
+                for key, value in optimizer.state[parameter].items():
+                    if value is not None:
+                        tensors[f"optimizer.{phase.name}.{key}.{name}"] = value
         tensors["generator"] = self.generator.get_state()
-        values = {"logs": [asdict(log) for log in self.logs], "best_epoch": self.best_epoch}
-        return Checkpoint(len(self.logs), tensors, values)
+        logs = [asdict(log) for log in self.all_logs()]
+        values: dict[str, Any] = {"stage": self.number, "logs": logs, "best_epoch": self.best_epoch}
+        return Checkpoint(len(logs), tensors, values)
 
     def restore(self, saved: Checkpoint) -> None:
-        self.logs = [EpochLog(**log) for log in saved.values["logs"]]
+        """Take up where `saved` was."""
+        self.logs = [log for log in self.before if log.stage == self.number + 1]
+        self.before = [log for log in self.before if log.stage <= self.number]
         self.best_epoch = int(saved.values["best_epoch"])
         self.generator.set_state(saved.tensors["generator"].cpu())
+        module = self.task.module
         with torch.no_grad():
-            for name, parameter in self.parameters.items():
-                parameter.copy_(saved.tensors[f"parameter.{name}"])
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
+                tensor.copy_(saved.tensors[f"{kind}.{name}"])
+        phases = {phase.name: optimizer for (phase, _), optimizer in zip(self.phases, self.optimizers)}
         for key, tensor in saved.tensors.items():
-            if key.startswith("best."):
-                name = key.removeprefix("best.")
-                self.best[name] = tensor.to(self.parameters[name].device)
-            elif key.startswith("optimizer."):
-                _, entry, name = key.split(".", 2)
+            kind, _, rest = key.partition(".")
+            if kind == "best":
+                self.best[rest] = tensor.to(self.parameters[rest].device)
+            elif kind == "optimizer":
+                phase, entry, name = rest.split(".", 2)
                 parameter = self.parameters[name]
-                # AdamW counts its steps on the host. A clone is aligned in memory as the original was, which can
+                # Adam counts its steps on the host. A clone is aligned in memory as the original was, which can
                 # decide the last bit of later sums; a tensor in a file need not be.
                 device = tensor.device if entry == "step" else parameter.device
-                self.optimizer.state[parameter][entry] = tensor.to(device).clone()
+                phases[phase].state[parameter][entry] = tensor.to(device).clone()
 
-    def _best_log(self) -> EpochLog:
-        return self.logs[self.best_epoch - 1]
-
-
-def _quality(log: EpochLog) -> tuple[float, float]:
-    return log.val_accuracy or 0.0, -(log.val_loss or 0.0)
-
-
-def _epoch(
-    run: _Run,
-    data: TrainImages,
-    terms: Sequence[Term],
-    epoch: int,
-    checkpoints: CheckpointFolder | None,
-    validation: Validation | None,
-) -> EpochLog:
-    began = time.perf_counter()
-    rate = run.recipe.rate(epoch)
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    total = correct = 0.0
-    logged: dict[str, float] = {}
-    count = len(data.labels)
-    run.learner.train()
-    for indices in torch.split(torch.randperm(count, generator=run.generator), run.recipe.batch_size):
-        batch = data.batch(indices, epoch, run.generator)
-        outputs = run.learner(batch)
-        losses = list(run.learner.losses(outputs, batch).values())
-        for term in terms:
-            value, values = term(outputs)
-            losses.append(value)
-            for name, number in values.items():
-                logged[name] = logged.get(name, 0.0) + number * len(indices) / count
-        loss = torch.stack(losses).sum()
-        if not torch.isfinite(loss):
-            raise _not_finite(f"the loss became {loss.item()}", epoch, rate, checkpoints)
-        run.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        run.optimizer.step()
-        total += float(loss.detach()) * len(indices)
-        correct += float((outputs.similarities.argmax(dim=1) == batch.labels).sum())
-    if not all(torch.isfinite(p).all() for p in run.parameters.values()):
-        raise _not_finite("the parameters became NaN or infinite", epoch, rate, checkpoints)
-    val_accuracy, val_loss = (None, None) if validation is None else validate(run.learner, validation)
-    seconds = time.perf_counter() - began
-    return EpochLog(epoch + 1, rate, total / count, correct / count, val_accuracy, val_loss, logged, seconds)
-
-
-def validate(learner: Learner, validation: Validation) -> tuple[float, float]:
-    """Accuracy and cross-entropy on held-out images."""
-    learner.eval()
-    with torch.no_grad():
-        similarities = learner.classifier().similarities_of_features(validation.features)
-        loss = nn.functional.cross_entropy(learner.model.logit_scale * similarities, validation.labels)
-        correct = (similarities.argmax(dim=1) == validation.labels).float().mean()
-    return float(correct), float(loss)
-
-
-def _not_finite(what: str, epoch: int, rate: float, checkpoints: CheckpointFolder | None) -> TrainingError:
-    stays = "" if checkpoints is None else f" {checkpoints.describe_last()}"
-    return TrainingError(
-        f"Training stopped: {what} in epoch {epoch + 1}, at a learning rate of {rate:g}.{stays} Use a lower learning "
-        "rate, or weaker loss terms."
-    )
+    def _not_finite(self, what: str, epoch: int, rate: float, checkpoints: CheckpointFolder | None) -> TrainingError:
+        stays = "" if checkpoints is None else f" {checkpoints.describe_last()}"
+        return TrainingError(
+            f"Training stopped: {what} in epoch {epoch + 1}, at a learning rate of {rate:g}.{stays} Use a lower "
+            "learning rate, or weaker loss terms."
+        )

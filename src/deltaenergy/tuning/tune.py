@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,37 +11,26 @@ from typing import Any
 import torch
 
 from deltaenergy.classes import check_classes
-from deltaenergy.classifiers.learner import TunedClassifier
-from deltaenergy.classifiers.methods import Tuning, make_tuning
-from deltaenergy.data.inputs import labelled_folders, load_images
-from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError, UnreadableImagesError
-from deltaenergy.files import hash_strings, read_tensors, write_tensors
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.methods import Method, make_method
+from deltaenergy.classifiers.recipe import make_recipe
+from deltaenergy.errors import InputError
+from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.tuning.checkpoints import CheckpointFolder, saving
-from deltaenergy.tuning.data import CachedViews, LiveViews, TrainImages, encode_views
-from deltaenergy.tuning.fewshot import FewShot, class_indices, sample_few_shots
-from deltaenergy.tuning.loop import EpochLog, Recipe, Trained, Validation, train, validate
-
-DEFAULT_VIEWS = 8
-VIEWS_FILE = "views.safetensors"
-
-
-@dataclass(frozen=True)
-class TrainSet:
-    """A few-shot sample with its views: encode once, tune by any number of methods."""
-
-    sample: FewShot
-    images: TrainImages
-    views: int | str
+from deltaenergy.tuning.checkpoints import CheckpointFolder
+from deltaenergy.tuning.data import Validation
+from deltaenergy.tuning.fit import fit, recipes_of, validate
+from deltaenergy.tuning.loop import EpochLog, Trained
+from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, prepare_training, prepare_validation
 
 
 def tune(
     model: Model,
     classes: Sequence[str],
     train: Any,
-    method: str | Tuning = "ebm",
+    method: str | Method = "ebm",
     *,
     shots: int = 16,
     seed: int = 1,
@@ -56,7 +43,7 @@ def tune(
     on_epoch: Callable[[EpochLog], None] | None = None,
     on_candidate: Callable[[str, float], None] | None = None,
     progress: Progress | None = None,
-) -> TunedClassifier:
+) -> Classifier:
     """Tune a classifier on a few labelled images per class.
 
     Args:
@@ -71,14 +58,17 @@ def tune(
         val: labelled images: the epoch with the best accuracy on them is kept. Without, the last epoch is.
         views: random views per image that are encoded once, or "live": a fresh view in every step.
         search: try every combination of the method's grid and keep the best on `val`.
-        recipe: fields of `Recipe` to change, such as {"epochs": 50, "lr": 0.001}.
+        recipe: fields of `Recipe` to change, such as {"epochs": 50, "lr": 0.001}; they hold for every stage.
         checkpoints: a folder; the run saves its state there after every epoch, and the same call goes on from it.
         on_epoch: called with the log of each epoch.
         on_candidate: called with each searched setting and its validation accuracy.
         progress: called while images are encoded.
     """
-    names = _check_classes(classes)
-    tuning = make_tuning(method)
+    names = check_tuned_classes(classes)
+    chosen = make_method(method)
+    changes = dict(recipe or {})
+    for stage in chosen.stages:  # a wrong recipe is said before any image is read
+        make_recipe(chosen.recipe, stage.recipe, changes)
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     folder = None if checkpoints is None else Path(checkpoints)
@@ -91,70 +81,23 @@ def tune(
             seed,
             views,
             domains=domains,
-            patches=tuning.method.needs_patches,
+            needs=chosen.needs,
             cache=folder,
             progress=progress,
         )
     elif train.sample.classes != names:
         raise InputError("train was prepared for another class list. Prepare it again with these classes.")
-    if tuning.method.needs_patches and isinstance(train.images, CachedViews) and train.images.patches is None:
-        raise InputError(f"{tuning.method.name} looks at patches: prepare the training images with patches=True.")
+    if not train.images.holds(chosen.needs):
+        kinds = ", ".join(sorted(need.value for need in chosen.needs - {Need.FEATURES}))
+        raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")
     validation = None
     if val is not None:
-        validation = prepare_validation(model, names, val, domains=domains, progress=progress)
-    job = _Job(model, train, validation, seed, dict(recipe or {}), on_epoch)
+        validation = prepare_validation(model, names, val, domains=domains, needs=chosen.needs, progress=progress)
+        train.warn_of_overlap(validation, "validation")
+    job = _Job(model, train, validation, seed, changes, on_epoch)
     if search:
-        return _search(job, tuning, folder, on_candidate)
-    return job.run(tuning, folder)
-
-
-def prepare_training(
-    model: Model,
-    classes: Sequence[str],
-    images: Any,
-    shots: int = 16,
-    seed: int = 1,
-    views: int | str = DEFAULT_VIEWS,
-    *,
-    domains: bool = False,
-    patches: bool = False,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-) -> TrainSet:
-    """Draw the few-shot sample (unless `images` is one) and encode its views, keeping them in `cache` if given."""
-    if isinstance(images, FewShot):
-        sample = images
-    else:
-        sample = sample_few_shots(labelled_items(images, domains), classes, shots, seed)
-    if views == "live":
-        labels = torch.tensor(sample.labels)
-        return TrainSet(sample, LiveViews(model, sample.items, labels, sample.seed, patches=patches), views)
-    if isinstance(views, bool) or not isinstance(views, int):
-        raise InputError(f"views must be a whole number or 'live', got {views!r}.")
-    cached = _encode_or_load(model, sample, views, patches, cache, progress)
-    return TrainSet(sample, cached, views)
-
-
-def prepare_validation(
-    model: Model, classes: Sequence[str], images: Any, *, domains: bool = False, progress: Progress | None = None
-) -> Validation:
-    """Encode labelled validation images; a class without any is a warning, one that is unknown an error."""
-    if isinstance(images, Validation):
-        return images
-    items = labelled_items(images, domains)
-    labels = class_indices(items, classes, "validation")
-    absent = [name for k, name in enumerate(classes) if k not in set(labels)]
-    if absent:
-        warnings.warn(
-            f"There is no validation image of {len(absent)} class(es), for example {absent[0]!r}: "
-            "validation says nothing about them.",
-            stacklevel=3,
-        )
-    encoded = model.encode(items, progress=progress)
-    if encoded.unreadable:
-        raise UnreadableImagesError(encoded.unreadable)
-    features = torch.from_numpy(encoded.features).to(model.device)
-    return Validation(features, torch.tensor(labels, device=model.device))
+        return _search(job, chosen, folder, on_candidate)
+    return job.run(chosen, folder)
 
 
 @dataclass(frozen=True)
@@ -168,80 +111,67 @@ class _Job:
     changes: dict[str, Any]
     on_epoch: Callable[[EpochLog], None] | None
 
-    def recipe(self, tuning: Tuning) -> Recipe:
-        known = {field.name for field in dataclasses.fields(Recipe)}
-        for name in self.changes:
-            if name not in known:
-                raise InputError(f"The recipe has no field {name!r}. Known: {', '.join(sorted(known))}.")
-        return Recipe(**{**tuning.method.recipe, **self.changes})
-
-    def run(self, tuning: Tuning, folder: Path | None) -> TunedClassifier:
+    def run(self, method: Method, folder: Path | None) -> Classifier:
         """Train one setting; its classifier knows how it was trained."""
-        recipe = self.recipe(tuning)
         sample = self.train.sample
         generator = torch.Generator().manual_seed(self.seed)
-        learner = tuning.method.learner(self.model, sample.classes, self.train.images, generator)
+        classifier = method.build(self.model, sample.classes, self.train.images, generator)
+        recipes = [asdict(recipe) for recipe in recipes_of(classifier, self.changes)]
         trained = Trained([], 0)
-        if tuning.method.trains:
-            keeper = None
-            if folder is not None:
-                keeper = CheckpointFolder(folder, self.identity(tuning, recipe))
-            trained = train(
-                learner,
+        if method.trains:
+            trained = fit(
+                classifier,
                 self.train.images,
-                recipe,
                 generator=generator,
-                terms=tuning.terms,
+                recipe=self.changes,
                 validation=self.validation,
-                checkpoints=keeper,
+                checkpoints=None if folder is None else CheckpointFolder(folder, self.identity(method, recipes)),
                 on_epoch=self.on_epoch,
             )
-        classifier = learner.classifier()
-        classifier.method = tuning.spec
-        classifier.training = {
+        classifier.record = {
             "shots": sample.shots,
             "seed": self.seed,
             "images": len(sample.items),
             "sample": sample.hash,
             "views": self.train.views,
-            "recipe": asdict(recipe) if tuning.method.trains else None,
+            "recipe": None if not method.trains else recipes[0] if len(recipes) == 1 else recipes,
             "kept_epoch": trained.kept_epoch,
             "epochs": [asdict(log) for log in trained.epochs],
         }
         if self.validation is not None:
-            accuracy, loss = validate(learner, self.validation)
-            classifier.training["validation"] = {"accuracy": accuracy, "loss": loss}
+            accuracy, loss = validate(classifier, self.validation)
+            classifier.record["validation"] = {"accuracy": accuracy, "loss": loss}
         return classifier
 
-    def identity(self, tuning: Tuning, recipe: Recipe) -> dict[str, Any]:
+    def identity(self, method: Method, recipes: list[dict[str, Any]]) -> dict[str, Any]:
         """What a checkpoint must agree on before a run goes on from it."""
         sample = self.train.sample
         return {
             "model": self.model.fingerprint,
             "classes": hash_strings(sample.classes),
-            "method": tuning.spec,
-            "recipe": asdict(recipe),
+            "method": method.spec,
+            "recipe": recipes[0] if len(recipes) == 1 else recipes,
             "seed": self.seed,
             "views": self.train.views,
-            "training images": sample.hash,
-            "validation": None if self.validation is None else hash_strings(map(str, self.validation.labels.tolist())),
+            "training images": self.train.identity,
+            "validation": None if self.validation is None else self.validation.identity,
         }
 
 
 def _search(
-    job: _Job, tuning: Tuning, folder: Path | None, on_candidate: Callable[[str, float], None] | None
-) -> TunedClassifier:
+    job: _Job, method: Method, folder: Path | None, on_candidate: Callable[[str, float], None] | None
+) -> Classifier:
     """The candidate with the best validation accuracy; the lower loss, then the earlier one, breaks ties."""
-    candidates = list(tuning.candidates(len(job.train.sample.classes)))
+    candidates = list(method.candidates(len(job.train.sample.classes)))
     if len(candidates) == 1:
-        warnings.warn(f"{tuning.spec} has no grid to search; its settings are used as they are.", stacklevel=3)
-        return job.run(tuning, folder)
+        warnings.warn(f"{method.spec} has no grid to search; its settings are used as they are.", stacklevel=3)
+        return job.run(method, folder)
     searched: list[dict[str, Any]] = []
-    best: tuple[tuple[float, float], TunedClassifier] | None = None
+    best: tuple[tuple[float, float], Classifier] | None = None
     for number, candidate in enumerate(candidates):
         place = None if folder is None else folder / f"search-{number:03d}"
         classifier = job.run(candidate, place)
-        found = classifier.training["validation"]
+        found = classifier.record["validation"]
         searched.append({"method": candidate.spec, **found})
         if on_candidate is not None:
             on_candidate(candidate.spec, found["accuracy"])
@@ -249,11 +179,12 @@ def _search(
         if best is None or quality > best[0]:
             best = quality, classifier
     assert best is not None  # a product of grids is never empty
-    best[1].training["searched"] = searched
+    best[1].record["searched"] = searched
     return best[1]
 
 
-def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
+def check_tuned_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    """At least two distinct class names."""
     names = check_classes(classes)
     if len(names) == 1:
         raise InputError(
@@ -263,33 +194,3 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise InputError("Tuning needs distinct class names: an image's label must tell which class it is.")
     return names
-
-
-def labelled_items(images: Any, domains: bool = False) -> list[ImageItem]:
-    """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes."""
-    if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
-        return images
-    if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir():
-        return labelled_folders(images, domains)
-    return load_images(images)
-
-
-def _encode_or_load(
-    model: Model, sample: FewShot, views: int, patches: bool, cache: Path | None, progress: Progress | None
-) -> CachedViews:
-    """Encode the views, or take them from the cache of an interrupted run."""
-    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), str(patches)])
-    path = None if cache is None else cache / VIEWS_FILE
-    labels = torch.tensor(sample.labels, device=model.device)
-    if path is not None and path.exists():
-        tensors = read_tensors(path)
-        if f"features.{key}" in tensors:
-            return CachedViews(tensors[f"features.{key}"], labels, tensors.get("patches"))
-    encoded = encode_views(model, sample.items, sample.labels, views, sample.seed, patches=patches, progress=progress)
-    if path is not None:
-        kept = {f"features.{key}": encoded.features}
-        if encoded.patches is not None:
-            kept["patches"] = encoded.patches
-        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
-            write_tensors(path, kept)
-    return encoded

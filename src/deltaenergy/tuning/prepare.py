@@ -1,0 +1,195 @@
+"""From a user's labelled images to what is trained and validated on: the sample, its views, held-out features."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deltaenergy.data.inputs import labelled_folders, load_images
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError, UnreadableImagesError
+from deltaenergy.files import hash_strings, read_tensors, write_tensors
+from deltaenergy.models.base import Model
+from deltaenergy.needs import Need
+from deltaenergy.progress import Progress
+from deltaenergy.tuning.checkpoints import saving
+from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, TrainImages, Validation
+from deltaenergy.tuning.fewshot import FewShot, class_indices, sample_few_shots
+from deltaenergy.tuning.views import Encoded, encode_views
+
+DEFAULT_VIEWS = 8
+VIEWS_FILE = "views.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainSet:
+    """A few-shot sample with its views: encode once, tune by any number of methods."""
+
+    sample: FewShot
+    images: TrainImages
+    views: int | str
+
+    @property
+    def identity(self) -> str:
+        """Which images, under which class, and (where they are encoded) what they look like."""
+        seen = hash_features(self.images.features) if isinstance(self.images, CachedViews) else ""
+        return hash_strings([self.sample.hash, seen])
+
+    def overlap(self, items: Sequence[ImageItem]) -> int:
+        """How many of `items` are files that were trained on."""
+        trained = {path for item in self.sample.items if (path := _real_path(item)) is not None}
+        return sum(_real_path(item) in trained for item in items)
+
+    def warn_of_overlap(self, validation: Validation, what: str) -> None:
+        """Say so when images that should be new were trained on."""
+        both = self.overlap(validation.images)
+        if both:
+            warnings.warn(
+                f"{both} of the {len(validation.images)} {what} images are trained on, too: what is measured on them "
+                "is too good. Give images that are not in the training folder.",
+                stacklevel=4,
+            )
+
+
+def prepare_training(
+    model: Model,
+    classes: Sequence[str],
+    images: Any,
+    shots: int = 16,
+    seed: int = 1,
+    views: int | str = DEFAULT_VIEWS,
+    *,
+    domains: bool = False,
+    needs: frozenset[Need] = frozenset(),
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> TrainSet:
+    """Draw the few-shot sample (unless `images` is one) and encode its views, keeping them in `cache` if given.
+
+    An image that cannot be read is replaced by another of its class, with a warning, where there is one.
+    """
+    if isinstance(views, bool) or not (views == "live" or isinstance(views, int)):
+        raise InputError(f"views must be a whole number or 'live', got {views!r}.")
+    pool = None if isinstance(images, FewShot) else labelled_items(images, domains)
+    sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
+    skipped: dict[str, str] = {}
+    while True:
+        try:
+            found = _views_of(model, sample, views, needs, cache, progress)
+            return TrainSet(sample, found, views)
+        except UnreadableImagesError as error:
+            skipped.update({image.id: image.reason for image in error.unreadable})
+            if pool is None:
+                raise
+            listed = "\n".join(f"  {name}: {reason}" for name, reason in list(skipped.items())[:10])
+            warnings.warn(
+                f"{len(skipped)} training image(s) could not be read and others of their class took their place:\n"
+                f"{listed}",
+                stacklevel=3,
+            )
+            sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
+
+
+def _views_of(
+    model: Model,
+    sample: FewShot,
+    views: int | str,
+    needs: frozenset[Need],
+    cache: Path | None,
+    progress: Progress | None,
+) -> TrainImages:
+    if isinstance(views, int):
+        encoded = _encode_or_load(model, sample, views, needs, cache, progress)
+        labels = torch.tensor(sample.labels, device=model.device)
+        return CachedViews(
+            encoded.features,
+            labels,
+            encoded.patches,
+            states=encoded.states,
+            pixels=encoded.pixels,
+            domains=Domains.of(sample.items),
+            model=model,
+        )
+    live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
+    live.mean_features()  # every image is read once now: one that cannot be is found before training
+    return live
+
+
+def prepare_validation(
+    model: Model,
+    classes: Sequence[str],
+    images: Any,
+    *,
+    domains: bool = False,
+    needs: frozenset[Need] = frozenset(),
+    progress: Progress | None = None,
+) -> Validation:
+    """Encode labelled validation images; a class without any is a warning, one that is unknown an error."""
+    if isinstance(images, Validation):
+        return images
+    items = labelled_items(images, domains)
+    labels = class_indices(items, classes, "validation")
+    absent = [name for k, name in enumerate(classes) if k not in set(labels)]
+    if absent:
+        warnings.warn(
+            f"There is no validation image of {len(absent)} class(es), for example {absent[0]!r}: "
+            "validation says nothing about them.",
+            stacklevel=3,
+        )
+    encoded = model.encode(items, patches=Need.PATCHES in needs, progress=progress)
+    if encoded.unreadable:
+        raise UnreadableImagesError(encoded.unreadable)
+    features = torch.from_numpy(encoded.features).to(model.device)
+    patches = None if encoded.patches is None else torch.from_numpy(encoded.patches).to(model.device)
+    identity = hash_strings([hash_features(features), *map(str, labels)])
+    return Validation(
+        features,
+        torch.tensor(labels, device=model.device),
+        patches,
+        images=items,
+        model=model if Need.PIXELS in needs else None,
+        identity=identity,
+    )
+
+
+def labelled_items(images: Any, domains: bool = False) -> list[ImageItem]:
+    """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes."""
+    if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
+        return images
+    if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir():
+        return labelled_folders(images, domains)
+    return load_images(images)
+
+
+def hash_features(features: torch.Tensor) -> str:
+    """Identity of some features: which images they are of, and what made them."""
+    return hashlib.blake2b(features.float().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def _real_path(item: ImageItem) -> str | None:
+    return os.path.realpath(item.source) if isinstance(item.source, Path) else None
+
+
+def _encode_or_load(
+    model: Model, sample: FewShot, views: int, needs: frozenset[Need], cache: Path | None, progress: Progress | None
+) -> Encoded:
+    """Encode the views, or take them from the cache of an interrupted run."""
+    kinds = sorted(need.value for need in needs & {Need.PATCHES, Need.STATES, Need.PIXELS})
+    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
+    path = None if cache is None else cache / VIEWS_FILE
+    if path is not None and path.exists():
+        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
+        if "features" in kept:
+            return Encoded(**kept)
+    encoded = encode_views(model, sample.items, views, sample.seed, needs, progress)
+    if path is not None:
+        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
+            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
+    return encoded

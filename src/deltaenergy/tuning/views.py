@@ -1,0 +1,171 @@
+"""Random views of images: cropped, flipped, encoded by the frozen model or kept as bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+
+from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.errors import InputError, UnreadableImagesError
+from deltaenergy.models.base import Model
+from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.needs import Need
+from deltaenergy.progress import Progress
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+DECODE_THREADS = 4
+ENCODE_BATCH = 32
+AREA = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the frozen model makes of some views; `pixels` are the views as bytes."""
+
+    features: torch.Tensor
+    patches: torch.Tensor | None = None
+    states: torch.Tensor | None = None
+    pixels: torch.Tensor | None = None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that is there, by name."""
+        kinds = {"features": self.features, "patches": self.patches, "states": self.states, "pixels": self.pixels}
+        return {name: tensor for name, tensor in kinds.items() if tensor is not None}
+
+
+def encode_views(
+    model: Model,
+    items: Sequence[ImageItem],
+    views: int,
+    seed: int,
+    needs: frozenset[Need] = frozenset(),
+    progress: Progress | None = None,
+) -> Encoded:
+    """`views` random views of each image, (N, V, …). View v of image i depends on seed, v and i alone.
+
+    Raises `UnreadableImagesError` after all have been tried, so that every unreadable image is named at once.
+    """
+    if views < 1:
+        raise InputError(f"views must be at least 1, or 'live', got {views}.")
+    jobs = [(item, (seed, v, i)) for i, item in enumerate(items) for v in range(views)]
+    kept: dict[str, list[torch.Tensor]] = {}
+    unreadable: dict[str, Unreadable] = {}
+    for start in range(0, len(jobs), ENCODE_BATCH):
+        some = jobs[start : start + ENCODE_BATCH]
+        found = view_pixels(model, [item for item, _ in some], [seeds for _, seeds in some], unreadable)
+        arrays = list(found)
+        if not unreadable:
+            raw = torch.from_numpy(np.stack(arrays))
+            encoded = encode(model, normalise(model, raw).to(model.device), needs)
+            tensors = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
+            if not kept:
+                _check_room(len(jobs), tensors)
+            for name, tensor in tensors.items():
+                kept.setdefault(name, []).append(_narrow(name, tensor).cpu())
+        if progress is not None:
+            progress(start + len(some), len(jobs))
+    if unreadable:
+        raise UnreadableImagesError(unreadable.values())
+    stacked = {name: torch.cat(parts) for name, parts in kept.items()}
+    return Encoded(**{name: flat.view(len(items), views, *flat.shape[1:]) for name, flat in stacked.items()})
+
+
+def encode(model: Model, pixels: torch.Tensor, needs: frozenset[Need]) -> Encoded:
+    """Features of preprocessed pixels, with patches or patch states if they are needed."""
+    # no_grad, not inference_mode: the features take part in training.
+    with torch.no_grad():
+        if Need.PATCHES in needs:
+            return Encoded(*model.image_and_patch_features(pixels))
+        return Encoded(model.image_features(pixels))
+
+
+def _narrow(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Patches in half precision: they are many, and only compared."""
+    if name in ("patches", "states"):
+        return tensor.half()
+    return tensor if name == "pixels" else tensor.float()
+
+
+def random_view(image: Image.Image, preprocessing: Preprocessing, rng: np.random.Generator) -> Image.Image:
+    """A random crop of `image`, resized to the model's input size with bicubic interpolation, perhaps flipped."""
+    left, top, width, height = random_box(image.width, image.height, rng)
+    side = preprocessing.crop
+    view = image.crop((left, top, left + width, top + height)).resize((side, side), Image.Resampling.BICUBIC)
+    return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view
+
+
+def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, width, height of a crop with a random share `AREA` of the picture and aspect ratio within `RATIO`.
+
+    Ten attempts; if none fits (a very long picture), the largest centred crop with an allowed ratio.
+    """
+    for _ in range(10):
+        area = width * height * rng.uniform(*AREA)
+        ratio = math.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1)), w, h
+    w, h = width, height
+    if width / height < RATIO[0]:
+        h = max(1, round(width / RATIO[0]))
+    elif width / height > RATIO[1]:
+        w = max(1, round(height * RATIO[1]))
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+def view_pixels(
+    model: Model,
+    items: Sequence[ImageItem],
+    seeds: Sequence[tuple[int, int, int]],
+    unreadable: dict[str, Unreadable] | None = None,
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """One random view (3, S, S) per item, as bytes; images that cannot be read go to `unreadable`, or are an error."""
+
+    def read(item: ImageItem, seed: tuple[int, int, int]) -> npt.NDArray[np.uint8] | Unreadable:
+        try:
+            image = open_image(item.source)
+        except UnreadableImage as error:
+            return Unreadable(item.id, str(error))
+        view = random_view(image, model.preprocessing, np.random.default_rng(list(seed)))
+        return np.ascontiguousarray(np.asarray(view.convert("RGB"), dtype=np.uint8).transpose(2, 0, 1))
+
+    with ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="views") as pool:
+        for found in pool.map(read, items, seeds):
+            if not isinstance(found, Unreadable):
+                yield found
+            elif unreadable is None:
+                raise UnreadableImagesError([found])
+            else:
+                unreadable[found.id] = found
+
+
+def normalise(model: Model, pixels: torch.Tensor) -> torch.Tensor:
+    """Bytes (N, 3, S, S) -> what the image tower takes: (x/255 − mean)/std, as `Preprocessing.normalise` does."""
+    mean, std = (
+        torch.tensor(values).view(1, 3, 1, 1) for values in (model.preprocessing.mean, model.preprocessing.std)
+    )
+    return pixels.float().div_(255).sub_(mean).div_(std)
+
+
+def _check_room(count: int, tensors: dict[str, torch.Tensor]) -> None:
+    """Refuse a cache that would take more than half of the machine's memory."""
+    sizes = {"patches": 2, "states": 2, "pixels": 1, "features": 4}
+    needed = count * sum(tensor[0].numel() * sizes[name] for name, tensor in tensors.items())
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > available / 2:
+        raise InputError(
+            f"{count} cached views ({', '.join(tensors)}) would take {needed / 2**30:.1f} GB of memory. "
+            "Use fewer views (views=2), or views='live'."
+        )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy import Model
+from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.errors import InputError
 from deltaenergy.theory import check_theory
@@ -107,9 +108,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_hessian_distance_equals_that_of_whole_matrices(tiny_clip: Model, pictures: Path) -> None:
-    method = "coop(context_length=1)+ebm(p=0.5)"  # one vector of 24 entries: small enough for a whole Hessian
-    tuned = de.tune(tiny_clip, CLASSES, pictures, method, shots=3, views=1, recipe={"epochs": 2})
+    learned = de.tune(tiny_clip, CLASSES, pictures, "ebm(p=0.5)", shots=3, views=1, recipe={"epochs": 2})
+    # One vector of 24 entries: small enough for a whole Hessian.
+    tuned = make_method("coop(context_length=1)").blank(tiny_clip, CLASSES)
     assert isinstance(tuned, PromptClassifier)
+    tuned.context.data.copy_(learned.get_parameter("context")[:1])
+    tuned.eval()
     prompts = tuned.prompts
     items = labelled_items(pictures)
     features = torch.from_numpy(tiny_clip.encode_images(items))

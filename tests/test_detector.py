@@ -15,6 +15,7 @@ import deltaenergy as de
 from deltaenergy.detector import threshold_at
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
+from deltaenergy.files.bound import sealed
 from tests.checkpoints import write_clip
 
 
@@ -117,7 +118,8 @@ def test_a_saved_detector_gives_the_same_verdicts(classifier: de.Classifier, tmp
     loaded = de.Detector.load(tmp_path / "detector", model=classifier.model)
     assert list(loaded.predict(unit_features(9, seed=3))) == list(detector.predict(unit_features(9, seed=3)))
     assert loaded.score.spec == "delta-energy(tau=0.1,c=1)"
-    assert sorted(path.name for path in (tmp_path / "detector").iterdir()) == ["detector.json", "tensors.safetensors"]
+    names = sorted(path.name for path in (tmp_path / "detector").iterdir())
+    assert len(names) == 2 and names[0].startswith("detector-") and names[1] == "detector.json"
 
 
 def test_a_detector_names_its_model(tiny_clip_folder: Path, tmp_path: Path) -> None:
@@ -143,19 +145,24 @@ def test_damaged_detector_folders_are_refused(classifier: de.Classifier, tmp_pat
     record = read_json(folder / "detector.json")
 
     def expect(changed: object, message: str) -> None:
-        write_json(folder / "detector.json", changed)
+        write_json(folder / "detector.json", sealed(changed) if isinstance(changed, dict) else changed)
         with pytest.raises(ArtifactError, match=message):
             de.Detector.load(folder, model=classifier.model)
 
     expect({**record, "classes": ["dog", "cat", "cow"]}, "class list was changed")
     expect({**record, "format": 99}, "format 99")
     expect([], "format None")
+    expect({**record, "threshold": "low"}, r"the entry threshold is 'low'; expected a finite number")
     expect({**record, "classifier": {"method": "zero-shoot", "record": {}}}, "Did you mean 'zero-shot'")
     expect({key: value for key, value in record.items() if key != "score"}, "'score' is missing")
     write_json(folder / "detector.json", record)
-    tensors = folder / "tensors.safetensors"
+    write_json(folder / "detector.json", {**record, "keep": 0.5})
+    with pytest.raises(ArtifactError, match="changed after it was written"):
+        de.Detector.load(folder, model=classifier.model)
+    write_json(folder / "detector.json", record)
+    (tensors,) = folder.glob("*.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-10])
-    with pytest.raises(ArtifactError, match=r"tensors\.safetensors cannot be read"):
+    with pytest.raises(ArtifactError, match=r"\.safetensors is damaged"):
         de.Detector.load(folder, model=classifier.model)
     tensors.unlink()
     with pytest.raises(ArtifactError, match="does not exist"):

@@ -1,4 +1,8 @@
-"""A detector on disk: `detector.json` (what it is) and `tensors.safetensors` (its numbers), checked on loading."""
+"""A detector on disk: `detector.json` (what it is), bound to a safetensors file (its numbers), checked on loading.
+
+Every value is checked for type, range and size, and the whole for belonging together: record and tensors by checksum,
+classes by their hash, the model by its fingerprint, and the score by a trial on one made-up image.
+"""
 
 from __future__ import annotations
 
@@ -7,103 +11,123 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deltaenergy import __version__
-from deltaenergy.classifiers.saved import rebuild
+from deltaenergy.classifiers.saved import (
+    DESCRIBED,
+    check_classes_hash,
+    described,
+    model_of,
+    read_described,
+    rebuild,
+)
 from deltaenergy.detector import Detector
 from deltaenergy.errors import ArtifactError
-from deltaenergy.files import hash_strings, read_json, read_tensors, write_json, write_tensors
+from deltaenergy.files import check_writable, write_bound
+from deltaenergy.files.schema import (
+    TensorSpec,
+    Where,
+    anything,
+    check_tensors,
+    mapping_of,
+    number,
+    optional,
+    rebuilding,
+    record,
+    text,
+    whole,
+)
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import make_score
 
 if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.models.base import Model
+    from deltaenergy.scores.base import Score
 
-FORMAT = 1
+RECORD = "detector.json"
+FORMAT = "deltaenergy detector 2"
+_RECORD = record(
+    {
+        **DESCRIBED,
+        "score": record({"name": text(), "preset": optional(text()), "params": mapping_of(anything())}),
+        "threshold": optional(number()),
+        "keep": optional(number(above=0, high=1)),
+        "calibration_images": whole(0),
+    }
+)
 
 
 def save_detector(detector: Detector, folder: str | Path) -> None:
-    """Write `detector`; the JSON file comes last, so that a folder with one is whole."""
-    folder = Path(folder)
+    """Write `detector`, in place of one that `folder` holds; an interruption leaves the old one whole."""
+    check_writable(folder, folder=True)
     classifier, score = detector.classifier, detector.score
     tensors = {f"classifier.{name}": tensor for name, tensor in classifier.state_dict().items()}
     tensors |= {f"score.{name}": tensor for name, tensor in score.state.items()}
     tensors["calibration_scores"] = torch.from_numpy(detector.calibration_scores)
-    write_tensors(folder / "tensors.safetensors", tensors)
-    write_json(
-        folder / "detector.json",
-        {
-            "format": FORMAT,
-            "deltaenergy": __version__,
-            "model": classifier.base_model.describe(),
-            "classifier": classifier.describe(),
-            "classes": list(classifier.classes),
-            "classes_hash": classifier.classes_hash,
-            "score": {"name": score.name, "preset": score.preset, "params": score.params},
-            "threshold": detector.threshold,
-            "keep": detector.keep,
-            "calibration_images": len(detector.calibration_scores),
-        },
-    )
+    saved = {
+        "format": FORMAT,
+        **described(classifier),
+        "score": {"name": score.name, "preset": score.preset, "params": score.params},
+        "threshold": detector.threshold,
+        "keep": detector.keep,
+        "calibration_images": len(detector.calibration_scores),
+    }
+    write_bound(folder, RECORD, saved, tensors)
 
 
 def load_detector(folder: str | Path, model: Model | None, device: str | torch.device) -> Detector:
     """Read a detector. The model is loaded by its recorded name unless one is given; either must match."""
-    from deltaenergy.models.loading import load_model
-
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ArtifactError(f"{folder} is not a folder. A detector is a folder written by Detector.save or calibrate.")
-    record = read_json(folder / "detector.json")
-    tensors = read_tensors(folder / "tensors.safetensors")
-    try:
-        _check_record(record, folder)
-        if model is None and record["model"].get("precomputed"):
-            raise ArtifactError(
-                f"{folder} was made from precomputed features: give Detector.load the PrecomputedModel they came from."
-            )
-        if model is None:
-            model = load_model(record["model"]["name"], device=device)
-        _check_model(record["model"], model, folder)
-        return _rebuild(record, tensors, model)
-    except KeyError as error:
-        raise ArtifactError(f"{folder}: the entry {error} is missing. The detector was not written whole.") from error
+    saved, tensors = read_described(folder, RECORD, FORMAT)
+    _check(saved, tensors, folder)
+    model = model_of(saved, model, device, folder)
 
-
-def _check_record(record: Any, folder: Path) -> None:
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        found = record.get("format") if isinstance(record, dict) else None
-        raise ArtifactError(
-            f"{folder}/detector.json has format {found!r}; deltaenergy {__version__} reads format {FORMAT}. "
-            "Calibrate again, or install the version that wrote it."
-        )
-    if hash_strings(record["classes"]) != record["classes_hash"]:
-        raise ArtifactError(
-            f"{folder}/detector.json: the class list was changed after the detector was saved. "
-            "Similarities belong to the old list: calibrate again with the new one."
-        )
-
-
-def _check_model(saved: dict[str, Any], model: Model, folder: Path) -> None:
-    found = model.describe()
-    if found["fingerprint"] == saved["fingerprint"]:
-        return
-    keys = [key for key in sorted({*saved, *found}) if saved.get(key) != found.get(key)]
-    differs = "\n".join(f"  {key}: saved {saved.get(key)!r}, found {found.get(key)!r}" for key in keys)
-    raise ArtifactError(
-        f"{folder} was made with another model; its threshold means nothing for this one.\n{differs}\n"
-        "Give the model it was made with, or calibrate again."
-    )
-
-
-def _rebuild(record: dict[str, Any], tensors: dict[str, torch.Tensor], model: Model) -> Detector:
     def part(prefix: str) -> dict[str, torch.Tensor]:
         return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
-    classifier = rebuild(record["classifier"], record["classes"], part("classifier."), model)
-    saved = record["score"]
-    name = f"{saved['name']}:{saved['preset']}" if saved["preset"] else saved["name"]
-    score = make_score(name, **saved["params"])
-    score.state.update({name: tensor.to(model.device) for name, tensor in part("score.").items()})
+    classifier = rebuild(saved, part("classifier."), model, folder)
+    with rebuilding(str(folder), "the saved score"):
+        score = _score(saved["score"], part("score."), model)
+        if saved["threshold"] is not None:
+            _try(score, classifier)
     detector = Detector(classifier, score)
-    detector.threshold, detector.keep = record["threshold"], record["keep"]
+    detector.threshold, detector.keep = saved["threshold"], saved["keep"]
     detector.calibration_scores = tensors["calibration_scores"].numpy()
     return detector
+
+
+def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path) -> None:
+    """Check every value, and what they say about each other."""
+    where = Where(str(folder / RECORD))
+    _RECORD(saved, where)
+    check_classes_hash(saved, folder / RECORD)
+    count = saved["calibration_images"]
+    scores = TensorSpec((count,), ("float64",), ascending=True)
+    check_tensors(tensors, {"calibration_scores": scores}, str(folder), prefixes=("classifier.", "score."))
+    if count and saved["threshold"] is None:
+        raise where.at("threshold").wrong(None, f"a number, since there are {count} calibration images")
+    if saved["keep"] is not None and not count:
+        raise where.at("calibration_images").wrong(count, f"at least 1, since keep is {saved['keep']:g}")
+
+
+def _score(saved: dict[str, Any], state: dict[str, torch.Tensor], model: Model) -> Score:
+    name = f"{saved['name']}:{saved['preset']}" if saved["preset"] else saved["name"]
+    score = make_score(name, **saved["params"])
+    score.state.update({name: tensor.to(model.device) for name, tensor in state.items()})
+    return score
+
+
+def _try(score: Score, classifier: Classifier) -> None:
+    """Score one made-up image, so that learned tensors that do not fit are found now, not with the first image."""
+    if score.needs & {Need.ID_DATA, Need.TEXTS} and not score.state:
+        raise ArtifactError(f"What {score.spec!r} learned before it was saved is missing. Calibrate again.")
+    if score.needs_images or classifier.needs - {Need.FEATURES}:
+        return  # a made-up image would have to go through the towers
+    score.prepare(classifier)
+    feature = torch.zeros(1, classifier.model.feature_dim, device=classifier.model.device)
+    feature[0, 0] = 1
+    similarities = torch.linspace(0, 0.3, len(classifier.classes), device=feature.device)[None]
+    with torch.inference_mode():
+        value = score(ScoreInputs(similarities, feature))
+    if value.shape != (1,) or not torch.isfinite(value).all():
+        raise ArtifactError(f"{score.spec!r} gives no number with what was saved: its learned tensors do not fit.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import warnings
@@ -9,11 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deltaenergy.errors import ArtifactError
+from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import read_tensors, write_tensors
+from deltaenergy.files.schema import TensorSpec, check_tensors
 
 if TYPE_CHECKING:
     import torch
+
+# The entry of a cached file that holds the SHA-256 of all its others.
+_DIGEST = "sha256"
 
 
 def cache_folder() -> Path:
@@ -30,23 +35,36 @@ def cache_folder() -> Path:
     return Path(base) / "deltaenergy"
 
 
-def load_cached(path: Path) -> dict[str, torch.Tensor] | None:
-    """The tensors in `path`, or None if there are none or the file is damaged: then they are computed again."""
+def load_cached(path: Path, specs: Mapping[str, TensorSpec]) -> dict[str, torch.Tensor] | None:
+    """The tensors in `path` if they are what `specs` says and as they were written; else None: compute them again."""
     if not path.is_file():
         return None
     try:
-        return read_tensors(path)
+        tensors = read_tensors(path)
+        digest = tensors.pop(_DIGEST, None)
+        check_tensors(tensors, specs, str(path))
     except ArtifactError:
         return None
+    whole = digest is not None and bytes(digest.flatten().tolist()) == _digest(tensors)
+    return tensors if whole else None
 
 
 def store_cached(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors to `path`; a full or read-only disk costs the next run time, not this one its result."""
-    from safetensors import SafetensorError
+    import torch
 
     try:
-        write_tensors(path, tensors)
-    except (OSError, SafetensorError) as error:
+        write_tensors(path, {**tensors, _DIGEST: torch.tensor(list(_digest(tensors)), dtype=torch.uint8)})
+    except (OSError, InputError) as error:
         warnings.warn(
             f"The cache could not be written ({error}). Set DELTAENERGY_CACHE to a folder with space.", stacklevel=2
         )
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """SHA-256 of all tensors, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.digest()

@@ -164,7 +164,7 @@ class Detector:
         return self
 
     def save(self, folder: str | Path) -> None:
-        """Write the detector to a folder: `detector.json` and `tensors.safetensors`."""
+        """Write the detector to a folder, in place of one that is there: `detector.json` and a safetensors file."""
         from deltaenergy.artifact import save_detector
 
         save_detector(self, folder)

@@ -33,6 +33,10 @@ class ArtifactError(DeltaEnergyError):
     """A saved artefact is damaged, or was made with another model, class list or version."""
 
 
+class OutputError(DeltaEnergyError, OSError):
+    """A finished result could not be written where it was wanted; the message says where it is instead."""
+
+
 class UnreadableImagesError(InputError):
     """Some images could not be decoded, in a call whose result must have one row per image."""
 

@@ -17,6 +17,7 @@ from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_sc
 from deltaenergy.cli.common import make_scores
 from deltaenergy.cli.main import run
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, NotFittedError
+from deltaenergy.files.bound import sealed
 from deltaenergy.scores import clipn
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.clipn.tower import NoTower
@@ -201,7 +202,7 @@ def test_training_lowers_the_loss_and_the_score_separates(colour_clip: Model, no
     detector.save(tmp_path / "detector")
     saved = json.loads((tmp_path / "detector" / "detector.json").read_text())
     saved["score"]["params"]["no_tower"] = str(tmp_path / "gone")
-    (tmp_path / "detector" / "detector.json").write_text(json.dumps(saved))
+    (tmp_path / "detector" / "detector.json").write_text(json.dumps(sealed(saved)))
     loaded = Detector.load(tmp_path / "detector", model=colour_clip)
     assert [verdict.score for verdict in loaded.predict([*known, *unknown])] == scores
 

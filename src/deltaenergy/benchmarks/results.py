@@ -8,13 +8,14 @@
 
 A cell's id is a hash of everything that decides its values, so that results of several models, benchmarks and
 protocols live in one folder, and a cell that is there need not be computed again. Nothing in them but the log holds
-a time: a run that was killed and gone on with ends with the same bytes as one that was not.
+a time: a run that was killed and gone on with ends with the same bytes as one that was not. A cell carries a checksum,
+its name must be the hash of its identity, and every value is checked when it is read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,7 +24,9 @@ from typing import Any
 
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.files import read_json, replacing, write_json
+from deltaenergy.files import hash_value, read_json, replacing, write_json
+from deltaenergy.files.bound import CHECKSUM, check_seal, sealed
+from deltaenergy.files.schema import Where, list_of, mapping_of, number, optional, path_text, record, text, truth, whole
 
 FORMAT = 1
 # Columns of results.parquet: what identifies a value, then the value.
@@ -94,20 +97,22 @@ class Results:
 
     def add(self, cell: Cell, seconds: float) -> None:
         """Write a finished cell, then a line of the log."""
-        write_json(
-            self._cell_file(cell.id),
-            {
-                "format": FORMAT,
-                "identity": cell.identity,
-                "rows": cell.rows,
-                "skipped": [asdict(skip) for skip in cell.skipped],
-                "unreadable": [asdict(image) for image in cell.unreadable],
-                "curves": cell.curves,
-            },
-        )
+        described = {
+            "format": FORMAT,
+            "identity": cell.identity,
+            "rows": cell.rows,
+            "skipped": [asdict(skip) for skip in cell.skipped],
+            "unreadable": [asdict(image) for image in cell.unreadable],
+            "curves": cell.curves,
+        }
+        write_json(self._cell_file(cell.id), sealed(described))
         line = {"cell": cell.id, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "seconds": round(seconds, 3)}
-        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
+        # One write in append mode: lines of several runs in one folder do not mix.
+        handle = os.open(self.folder / "log.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(handle, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(handle)
 
     def cells(self) -> list[Cell]:
         """All finished cells, in a fixed order."""
@@ -115,7 +120,7 @@ class Results:
 
     def runs(self) -> list[dict[str, Any]]:
         """What was asked for, one record per run."""
-        return [read_json(path) for path in sorted((self.folder / "runs").glob("*.json"))]
+        return [_read_run(path) for path in sorted((self.folder / "runs").glob("*.json"))]
 
     def write_run(self, record: Mapping[str, Any]) -> None:
         """Record what was asked for and what was skipped; the same request replaces its record."""
@@ -146,25 +151,86 @@ class Results:
         return self.folder / "cells" / f"{cell_id}.json"
 
 
+_TEXT, _TEXT_OR_NONE = text(), optional(text())
+_COUNT_OR_NONE = optional(whole(0))
+# Everything in an identity but the name of the model, the version of torch and the hash itself decides the hash.
+_UNDECIDING = ("model", "torch", "cell")
+_IDENTITY_ENTRIES = {
+    **dict.fromkeys(IDENTITY, _TEXT),
+    **dict.fromkeys(("group", "tuner", "template", "fitted_on"), optional(text(blank=True))),
+    **dict.fromkeys(("seed", "limit", "shots"), _COUNT_OR_NONE),
+    "search": optional(truth()),
+    "n_classes": whole(1),
+}
+_ROW = record(
+    {
+        **dict.fromkeys(("closed", "kind", "metric"), _TEXT),
+        "open": _TEXT_OR_NONE,
+        "value": number(),
+        "n_closed": whole(0),
+        "n_open": whole(0),
+    }
+)
+_SHARES, _SCORES = list_of(number(0, 1), least=1), list_of(number(), least=1)
+_CURVE = record(
+    {
+        **dict.fromkeys(("closed", "kind", "open"), _TEXT),
+        **dict.fromkeys(("ood_kept", "id_kept"), _SHARES),
+        **dict.fromkeys(("closed_scores", "open_scores"), _SCORES),
+    }
+)
+_CELL = record(
+    {
+        "format": whole(FORMAT, FORMAT),
+        "identity": record(_IDENTITY_ENTRIES),
+        "rows": list_of(_ROW),
+        "skipped": list_of(record({"case": _TEXT, "what": _TEXT, "reason": text(blank=True)})),
+        "unreadable": list_of(record({"id": path_text(), "reason": path_text()})),
+        "curves": list_of(_CURVE),
+        CHECKSUM: _TEXT,
+    },
+    # Cells from before there were checksums.
+    may_lack=(CHECKSUM,),
+)
+_RUN = record(
+    {
+        **dict.fromkeys(("benchmark", "title", "spec_hash", "protocol", "model_fingerprint", "deltaenergy"), _TEXT),
+        "limit": _COUNT_OR_NONE,
+        "seeds": list_of(whole(0)),
+        "methods": list_of(_TEXT),
+        "model": record({"name": _TEXT, "fingerprint": _TEXT}, others=True),
+        "skipped": list_of(mapping_of(text(blank=True))),
+        "unreadable": list_of(record({"id": path_text(), "reason": path_text()})),
+    },
+    others=True,
+)
+
+
 def _read_cell(path: Path) -> Cell:
-    record = read_json(path)
+    found = read_json(path)
     try:
-        if record["format"] != FORMAT:
-            raise KeyError("format")
-        return Cell(
-            record["identity"],
-            record["rows"],
-            record["curves"],
-            tuple(Skip(**skip) for skip in record["skipped"]),
-            tuple(Unreadable(**image) for image in record["unreadable"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise ArtifactError(f"{path} is no whole cell of format {FORMAT}: remove it, and it is done again.") from error
+        _CELL(found, Where(str(path)))
+        if CHECKSUM in found:
+            check_seal(found, path)
+        identity = found["identity"]
+        decides = {key: value for key, value in identity.items() if key not in _UNDECIDING}
+        if not identity["cell"] == path.stem == hash_value(decides):
+            raise ArtifactError(f"{path} is not called after what it holds: the hash of its identity is another.")
+    except ArtifactError as error:
+        raise ArtifactError(f"{error} It is no whole cell: remove it, and it is done again.") from error
+    return Cell(
+        identity,
+        found["rows"],
+        found["curves"],
+        tuple(Skip(**skip) for skip in found["skipped"]),
+        tuple(Unreadable(**image) for image in found["unreadable"]),
+    )
 
 
-def hash_value(value: Any) -> str:
-    """A short hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
+def _read_run(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(path)
+    _RUN(found, Where(str(path)))
+    return found
 
 
 def _cell_order(cell: Cell) -> tuple[Any, ...]:

@@ -22,12 +22,12 @@ from deltaenergy.benchmarks.features import Announce, Features
 from deltaenergy.benchmarks.methods import Method, parse_methods
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
 from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
-from deltaenergy.benchmarks.results import Cell, Results, Skip, hash_value
+from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.sets import DataRoot, ResolvedSet
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError
-from deltaenergy.files import hash_strings
+from deltaenergy.files import hash_strings, hash_value
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import Scored, score_images

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import PlannedCase
-from deltaenergy.benchmarks.results import hash_value
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
+from deltaenergy.files import hash_value
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""A classifier on disk: what it is as JSON, its tensors beside it, both checked on loading."""
+"""A classifier on disk: `classifier.json` (what it is), bound to a safetensors file, both checked on loading.
+
+What a classifier and a detector have in common stands here: the model they belong to, the classes, the method.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +14,100 @@ import torch
 from deltaenergy import __version__
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.files import hash_strings, read_json, read_tensors, write_json, write_tensors
+from deltaenergy.errors import ArtifactError
+from deltaenergy.files import check_writable, hash_strings, read_bound, read_json, write_bound
+from deltaenergy.files.schema import Check, Where, anything, list_of, mapping_of, rebuilding, record, text, truth
 from deltaenergy.models.base import Model
 
-FORMAT = 1
-RECORD, TENSORS = "classifier.json", "classifier.safetensors"
+RECORD = "classifier.json"
+FORMAT = "deltaenergy classifier 2"
+
+DESCRIBED: dict[str, Check] = {
+    "format": text(),
+    "deltaenergy": text(),
+    "model": record(
+        {"name": text(), "fingerprint": text(), "precomputed": truth()}, others=True, may_lack=("precomputed",)
+    ),
+    "classes": list_of(text(), least=1),
+    "classes_hash": text(),
+    "classifier": record({"method": text(), "record": mapping_of(anything())}),
+}
 
 
 def save_classifier(classifier: Classifier, folder: str | Path) -> None:
-    """Write `classifier`; the JSON file comes last, so that a folder with one is whole."""
-    folder = Path(folder)
-    write_tensors(folder / TENSORS, classifier.state_dict())
-    record = {
-        "format": FORMAT,
-        "deltaenergy": __version__,
-        "model": classifier.base_model.describe(),
-        "classes": list(classifier.classes),
-        "classes_hash": classifier.classes_hash,
-        "classifier": classifier.describe(),
-    }
-    write_json(folder / RECORD, record)
+    """Write `classifier`, in place of one that `folder` holds; an interruption leaves the old one whole."""
+    check_writable(folder, folder=True)
+    write_bound(folder, RECORD, {"format": FORMAT, **described(classifier)}, classifier.state_dict())
 
 
 def load_classifier(folder: str | Path, model: Model | None, device: str | torch.device) -> Classifier:
     """Read a classifier. The model is loaded by its recorded name unless one is given; either must match."""
+    folder = Path(folder)
+    saved, tensors = read_described(folder, RECORD, FORMAT)
+    record(DESCRIBED)(saved, Where(str(folder / RECORD)))
+    check_classes_hash(saved, folder / RECORD)
+    return rebuild(saved, tensors, model_of(saved, model, device, folder), folder)
+
+
+def described(classifier: Classifier) -> dict[str, Any]:
+    """The entries of a record that say what a classifier is."""
+    return {
+        "deltaenergy": __version__,
+        "model": classifier.base_model.describe(),
+        "classifier": classifier.describe(),
+        "classes": list(classifier.classes),
+        "classes_hash": classifier.classes_hash,
+    }
+
+
+def read_described(folder: Path, name: str, expected: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """A record of the format `expected`, and its tensors."""
+    if not folder.is_dir():
+        raise ArtifactError(f"{folder} is not a folder. {name} and its tensors are in one that deltaenergy wrote.")
+    found = read_json(folder / name)
+    version = found.get("format") if isinstance(found, dict) else None
+    if version != expected:
+        raise ArtifactError(
+            f"{folder / name} has format {version!r}; deltaenergy {__version__} reads {expected!r}. "
+            "Make it again, or install the version that wrote it."
+        )
+    return read_bound(folder, name)
+
+
+def check_classes_hash(saved: Mapping[str, Any], file: Path) -> None:
+    """Raise `ArtifactError` if the class list is not the one that was saved."""
+    if hash_strings(saved["classes"]) != saved["classes_hash"]:
+        raise ArtifactError(
+            f"{file}: the class list was changed after it was saved. "
+            "Similarities belong to the old list: make it again with the new one."
+        )
+
+
+def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:
+    """The model that a record names, or the given one if it is the same."""
     from deltaenergy.models.loading import load_model
 
-    folder = Path(folder)
-    record = read_json(folder / RECORD)
-    if hash_strings(record["classes"]) != record["classes_hash"]:
-        raise ArtifactError(f"{folder / RECORD}: the class list was changed after the classifier was saved.")
+    recorded = saved["model"]
+    if model is None and recorded.get("precomputed"):
+        raise ArtifactError(
+            f"{folder} was made from precomputed features: give `load` the PrecomputedModel they came from."
+        )
     if model is None:
-        model = load_model(record["model"]["name"], device=device)
-    if model.fingerprint != record["model"]["fingerprint"]:
-        raise ArtifactError(f"{folder} was made with another model than {model.name!r}.")
-    return rebuild(record["classifier"], record["classes"], read_tensors(folder / TENSORS), model)
+        model = load_model(recorded["name"], device=device)
+    found = model.describe()
+    if found["fingerprint"] == recorded["fingerprint"]:
+        return model
+    keys = [key for key in sorted({*recorded, *found}) if recorded.get(key) != found.get(key)]
+    differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {found.get(key)!r}" for key in keys)
+    raise ArtifactError(
+        f"{folder} was made with another model, and means nothing for this one.\n{differs}\n"
+        "Give the model it was made with, or make it again."
+    )
 
 
-def rebuild(
-    described: Mapping[str, Any], classes: list[str], tensors: Mapping[str, torch.Tensor], model: Model
-) -> Classifier:
-    """The classifier that `describe()` and `state_dict()` stand for."""
-    try:
-        classifier = make_method(described["method"]).blank(model, classes).restore(tensors)
-    except InputError as error:
-        raise ArtifactError(f"The saved classifier cannot be built: {error}") from error
-    classifier.record = dict(described["record"])
+def rebuild(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Model, folder: Path) -> Classifier:
+    """The classifier that `described()` and `state_dict()` stand for."""
+    with rebuilding(str(folder), "the saved classifier"):
+        classifier = make_method(saved["classifier"]["method"]).blank(model, saved["classes"]).restore(tensors)
+    classifier.record = dict(saved["classifier"]["record"])
     return classifier

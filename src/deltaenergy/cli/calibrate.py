@@ -21,6 +21,7 @@ def calibrate(
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
     keep: common.KeepOption = 0.95,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the detector that --out holds.")] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -29,10 +30,13 @@ def calibrate(
 
     With --detector, its classifier (a tuned one, say) gets a new threshold, and a new score if --score is given.
     """
+    from deltaenergy.artifact import RECORD
     from deltaenergy.detector import Detector
+    from deltaenergy.files import check_writable, keeping_result
 
-    if out_folder.is_file():
-        raise InputError(f"--out {out_folder} is a file. Give a folder, which is made if it does not exist.")
+    check_writable(out_folder, folder=True, option="--out")
+    if (out_folder / RECORD).exists() and not overwrite:
+        raise InputError(f"--out {out_folder} holds a detector already. Choose another folder, or give --overwrite.")
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
@@ -53,7 +57,7 @@ def calibrate(
             # The unreadable images are listed below, one by one.
             warnings.filterwarnings("ignore", message=".*calibration image.*")
             new.calibrate(common.read_photo_arguments(images), keep, batch_size=batch_size, progress=progress)
-    new.save(out_folder)
+    keeping_result(out_folder, new.save, what="The detector")
     count = len(new.calibration_scores)
     if json_output:
         common.print_json(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.files import replacing
+from deltaenergy.files import check_writable, keeping_result, replacing
 
 Row = Mapping[str, Any]
 FORMATS = (".csv", ".jsonl", ".parquet")
@@ -24,10 +24,23 @@ def check_output(path: Path | None) -> None:
         raise InputError(f"--out {path}: unknown ending {path.suffix!r}.{did_you_mean(path.suffix, FORMATS)}")
     if path.is_dir():
         raise InputError(f"--out {path} is a folder. Give a file name that ends in {', '.join(FORMATS)}.")
+    check_writable(path, option="--out")
 
 
 def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Write rows in the format that the file's ending names, all or nothing."""
+    """Write rows in the format that the file's ending names, all or nothing.
+
+    Where that fails they are kept elsewhere, or printed if all else fails, and an `OutputError` says where they are.
+    """
+    keeping_result(
+        path,
+        lambda place: _write_rows(place, rows, columns),
+        what="The table",
+        otherwise=lambda: print_csv(rows, columns),
+    )
+
+
+def _write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     suffix = path.suffix.lower()
     with replacing(path) as temporary:
         if suffix == ".parquet":

@@ -40,6 +40,7 @@ from deltaenergy.data.shards import (
 )
 from deltaenergy.data.store import FeatureStore, StoredImage, check_same_model, latest_entries
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.files.writing import is_temporary, remove_litter
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
@@ -50,8 +51,6 @@ SHARD_SIZE = 1024
 SHARD_SIZE_WITH_PATCHES = 128
 _READ_THREADS = 4
 _LOCK = ".lock"
-# Half-written files of a run that was killed (see files.replacing).
-_LEFTOVER = ".*.part"
 
 
 def build_store(
@@ -171,7 +170,7 @@ def _open_or_create(
     if shard_size is not None and shard_size < 1:
         raise InputError(f"shard_size must be at least 1, got {shard_size}.")
     if not is_store(folder):
-        others = [path.name for path in folder.iterdir() if path.name != _LOCK and not path.match(_LEFTOVER)]
+        others = [path.name for path in folder.iterdir() if path.name != _LOCK and not is_temporary(path.name)]
         if others:
             raise InputError(
                 f"{folder} is not empty and holds no feature store (but {others[0]!r}). Name a new folder."
@@ -197,8 +196,7 @@ def _sound_shards(folder: Path, given: set[str]) -> list[Shard]:
 
     A damaged shard with images that are not `given` now is an error: they could not be encoded again.
     """
-    for leftover in folder.glob(_LEFTOVER):
-        leftover.unlink()
+    remove_litter(folder)
     shards, damaged = [], []
     for number in shard_numbers(folder):
         try:

@@ -1,12 +1,13 @@
-"""Checkpoints of a training run: tensors as safetensors, everything else as JSON, never a half one.
+"""Checkpoints of a training run: `checkpoint.json` bound to a safetensors file, never a half one.
 
-A checkpoint is `epoch-N.safetensors` and then `checkpoint.json`, which names it. The JSON file is replaced as a whole,
-so it always points to a complete set of tensors; whatever it does not name is left over and removed.
+A checkpoint replaces the one before it as a whole (see `deltaenergy.files.bound`): a run that is killed at any moment,
+or meets a full disk, leaves the last whole one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,19 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import ArtifactError, DeltaEnergyError
-from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
+from deltaenergy.files import read_bound, read_json, remove_bound, write_bound
+from deltaenergy.files.schema import Where, anything, check_finite, mapping_of, record, text, whole
 
-FORMAT = 1
+FORMAT = "deltaenergy checkpoint 2"
+RECORD = "checkpoint.json"
+_RECORD = record(
+    {
+        "format": text(among=[FORMAT]),
+        "epoch": whole(0),
+        "identity": mapping_of(anything()),
+        "values": mapping_of(anything()),
+    }
+)
 
 
 class TrainingError(DeltaEnergyError, RuntimeError):
@@ -57,20 +68,44 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.folder = folder
-        self.identity = dict(identity)
+        # As it will be read again: tuples become lists.
+        self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity)))
         self.saved_epoch: int | None = None
 
     def load(self) -> Checkpoint | None:
         """The last checkpoint of this run, or None if there is none yet."""
-        record_path = self.folder / "checkpoint.json"
-        if not record_path.exists():
+        path = self.folder / RECORD
+        if not path.exists():
             return None
-        record = read_json(record_path)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ArtifactError(
-                f"{record_path} is not a checkpoint of this version. Delete {self.folder} to start anew."
-            )
-        saved = record.get("identity", {})
+        found = read_json(path)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ArtifactError(f"{path} is not a checkpoint of this version. Move it away to start anew.")
+        saved, tensors = read_bound(self.folder, RECORD)
+        _RECORD(saved, Where(str(path)))
+        for name, tensor in tensors.items():
+            check_finite(tensor, Where(str(path), name))
+        self._check_identity(saved["identity"])
+        self.saved_epoch = saved["epoch"]
+        return Checkpoint(saved["epoch"], tensors, saved["values"])
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write `checkpoint`. If that fails, for want of space say, the previous one stays whole."""
+        described = {
+            "format": FORMAT,
+            "epoch": checkpoint.epoch,
+            "identity": self.identity,
+            "values": checkpoint.values,
+        }
+        with saving(f"The checkpoint after epoch {checkpoint.epoch}", self.folder, self.describe_last()):
+            write_bound(self.folder, RECORD, described, checkpoint.tensors)
+        self.saved_epoch = checkpoint.epoch
+
+    def remove(self) -> None:
+        """Remove the checkpoint when the run is finished, and the folder if it is empty then."""
+        remove_bound(self.folder, RECORD)
+        self.saved_epoch = None
+
+    def _check_identity(self, saved: dict[str, Any]) -> None:
         keys = [key for key in sorted({*saved, *self.identity}) if saved.get(key) != self.identity.get(key)]
         if keys:
             differs = "\n".join(f"  {key}: saved {saved.get(key)!r}, now {self.identity.get(key)!r}" for key in keys)
@@ -78,29 +113,6 @@ class CheckpointFolder:
                 f"{self.folder} holds the checkpoint of another run:\n{differs}\n"
                 "Choose another folder, or delete this one to start anew."
             )
-        self.saved_epoch = int(record["epoch"])
-        tensors = read_tensors(self.folder / record["tensors"])
-        return Checkpoint(self.saved_epoch, tensors, record["values"])
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write `checkpoint`. If that fails, for want of space say, the previous one stays whole."""
-        name = f"epoch-{checkpoint.epoch}.safetensors"
-        with saving(f"The checkpoint after epoch {checkpoint.epoch}", self.folder, self.describe_last()):
-            write_tensors(self.folder / name, checkpoint.tensors)
-            write_json(
-                self.folder / "checkpoint.json",
-                {
-                    "format": FORMAT,
-                    "epoch": checkpoint.epoch,
-                    "tensors": name,
-                    "identity": self.identity,
-                    "values": checkpoint.values,
-                },
-            )
-        self.saved_epoch = checkpoint.epoch
-        for path in self.folder.glob("epoch-*.safetensors"):
-            if path.name != name:
-                path.unlink(missing_ok=True)
 
     def describe_last(self) -> str:
         """A sentence on what a later run can go on from."""

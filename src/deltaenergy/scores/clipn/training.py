@@ -135,11 +135,10 @@ def train_no_tower(
     recipe, folder = recipe or NoRecipe(), Path(folder)
     check_unfinished(folder)
     run = _Run(model, pairs, recipe)
-    losses = run.train(CheckpointFolder(folder / "checkpoint", run.identity()), progress)
+    checkpoints = CheckpointFolder(folder / "checkpoint", run.identity())
+    losses = run.train(checkpoints, progress)
     run.tower.save(folder, model, {"recipe": asdict(recipe), "pairs": len(pairs.texts), "losses": losses})
-    for path in (folder / "checkpoint").iterdir():
-        path.unlink()
-    (folder / "checkpoint").rmdir()
+    checkpoints.remove()
     return losses
 
 

@@ -14,6 +14,7 @@ import torch
 
 from deltaenergy.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files import hash_strings
+from deltaenergy.files.schema import TensorSpec
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def encode_candidates(
     features = [torch.zeros(0, model.feature_dim)]
     for chunk in _chunks(prompts):
         path = _chunk_path(model, chunk)
-        cached = load_cached(path) if resume else None
+        cached = load_cached(path, {"features": TensorSpec((len(chunk), model.feature_dim))}) if resume else None
         if cached is None:
             encoded = _encode(model, chunk, _shifted(progress, done, total))
             if resume:

@@ -22,6 +22,7 @@ import torch
 from deltaenergy.cache import cache_folder, load_cached, store_cached
 from deltaenergy.classes import fill
 from deltaenergy.files import hash_strings
+from deltaenergy.files.schema import TensorSpec
 from deltaenergy.progress import Progress
 from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.pools import Pool
@@ -81,7 +82,13 @@ def mine(
     recipe = recipe or Recipe()
     words = pool.words
     path = _cache_path(model, class_features, pool, recipe)
-    found = load_cached(path) if cache else None
+    specs = {
+        "index": TensorSpec((None,), ("int64",), low=0, high=len(words) - 1),
+        "features": TensorSpec((None, model.feature_dim)),
+    }
+    found = load_cached(path, specs) if cache else None
+    if found is not None and len(found["index"]) != len(found["features"]):
+        found = None
     if found is None:
         candidates = encode_candidates(model, prompts(pool, recipe), progress=progress, resume=cache)
         index = select(candidates.to(class_features), class_features, len(pool.nouns), recipe)

@@ -1,0 +1,132 @@
+"""Read JSON and safetensors that somebody may have damaged: whatever is wrong is an `ArtifactError` naming the file."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltaenergy.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import torch
+
+# Records hold names and numbers: the largest, a training log of a thousand epochs, takes less than a megabyte.
+JSON_LIMIT = 16 << 20
+# No count, seed or time has more digits; thousands of them take Python seconds to read.
+_DIGITS = 100
+
+
+def read_json(path: str | Path, *, limit: int = JSON_LIMIT) -> Any:
+    """Read a JSON file of at most `limit` bytes.
+
+    Stricter than Python: no NaN or infinity, no key twice, no NUL, and no half of a surrogate pair but those that
+    stand for bytes of a file name that is not UTF-8.
+    """
+    data = read_bytes(path, limit=limit)
+    try:
+        value = json.loads(
+            data.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_short,
+            object_pairs_hook=_without_repetition,
+        )
+        _check_strings(value)
+    except RecursionError:
+        raise ArtifactError(f"{path} cannot be read as JSON: it is nested too deeply.") from None
+    except ValueError as error:
+        raise ArtifactError(f"{path} cannot be read as JSON: {error}") from error
+    return value
+
+
+def read_bytes(path: str | Path, *, limit: int) -> bytes:
+    """The bytes of an ordinary file that holds at most `limit`."""
+    check_ordinary(path, limit=limit)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if len(data) > limit:
+        raise ArtifactError(f"{path} is too large: more than {limit:,} bytes.")
+    return data
+
+
+def check_ordinary(path: str | Path, *, limit: int | None = None) -> int:
+    """The size of an ordinary file, before it is opened: to open a FIFO or a device could wait for ever."""
+    try:
+        found = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ArtifactError(f"{path} does not exist.") from None
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:  # a NUL in the name
+        raise ArtifactError(f"{path!r} is no file name: {error}.") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise ArtifactError(f"{path} is a folder, where a file should be.")
+    if not stat.S_ISREG(found.st_mode):
+        raise ArtifactError(f"{path} is no ordinary file (but a pipe or a device).")
+    if limit is not None and found.st_size > limit:
+        raise ArtifactError(f"{path} is too large: {found.st_size:,} bytes, where at most {limit:,} are expected.")
+    return found.st_size
+
+
+def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    """Read a safetensors file."""
+    from safetensors.torch import load_file
+
+    # safetensors compares its header with the size of the file before it allocates anything.
+    check_ordinary(path)
+    try:
+        tensors: dict[str, torch.Tensor] = load_file(str(path))
+    except Exception as error:
+        # Besides its own, safetensors lets errors of torch and Python through: a shape that overflows, an unknown type.
+        raise ArtifactError(f"{path} cannot be read as safetensors: {error}") from error
+    return tensors
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"it holds {name}, which is no number.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large.")
+    return value
+
+
+def _short(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"it holds a number of {len(text):,} digits.")
+    return int(text)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the entry {repeated!r} occurs twice.")
+    return found
+
+
+def _check_strings(value: Any) -> None:
+    """Refuse NUL, and lone surrogates but those of Python's surrogateescape, in keys and values."""
+    pending = [value]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, str):
+            if "\0" in found:
+                raise ValueError(f"a text holds a NUL: {found[:40]!r}.")
+            try:
+                found.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                raise ValueError(f"a text holds half of a surrogate pair: {found[:40]!r}.") from None
+        elif isinstance(found, list):
+            pending += found
+        elif isinstance(found, dict):
+            pending += [*found, *found.values()]

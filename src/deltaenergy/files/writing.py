@@ -1,0 +1,210 @@
+"""Write files whole or not at all: in a temporary folder of our own beside the target, synced to disk, then renamed.
+
+A process that is killed leaves its temporary folder behind. Its name says who made it (`.deltaenergy-<machine>-<process
+id>-<random>.part`), and the next write beside it removes it once that process is gone. Nothing else is ever removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+_PART = re.compile(r"\.deltaenergy-(?P<machine>[0-9a-f]{8})-(?P<process>[0-9]+)-[0-9a-f]{8}\.part")
+# A temporary folder of another machine, whose processes we cannot see, is given up after this long without a change.
+_FORGOTTEN_SECONDS = 24 * 3600
+# The temporary folders that this process is writing now: one of its own number that is not among them is an older
+# process's, which had the same number.
+_in_use: set[str] = set()
+
+
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Give a temporary path; if the block succeeds, the file written there is synced to disk and replaces `path`.
+
+    Missing parent folders are made. A link is followed, so that it stays a link. Anything at `path` that is not an
+    ordinary file is refused.
+    """
+    path = _target(path)
+    with temporary_folder(path.parent) as folder:
+        temporary = folder / path.name
+        yield temporary
+        publish(temporary, path)
+
+
+@contextlib.contextmanager
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """A new folder of our own inside `folder`, for files that are about to be moved up; gone after the block.
+
+    A folder rather than a file, because some writers (safetensors) put temporary files of their own beside theirs.
+    """
+    make_folder(folder)
+    remove_litter(folder)
+    name = f".deltaenergy-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.part"
+    temporary = folder / name
+    _in_use.add(name)
+    try:
+        temporary.mkdir()
+        try:
+            yield temporary
+        finally:
+            _remove_temporary(temporary)
+    finally:
+        _in_use.discard(name)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Sync a finished temporary file to disk and give it its name; a file of that name is replaced at once."""
+    # Some writers make their file private; the result gets the permissions that any other new file would get.
+    temporary.chmod(stat.S_IMODE(temporary.parent.stat().st_mode) & 0o666)
+    handle = os.open(temporary, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's list of names to disk, so that a rename survives a power cut, where the platform can do that."""
+    if os.name == "nt":
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # one may write in a folder that one may not list
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such thing
+            raise
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its missing parents, and bring their names to disk."""
+    missing = []
+    place = folder
+    while not place.exists() and place != place.parent:
+        missing.append(place)
+        place = place.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_folder(made.parent)
+
+
+def remove_litter(folder: Path) -> None:
+    """Remove the temporary folders in `folder` whose writer is gone; those of others, and all else, stay."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _PART.fullmatch(entry.name)
+            if match and entry.is_dir(follow_symlinks=False) and _is_stale(entry, match):
+                _remove_temporary(Path(entry.path))
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file or folder of this name is one of our temporary ones."""
+    return _PART.fullmatch(name) is not None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` as UTF-8, all or nothing."""
+    # Bytes of file names that are no Unicode are written as \udcxx, which JSON reads as what it was.
+    data = text.encode("utf-8", "backslashreplace")
+    with replacing(path) as temporary:
+        write_bytes(temporary, data)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a new file."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+    finally:
+        os.close(handle)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as readable JSON, all or nothing. NaN and infinity are no JSON: a `ValueError`."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors as safetensors, all or nothing."""
+    with replacing(path) as temporary:
+        save_tensors(temporary, tensors)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a safetensors file; a failure to write is an `OSError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, str(path))
+    except SafetensorError as error:
+        # safetensors reports a full disk as an error of its own, with the system's number in its text.
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
+
+
+def _target(path: str | Path) -> Path:
+    """The file that writing to `path` concerns: the end of a link, and nothing but an ordinary file."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"{path} is a folder. Give the name of a file.")
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path} is not an ordinary file, so nothing is written there. Give another name.")
+    return target
+
+
+def _remove_temporary(folder: Path) -> None:
+    """Remove a temporary folder with all that is in it; what cannot be removed waits for the next write."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_stale(entry: os.DirEntry[str], match: re.Match[str]) -> bool:
+    process = int(match["process"])
+    if match["machine"] != _machine() or os.name == "nt":
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _FORGOTTEN_SECONDS
+    if process == os.getpid():
+        return entry.name not in _in_use
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it is another user's, or no process number at all
+        return False
+    return False
+
+
+@functools.cache
+def _machine() -> str:
+    """Eight digits for this boot of this machine, or of this container: where a process number means something."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        parts.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.sha256("|".join(parts).encode("utf-8", "replace")).hexdigest()[:8]

@@ -13,7 +13,7 @@ import torch
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_towers
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -129,7 +129,9 @@ class Classifier(ABC):
         """Unit features on the model's device: given ones after a check, or those of the images."""
         if is_feature_array(images):
             return check_features(images, self.model).to(self.model.device)
-        return torch.from_numpy(self.model.encode_images(images, batch_size=batch_size)).to(self.model.device)
+        return torch.from_numpy(
+            require_towers(self.model, "similarities").encode_images(images, batch_size=batch_size)
+        ).to(self.model.device)
 
 
 def is_feature_array(images: Any) -> bool:

@@ -19,7 +19,7 @@ from deltaenergy.classifiers.learner import Learner, TunedClassifier, linear_wei
 from deltaenergy.classifiers.methods import register_method
 from deltaenergy.classifiers.prompt import PromptMethod, initial_context
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers import LearnedPrompts
 from deltaenergy.tuning.data import Batch, TrainImages
 
@@ -64,17 +64,16 @@ class CoCoOpLearner(Learner):
         generator: torch.Generator,
     ) -> None:
         super().__init__(model, classes)
-        width, hidden = model.text.width, max(1, model.feature_dim // REDUCTION)
-        self.context = nn.Parameter(initial_context(model.text, len(self.classes), method, generator).to(model.device))
+        text = require_text(model, method.name)
+        width, hidden = text.width, max(1, model.feature_dim // REDUCTION)
+        self.context = nn.Parameter(initial_context(text, len(self.classes), method, generator).to(model.device))
         self.w1 = linear_weight(hidden, model.feature_dim, generator, model.device)
         self.b1 = nn.Parameter(torch.zeros(hidden, device=model.device))
         self.w2 = linear_weight(width, hidden, generator, model.device)
         self.b2 = nn.Parameter(torch.zeros(width, device=model.device))
         self.position = method.name_position
         self.neutral = neutral
-        self.prompts = LearnedPrompts(
-            model.text, self.classes, self.context.shape[0], name_position=method.name_position
-        )
+        self.prompts = LearnedPrompts(text, self.classes, self.context.shape[0], name_position=method.name_position)
 
     def forward(self, batch: Batch) -> Outputs:
         """Cosines of each image with the text features of its own context."""
@@ -146,7 +145,7 @@ class CoCoOpClassifier(TunedClassifier):
     ) -> Classifier:
         """A saved classifier."""
         prompts = LearnedPrompts(
-            model.text, classes, tensors["context"].shape[0], name_position=config["name_position"]
+            require_text(model, "cocoop"), classes, tensors["context"].shape[0], name_position=config["name_position"]
         )
         classifier = cls(model, classes, tensors, prompts)
         classifier.restore(config)

@@ -16,7 +16,7 @@ from deltaenergy.classifiers.base import Classifier, Outputs, register_classifie
 from deltaenergy.classifiers.learner import Learner, TunedClassifier
 from deltaenergy.classifiers.methods import Method, check_count
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.text import TextTower
 from deltaenergy.models.towers import LearnedPrompts, NamePosition
 from deltaenergy.tuning.data import Batch, TrainImages
@@ -53,12 +53,12 @@ class PromptLearner(Learner):
 
     def __init__(self, model: Model, classes: Sequence[str], method: PromptMethod, generator: torch.Generator) -> None:
         super().__init__(model, classes)
-        initial = initial_context(model.text, len(self.classes), method, generator)
+        initial = initial_context(require_text(model, method.name), len(self.classes), method, generator)
         self.context = nn.Parameter(initial.to(model.device))
         self.position = method.name_position
         self.class_specific = method.class_specific
         self.prompts = LearnedPrompts(
-            model.text,
+            require_text(model, method.name),
             self.classes,
             self.context.shape[-2],
             name_position=method.name_position,
@@ -119,7 +119,7 @@ class PromptClassifier(TunedClassifier):
     def prompts(self) -> LearnedPrompts:
         """The prompts around the context, to run the text tower again."""
         return LearnedPrompts(
-            self.model.text,
+            require_text(self.model, "a learned context"),
             self.classes,
             self.context.shape[-2],
             name_position=self.name_position,
@@ -132,7 +132,11 @@ class PromptClassifier(TunedClassifier):
             raise InputError("Every class has a context of its own here; there is none for other class names.")
         names = tuple(classes)
         prompts = LearnedPrompts(
-            self.model.text, names, self.context.shape[-2], name_position=self.name_position, class_specific=False
+            require_text(self.model, "a learned context"),
+            names,
+            self.context.shape[-2],
+            name_position=self.name_position,
+            class_specific=False,
         )
         with torch.no_grad():
             texts = prompts(self.context)

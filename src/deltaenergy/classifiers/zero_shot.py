@@ -12,7 +12,7 @@ import torch
 
 from deltaenergy.classes import check_templates, fill
 from deltaenergy.classifiers.base import Classifier, register_classifier
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.text import unit
 from deltaenergy.progress import Progress
 
@@ -81,7 +81,7 @@ def class_features(
 ) -> torch.Tensor:
     """Unit text features (K, D) of an ensemble of prompts per class."""
     prompts = [fill(template, name) for name in classes for template in templates]
-    features = model.text.encode(prompts, progress=progress)
+    features = require_text(model, "a class prompt").encode(prompts, progress=progress)
     if len(templates) == 1:
         return features
     return unit(features.view(len(classes), len(templates), -1).mean(dim=1))

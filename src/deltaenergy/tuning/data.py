@@ -21,7 +21,7 @@ from PIL import Image
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.progress import Progress
 
@@ -86,7 +86,7 @@ class LiveViews:
     """A fresh view of each image in every step, encoded on the spot."""
 
     def __init__(
-        self, model: Model, items: Sequence[ImageItem], labels: torch.Tensor, seed: int, *, patches: bool = False
+        self, model: TowerModel, items: Sequence[ImageItem], labels: torch.Tensor, seed: int, *, patches: bool = False
     ) -> None:
         self.model = model
         self.items = list(items)
@@ -108,7 +108,7 @@ class LiveViews:
 
 
 def encode_views(
-    model: Model,
+    model: TowerModel,
     items: Sequence[ImageItem],
     labels: Sequence[int],
     views: int,
@@ -172,7 +172,7 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, 
 
 
 def _pixels(
-    model: Model, items: Sequence[ImageItem], seeds: Sequence[tuple[int, int, int]]
+    model: TowerModel, items: Sequence[ImageItem], seeds: Sequence[tuple[int, int, int]]
 ) -> Iterator[npt.NDArray[np.float32]]:
     """The normalised pixels of one random view per item."""
 
@@ -191,7 +191,7 @@ def _pixels(
             yield pixels
 
 
-def _encode(model: Model, pixels: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _encode(model: TowerModel, pixels: torch.Tensor, patches: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     # no_grad, not inference_mode: the features take part in training.
     with torch.no_grad():
         pixels = pixels.to(model.device)

@@ -19,7 +19,7 @@ from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.tuning.checkpoints import CheckpointFolder, saving
 from deltaenergy.tuning.data import CachedViews, LiveViews, TrainImages, encode_views
@@ -128,7 +128,9 @@ def prepare_training(
         sample = sample_few_shots(labelled_items(images, domains), classes, shots, seed)
     if views == "live":
         labels = torch.tensor(sample.labels)
-        return TrainSet(sample, LiveViews(model, sample.items, labels, sample.seed, patches=patches), views)
+        return TrainSet(
+            sample, LiveViews(require_towers(model, "tune"), sample.items, labels, sample.seed, patches=patches), views
+        )
     if isinstance(views, bool) or not isinstance(views, int):
         raise InputError(f"views must be a whole number or 'live', got {views!r}.")
     cached = _encode_or_load(model, sample, views, patches, cache, progress)
@@ -150,7 +152,7 @@ def prepare_validation(
             "validation says nothing about them.",
             stacklevel=3,
         )
-    encoded = model.encode(items, progress=progress)
+    encoded = require_towers(model, "tune").encode(items, progress=progress)
     if encoded.unreadable:
         raise UnreadableImagesError(encoded.unreadable)
     features = torch.from_numpy(encoded.features).to(model.device)
@@ -285,7 +287,15 @@ def _encode_or_load(
         tensors = read_tensors(path)
         if f"features.{key}" in tensors:
             return CachedViews(tensors[f"features.{key}"], labels, tensors.get("patches"))
-    encoded = encode_views(model, sample.items, sample.labels, views, sample.seed, patches=patches, progress=progress)
+    encoded = encode_views(
+        require_towers(model, "tune"),
+        sample.items,
+        sample.labels,
+        views,
+        sample.seed,
+        patches=patches,
+        progress=progress,
+    )
     if path is not None:
         kept = {f"features.{key}": encoded.features}
         if encoded.patches is not None:

@@ -17,7 +17,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.data.items import ImageItem
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.tuning.data import CachedViews, LiveViews, TrainImages
 from deltaenergy.tuning.fit import fit
@@ -28,19 +28,21 @@ from towers import class_names, text_tower
 CLASSES, IMAGES, VIEWS = 8, 32, 8
 
 
-class RandomClip(Model):
+class RandomClip(TowerModel):
     """A true-sized image tower beside the text tower."""
 
     def __init__(self) -> None:
         self.name, self.fingerprint, self.feature_dim, self.logit_scale = "random", "random", 512, 100.0
         self.preprocessing, self.text = Preprocessing(), text_tower()
         self.device, self.dtype = torch.device("cpu"), torch.float32
-        self.vision = CLIPVisionModel(CLIPVisionConfig(projection_dim=512)).eval().requires_grad_(False)
+        self.image_tower = CLIPVisionModel(CLIPVisionConfig(projection_dim=512)).eval().requires_grad_(False)
         self.projection = torch.nn.Linear(768, 512, bias=False).requires_grad_(False)
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Unit features of the class token."""
-        return torch.nn.functional.normalize(self.projection(self.vision(pixel_values=pixels).pooler_output), dim=1)
+        return torch.nn.functional.normalize(
+            self.projection(self.image_tower(pixel_values=pixels).pooler_output), dim=1
+        )
 
     def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Coop needs no patches."""

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 
 RGB = {"red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
 
 
-class ColourModel(Model):
+class ColourModel(TowerModel):
     """Unit mean colour of an image; the axis of the colour that a text names (white if it names none)."""
 
     name = "colours"

@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "load_model": "deltaenergy.models.loading",
     "Model": "deltaenergy.models.base",
+    "TowerModel": "deltaenergy.models.base",
     "Classifier": "deltaenergy.classifiers.base",
     "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
@@ -45,6 +46,7 @@ __all__ = [
     "PrecomputedClassifier",
     "PrecomputedModel",
     "Score",
+    "TowerModel",
     "Verdict",
     "ZeroShotClassifier",
     "__version__",
@@ -79,7 +81,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
-    from deltaenergy.models.base import Model
+    from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
     from deltaenergy.report.write import write_report

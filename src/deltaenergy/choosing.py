@@ -26,6 +26,7 @@ from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.metrics import Estimate, RankedScores
+from deltaenergy.models.base import require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score
@@ -227,7 +228,7 @@ def labelled_features(
     items = load_images(images)
     # Every label is checked before the long work of encoding.
     position = dict(zip((item.id for item in items), _positions(items, classifier.classes)))
-    encoded = classifier.model.encode(items, batch_size=batch_size, progress=progress)
+    encoded = require_towers(classifier.model, "choose").encode(items, batch_size=batch_size, progress=progress)
     truth = np.array([position[item.id] for item in encoded.items], dtype=np.int64)
     return torch.from_numpy(encoded.features).to(classifier.model.device), truth, encoded.unreadable
 

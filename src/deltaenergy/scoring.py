@@ -16,6 +16,7 @@ import torch
 from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.models.base import require_towers
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs
@@ -80,7 +81,8 @@ def _stream(
     unreadable: list[Unreadable] = []
     features = [torch.zeros(0, classifier.model.feature_dim)]
     values: dict[str, list[torch.Tensor]] = {score.spec: [] for score in streamed}
-    for batch in classifier.model.stream(images, patches=with_patches, batch_size=batch_size, progress=progress):
+    model = require_towers(classifier.model, "scoring")
+    for batch in model.stream(images, patches=with_patches, batch_size=batch_size, progress=progress):
         items += batch.items
         unreadable += batch.unreadable
         features.append(batch.features.float().cpu())

@@ -15,11 +15,11 @@ from PIL import Image
 
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, UnreadableImagesError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 
 
-class MeanColour(Model):
+class MeanColour(TowerModel):
     """The feature of an image is the direction of (mean red, mean green, mean blue)."""
 
     def __init__(self, preprocessing: Preprocessing | None = None) -> None:

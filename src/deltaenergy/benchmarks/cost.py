@@ -22,6 +22,7 @@ from deltaenergy.benchmarks.results import Cell, Skip
 from deltaenergy.benchmarks.runner import Run
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import Encoded
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
@@ -84,7 +85,7 @@ class CostRun(Run):
         if self._encoded is None or self._encoded[0] != items:
             with peak_memory(self.model.device) as peak:
                 start = time.perf_counter()
-                features = self.model.encode(items, batch_size=self.batch_size)
+                features = require_towers(self.model, "bench").encode(items, batch_size=self.batch_size)
                 seconds = time.perf_counter() - start
             self._encoded = (items, (features, seconds, peak))
         return self._encoded[1]

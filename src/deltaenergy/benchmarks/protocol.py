@@ -10,7 +10,6 @@ test set. It flatters every method, and is there to compare with published table
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,11 +19,12 @@ import numpy.typing as npt
 from PIL import Image
 
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.models.base import require_towers
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.tuning.views import random_view
 
 if TYPE_CHECKING:
-    from deltaenergy.models.base import Model
+    from deltaenergy.models.base import Model, TowerModel
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,7 @@ class TrainView(Preprocessing):
         return random_view(image, self, rng)
 
 
-def in_train_view(model: Model) -> Model:
+def in_train_view(model: Model) -> TowerModel:
     """The same model behind the random training view, with a fingerprint of its own."""
-    view = copy.copy(model)
-    view.preprocessing = TrainView(model.preprocessing)
-    view.fingerprint = f"{model.fingerprint}-train-view"
-    return view
+    towers = require_towers(model, "the training view")
+    return towers.derived("train-view", preprocessing=TrainView(towers.preprocessing))

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from deltaenergy.benchmarks.drawn import OBJECTS, draw
 from deltaenergy.files import read_tensors, write_tensors
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower, unit
 from deltaenergy.progress import Progress
@@ -34,7 +34,7 @@ _GROUPS = 4
 _DIM = 64
 
 
-class TinyModel(Model):
+class TinyModel(TowerModel):
     """The trained pair of towers behind the interface of every other model."""
 
     def __init__(self, module: _Towers, tokenizer: Any) -> None:

@@ -20,7 +20,7 @@ from torch import nn
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_towers
 from deltaenergy.needs import Need
 
 if TYPE_CHECKING:
@@ -207,7 +207,9 @@ class Classifier(nn.Module, ABC):
                 raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")
             yield Inputs(check_features(images, self.model).to(self.model.device))
             return
-        for batch in self.model.stream(images, patches=Need.PATCHES in self.needs, batch_size=batch_size):
+        for batch in require_towers(self.model, self.method.name).stream(
+            images, patches=Need.PATCHES in self.needs, batch_size=batch_size
+        ):
             if batch.unreadable:
                 raise UnreadableImagesError(batch.unreadable)
             if batch.items:

@@ -33,7 +33,7 @@ class CoCoOpClassifier(PromptClassifier):
 
     def __init__(self, model: Model, classes: Sequence[str], method: CoCoOp) -> None:
         super().__init__(model, classes, method)
-        width, dim = model.text.width, model.feature_dim
+        width, dim = self.tower.width, model.feature_dim
         hidden = max(1, dim // REDUCTION)
         self.w1, self.b1 = nn.Parameter(torch.zeros(hidden, dim)), nn.Parameter(torch.zeros(hidden))
         self.w2, self.b2 = nn.Parameter(torch.zeros(width, hidden)), nn.Parameter(torch.zeros(width))

@@ -15,7 +15,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.text import TextTower
 from deltaenergy.models.towers import LearnedPrompts, NamePosition
 from deltaenergy.needs import Need
@@ -32,20 +32,21 @@ class PromptClassifier(Classifier):
 
     def __init__(self, model: Model, classes: Sequence[str], method: PromptMethod) -> None:
         super().__init__(model, classes, method)
+        self.tower = require_text(model, method.name)
         self.prompts = LearnedPrompts(
-            model.text,
+            self.tower,
             self.classes,
-            method.length(model.text),
+            method.length(self.tower),
             name_position=method.name_position,
             class_specific=method.class_specific,
         )
-        shape = (self.prompts.context_length, model.text.width)
+        shape = (self.prompts.context_length, self.tower.width)
         self.context = nn.Parameter(torch.zeros((len(self.classes), *shape) if method.class_specific else shape))
         self.to(model.device)
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
         """A random context, or one that begins as words."""
-        initial = initial_context(self.model.text, tuple(self.context.shape), self.method.context_init, generator)
+        initial = initial_context(self.tower, tuple(self.context.shape), self.method.context_init, generator)
         self.context.data.copy_(initial)
 
     def texts(self) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes, check_templates, fill
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.text import unit
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
@@ -123,7 +123,7 @@ def class_features(
     """Unit text features (K, D) of an ensemble of prompts per class."""
     prompts = [fill(template, name) for name in classes for template in templates]
     # A clone, because what comes out of inference mode cannot take part in training.
-    features = model.text.encode(prompts, progress=progress).clone()
+    features = require_text(model, "A class prompt").encode(prompts, progress=progress).clone()
     if len(templates) == 1:
         return features
     return unit(features.view(len(classes), len(templates), -1).mean(dim=1))

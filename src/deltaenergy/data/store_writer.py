@@ -148,8 +148,11 @@ class _Writer:
         self, new: dict[str, ImageItem], progress: Progress | None
     ) -> tuple[dict[str, Any], dict[str, int], dict[str, str]]:
         """Arrays by kind, and by content either the row or the reason why there is none."""
+        # Not at the top: models import this room to read stores.
+        from deltaenergy.models.base import require_towers
+
         content_of = {item.id: content for content, item in new.items()}
-        encoded = self.model.encode(
+        encoded = require_towers(self.model, "a feature store").encode(
             list(new.values()), patches=self.record.patches, batch_size=self.batch_size, progress=progress
         )
         arrays = {"features": encoded.features.astype(self.record.dtype)}

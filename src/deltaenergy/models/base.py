@@ -1,7 +1,13 @@
-"""The Model: images and texts in, unit features out. Everything downstream sees only this interface."""
+"""What a model is: a `Model` holds features and perhaps reads texts, a `TowerModel` sees images, too.
+
+Everything downstream sees only these interfaces. What needs more than a plain `Model` asks for it with
+`require_text`, `require_towers` or `require_vision`, which say to the user what is missing.
+"""
 
 from __future__ import annotations
 
+import copy
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,36 +15,79 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.errors import UnreadableImagesError
+from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.encoding import Encoded, EncodedBatch, collect, stream_batches
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower
+from deltaenergy.models.vision import VisionTower
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from typing_extensions import Self
 
 
-class Model(ABC):
-    """A frozen vision-language model.
+class Model:
+    """A frozen vision-language model, or what is known of one.
 
     Attributes:
         name: what `load_model` was given.
         fingerprint: hash of weights, preprocessing and activation; equal fingerprints give equal features.
         feature_dim: D, the length of image and text features.
         logit_scale: L, the factor that the model was trained to put on cosines (100 for CLIP: τ = 1/L = 0.01).
-        preprocessing: PIL image -> pixel array.
-        text: the text tower (tokenizer, encoder, prompt cache).
+        text: the text tower (tokenizer, encoder, prompt cache), where there is one.
+        derived_by: what was changed, one tag after the other, since the model was loaded.
     """
 
     name: str
     fingerprint: str
     feature_dim: int
     logit_scale: float
-    preprocessing: Preprocessing
-    text: TextTower
     device: torch.device
     dtype: torch.dtype
+    text: TextTower | None = None
+    derived_by: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies this model in an artefact or report."""
+        known: dict[str, Any] = {"name": self.name, "fingerprint": self.fingerprint}
+        if self.derived_by:
+            known["derived_by"] = list(self.derived_by)
+        return known
+
+    def derived(self, tag: str, **changes: Any) -> Self:
+        """The same model with some attributes replaced, and with a fingerprint of its own: `fingerprint+tag`."""
+        other = copy.copy(self)
+        for attribute, value in changes.items():
+            if not hasattr(self, attribute):
+                raise TypeError(f"{type(self).__name__} has no attribute {attribute!r} to replace")
+            setattr(other, attribute, value)
+        other.fingerprint = f"{self.fingerprint}+{tag}"
+        other.derived_by = (*self.derived_by, tag)
+        return other
+
+    def encode_texts(self, texts: str | Sequence[str], *, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+        """Unit text features (N, D), row i for text i."""
+        tower = require_text(self, "encode_texts")
+        features = tower.encode([texts] if isinstance(texts, str) else list(texts), progress=progress)
+        array: npt.NDArray[np.float32] = features.float().cpu().numpy()
+        return array
+
+
+class TowerModel(Model, ABC):
+    """A model that can be run: images and texts in, unit features out.
+
+    Attributes:
+        preprocessing: PIL image -> pixel array.
+        text: the text tower.
+        vision: the image tower block by block, where it is a vision transformer.
+        vision_prompts: tokens (J, n, H) that `image_features` puts into the image tower, see `with_vision_prompts`.
+    """
+
+    preprocessing: Preprocessing
+    text: TextTower
+    vision: VisionTower | None = None
+    vision_prompts: torch.Tensor | None = None
 
     @abstractmethod
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -50,11 +99,19 @@ class Model(ABC):
 
     def describe(self) -> dict[str, Any]:
         """What identifies this model in an artefact or report."""
-        return {
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "preprocessing": self.preprocessing.to_dict(),
-        }
+        return {**super().describe(), "preprocessing": self.preprocessing.to_dict()}
+
+    def with_vision_prompts(self, tokens: torch.Tensor) -> Self:
+        """The model with learned tokens (J, n, H) in its image tower, as `VisionTower.run` takes them.
+
+        Its features are others than the bare model's, and so is its fingerprint: the bare one's and a hash of the
+        tokens. A feature store or detector of either is refused for the other.
+        """
+        require_vision(self, "with_vision_prompts").check_prompts(tokens)
+        tokens = tokens.detach().to(self.device, copy=True)
+        digest = hashlib.blake2b(str(tuple(tokens.shape)).encode(), digest_size=16)
+        digest.update(tokens.float().cpu().contiguous().numpy().tobytes())
+        return self.derived(f"vision-prompts-{digest.hexdigest()}", vision_prompts=tokens)
 
     def stream(
         self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
@@ -77,8 +134,33 @@ class Model(ABC):
             raise UnreadableImagesError(encoded.unreadable)
         return encoded.features
 
-    def encode_texts(self, texts: str | Sequence[str], *, progress: Progress | None = None) -> npt.NDArray[np.float32]:
-        """Unit text features (N, D), row i for text i."""
-        features = self.text.encode([texts] if isinstance(texts, str) else list(texts), progress=progress)
-        array: npt.NDArray[np.float32] = features.float().cpu().numpy()
-        return array
+
+def require_text(model: Model, who: str) -> TextTower:
+    """The model's text tower, or an error that says what `who` cannot do without it."""
+    if model.text is None:
+        raise InputError(
+            f"{who} runs the text tower, but {model.name!r} holds precomputed features and cannot encode texts: "
+            "load the model itself with load_model, or give class vectors to a PrecomputedClassifier."
+        )
+    return model.text
+
+
+def require_towers(model: Model, who: str) -> TowerModel:
+    """The model, if it can encode images, or an error that says what `who` cannot do without."""
+    if not isinstance(model, TowerModel):
+        raise InputError(
+            f"{who} encodes images, but {model.name!r} holds precomputed features and cannot encode images: give unit "
+            f"features, an array (N, {model.feature_dim}), or load the model itself with load_model."
+        )
+    return model
+
+
+def require_vision(model: Model, who: str) -> VisionTower:
+    """The model's image tower, if it is a vision transformer, or an error that names `who` needs one."""
+    towers = require_towers(model, who)
+    if towers.vision is None:
+        raise InputError(
+            f"{who} puts learned tokens into the image tower, which must be a vision transformer; "
+            f"{model.name!r} has a convolutional one."
+        )
+    return towers.vision

@@ -23,7 +23,7 @@ from deltaenergy.progress import Progress
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.models.base import Model
+    from deltaenergy.models.base import TowerModel
 
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough.
 DECODE_THREADS = 4
@@ -56,7 +56,7 @@ class Encoded:
 
 
 def stream_batches(
-    model: Model, images: Any, *, patches: bool, batch_size: int, progress: Progress | None
+    model: TowerModel, images: Any, *, patches: bool, batch_size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
     """Encoded batches in input order. The last batch also carries trailing unreadable images.
 
@@ -70,7 +70,7 @@ def stream_batches(
 
 
 def _decoded_batches(
-    model: Model, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
+    model: TowerModel, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
     """Batches of images that are decoded now."""
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
@@ -104,7 +104,7 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
 
 
 def _stored_batches(
-    model: Model, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
+    model: TowerModel, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
     """Batches whose features come from a store, after a check that this model made them."""
     sources = [item.source for item in items if isinstance(item.source, StoredImage)]
@@ -124,7 +124,7 @@ def _stored_batches(
                 progress(done, len(items))
 
 
-def _stored_batch(model: Model, pairs: list[tuple[ImageItem, StoredImage]], patches: bool) -> EncodedBatch:
+def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]], patches: bool) -> EncodedBatch:
     present = [(item, source.row) for item, source in pairs if source.row is not None]
     unreadable = [Unreadable(item.id, source.reason) for item, source in pairs if source.row is None]
     store, rows = pairs[0][1].store, [row for _, row in present]
@@ -138,7 +138,7 @@ def _stored_batch(model: Model, pairs: list[tuple[ImageItem, StoredImage]], patc
 
 
 def _decode_ahead(
-    model: Model, items: list[ImageItem], ahead: int
+    model: TowerModel, items: list[ImageItem], ahead: int
 ) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
     """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory."""
 
@@ -167,7 +167,7 @@ def _decode_ahead(
 
 
 def _encode_batch(
-    model: Model,
+    model: TowerModel,
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]],
     unreadable: list[Unreadable],
     patches: bool,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import ArtifactError, InputError, ModelUnavailableError, did_you_mean
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.clip import ClipModel
 from deltaenergy.models.preprocessing import Preprocessing
 
@@ -36,7 +36,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 
 def load_model(
     name_or_path: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
-) -> Model:
+) -> TowerModel:
     """Load a model by name or folder.
 
     Args:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.text import TextTower
-from deltaenergy.progress import Progress
 
 
 class PrecomputedModel(Model):
@@ -31,31 +26,6 @@ class PrecomputedModel(Model):
         self.device = torch.device("cpu")
         self.dtype = torch.float32
 
-    @property
-    def text(self) -> TextTower:  # type: ignore[override]
-        """There is none."""
-        self._refuse("texts")
-
     def describe(self) -> dict[str, Any]:
         """Name, feature length and scale: all that is known."""
-        return {"name": self.name, "fingerprint": self.fingerprint, "precomputed": True}
-
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """There is no image tower."""
-        self._refuse("images")
-
-    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """There is no image tower."""
-        self._refuse("images")
-
-    def stream(
-        self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
-    ) -> Iterator[EncodedBatch]:
-        """There is no image tower."""
-        self._refuse("images")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise InputError(
-            f"{self.name!r} holds precomputed features and cannot encode {what}: give unit features, an array (N, "
-            f"{self.feature_dim}), or load the model itself with load_model."
-        )
+        return {**super().describe(), "precomputed": True}

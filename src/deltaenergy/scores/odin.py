@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.models.base import TowerModel, require_towers
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, check_positive
@@ -69,19 +70,23 @@ class Odin(Score):
         with torch.inference_mode(False), torch.enable_grad():
             # A copy, because tensors made in inference mode cannot take part in a graph.
             variable = pixels.detach().clone().requires_grad_()
-            similarities = classifier.similarities_of_features(classifier.model.image_features(variable))
+            similarities = classifier.similarities_of_features(_towers(classifier).image_features(variable))
             logits = similarities * (classifier.model.logit_scale / self.temperature)
             loss = torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1), reduction="sum")
             return torch.autograd.grad(loss, variable)[0]
 
     def _step_and_score(self, classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
-        deviation = torch.tensor(classifier.model.preprocessing.std, device=pixels.device).view(1, 3, 1, 1)
+        deviation = torch.tensor(_towers(classifier).preprocessing.std, device=pixels.device).view(1, 3, 1, 1)
         moved = pixels - self.epsilon * self.gradient(classifier, pixels).sign() / deviation
         with torch.no_grad():
-            features = classifier.model.image_features(moved)
+            features = _towers(classifier).image_features(moved)
             return self._hot_softmax(classifier, classifier.similarities_of_features(features))
 
     def _hot_softmax(self, classifier: Classifier, similarities: torch.Tensor) -> torch.Tensor:
         """In double precision: at T = 1000 all images are near 1/K, and float32 would make ties."""
         hot = msp(similarities.double(), self.temperature / classifier.model.logit_scale)
         return torch.as_tensor(hot)
+
+
+def _towers(classifier: Classifier) -> TowerModel:
+    return require_towers(classifier.model, "odin")

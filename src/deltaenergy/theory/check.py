@@ -14,6 +14,7 @@ from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
+from deltaenergy.models.base import require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
@@ -213,7 +214,7 @@ def check_theory(
     method, term = _method(classifier)
     kept = term.p if p is None else Ebm(p=p).p
     labels = torch.tensor(class_indices(images, classifier.classes, "in-distribution"), device=classifier.model.device)
-    encoded = classifier.model.encode(images, progress=progress)
+    encoded = require_towers(classifier.model, "theory").encode(images, progress=progress)
     if encoded.unreadable:
         raise InputError(f"The image {encoded.unreadable[0].id} cannot be read: {encoded.unreadable[0].reason}")
     features = torch.from_numpy(encoded.features).to(classifier.model.device)
@@ -265,7 +266,8 @@ def _method(classifier: Classifier) -> tuple[str, Ebm]:
 
 
 def _features(classifier: Classifier, images: list[ImageItem]) -> torch.Tensor:
-    return torch.from_numpy(classifier.model.encode_images(images)).to(classifier.model.device)
+    model = require_towers(classifier.model, "theory")
+    return torch.from_numpy(model.encode_images(images)).to(model.device)
 
 
 def _hessian_sentence(check: HessianCheck) -> str:

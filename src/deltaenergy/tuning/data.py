@@ -17,7 +17,7 @@ import torch
 
 from deltaenergy.classifiers.base import Batch, Inputs
 from deltaenergy.data.items import ImageItem
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.needs import Need
 from deltaenergy.tuning.views import encode, normalise, view_pixels
 
@@ -79,7 +79,7 @@ class CachedViews:
         states: torch.Tensor | None = None,
         pixels: torch.Tensor | None = None,
         domains: Domains | None = None,
-        model: Model | None = None,
+        model: TowerModel | None = None,
     ) -> None:
         self.features, self.labels, self.patches = features, labels, patches
         self.states, self.pixels, self.model = states, pixels, model
@@ -123,7 +123,7 @@ class LiveViews:
     """A fresh view of each image in every step, encoded on the spot."""
 
     def __init__(
-        self, model: Model, items: Sequence[ImageItem], labels: torch.Tensor, seed: int, *, needs: frozenset[Need]
+        self, model: TowerModel, items: Sequence[ImageItem], labels: torch.Tensor, seed: int, *, needs: frozenset[Need]
     ) -> None:
         self.model, self.items, self.seed, self.needs = model, list(items), seed, needs
         self.labels = labels.to(model.device)
@@ -169,7 +169,7 @@ class Validation:
     patches: torch.Tensor | None = None
     states: torch.Tensor | None = None
     images: Sequence[ImageItem] = ()
-    model: Model | None = field(default=None, repr=False)
+    model: TowerModel | None = field(default=None, repr=False)
     identity: str = ""
 
     def batches(self) -> Iterator[Inputs]:
@@ -183,7 +183,7 @@ class Validation:
             yield Inputs(pixels=pixels)
 
 
-def test_pixels(model: Model, items: Sequence[ImageItem]) -> torch.Tensor:
+def test_pixels(model: TowerModel, items: Sequence[ImageItem]) -> torch.Tensor:
     """The preprocessed images (N, 3, H, W) of the test view."""
     (batch,) = model.stream(list(items), batch_size=len(items))
     assert batch.pixels is not None

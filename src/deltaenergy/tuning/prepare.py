@@ -16,7 +16,7 @@ from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, TowerModel, require_towers
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.tuning.checkpoints import saving
@@ -77,12 +77,13 @@ def prepare_training(
     """
     if isinstance(views, bool) or not (views == "live" or isinstance(views, int)):
         raise InputError(f"views must be a whole number or 'live', got {views!r}.")
+    towers = require_towers(model, "tune")
     pool = None if isinstance(images, FewShot) else labelled_items(images, domains)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
     skipped: dict[str, str] = {}
     while True:
         try:
-            found = _views_of(model, sample, views, needs, cache, progress)
+            found = _views_of(towers, sample, views, needs, cache, progress)
             return TrainSet(sample, found, views)
         except UnreadableImagesError as error:
             skipped.update({image.id: image.reason for image in error.unreadable})
@@ -98,7 +99,7 @@ def prepare_training(
 
 
 def _views_of(
-    model: Model,
+    model: TowerModel,
     sample: FewShot,
     views: int | str,
     needs: frozenset[Need],
@@ -143,7 +144,8 @@ def prepare_validation(
             "validation says nothing about them.",
             stacklevel=3,
         )
-    encoded = model.encode(items, patches=Need.PATCHES in needs, progress=progress)
+    towers = require_towers(model, "tune")
+    encoded = towers.encode(items, patches=Need.PATCHES in needs, progress=progress)
     if encoded.unreadable:
         raise UnreadableImagesError(encoded.unreadable)
     features = torch.from_numpy(encoded.features).to(model.device)
@@ -154,7 +156,7 @@ def prepare_validation(
         torch.tensor(labels, device=model.device),
         patches,
         images=items,
-        model=model if Need.PIXELS in needs else None,
+        model=towers if Need.PIXELS in needs else None,
         identity=identity,
     )
 
@@ -178,7 +180,12 @@ def _real_path(item: ImageItem) -> str | None:
 
 
 def _encode_or_load(
-    model: Model, sample: FewShot, views: int, needs: frozenset[Need], cache: Path | None, progress: Progress | None
+    model: TowerModel,
+    sample: FewShot,
+    views: int,
+    needs: frozenset[Need],
+    cache: Path | None,
+    progress: Progress | None,
 ) -> Encoded:
     """Encode the views, or take them from the cache of an interrupted run."""
     kinds = sorted(need.value for need in needs & {Need.PATCHES, Need.STATES, Need.PIXELS})

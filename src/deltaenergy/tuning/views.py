@@ -16,7 +16,7 @@ from PIL import Image
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
@@ -46,7 +46,7 @@ class Encoded:
 
 
 def encode_views(
-    model: Model,
+    model: TowerModel,
     items: Sequence[ImageItem],
     views: int,
     seed: int,
@@ -82,7 +82,7 @@ def encode_views(
     return Encoded(**{name: flat.view(len(items), views, *flat.shape[1:]) for name, flat in stacked.items()})
 
 
-def encode(model: Model, pixels: torch.Tensor, needs: frozenset[Need]) -> Encoded:
+def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> Encoded:
     """Features of preprocessed pixels, with patches or patch states if they are needed."""
     # no_grad, not inference_mode: the features take part in training.
     with torch.no_grad():
@@ -126,7 +126,7 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, 
 
 
 def view_pixels(
-    model: Model,
+    model: TowerModel,
     items: Sequence[ImageItem],
     seeds: Sequence[tuple[int, int, int]],
     unreadable: dict[str, Unreadable] | None = None,
@@ -151,7 +151,7 @@ def view_pixels(
                 unreadable[found.id] = found
 
 
-def normalise(model: Model, pixels: torch.Tensor) -> torch.Tensor:
+def normalise(model: TowerModel, pixels: torch.Tensor) -> torch.Tensor:
     """Bytes (N, 3, S, S) -> what the image tower takes: (x/255 − mean)/std, as `Preprocessing.normalise` does."""
     mean, std = (
         torch.tensor(values).view(1, 3, 1, 1) for values in (model.preprocessing.mean, model.preprocessing.std)

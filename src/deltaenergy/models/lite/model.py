@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from deltaenergy.errors import ArtifactError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import TowerModel
 from deltaenergy.models.clip import hash_weights
 from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
@@ -51,7 +51,7 @@ class _Towers(nn.Module):
         self.refiner = refiner
 
 
-class LiteModel(Model):
+class LiteModel(TowerModel):
     """EfficientNet-Lite0 and a three-layer causal text tower in one joint space."""
 
     def __init__(self, towers: _Towers, tokenizer: Any, cosines: CosineRange, logit_scale: float) -> None:

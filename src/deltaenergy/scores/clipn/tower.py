@@ -18,7 +18,7 @@ from torch import nn
 from deltaenergy.classes import fill
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.text import TextTower, unit
 from deltaenergy.progress import Progress
 
@@ -32,7 +32,7 @@ class NoTower(nn.Module):
 
     def __init__(self, model: Model, prompts: torch.Tensor) -> None:
         super().__init__()
-        tower = model.text
+        tower = require_text(model, "clipn")
         self.transformer: Any = copy.deepcopy(tower.transformer).float()
         self.projection: nn.Module = copy.deepcopy(tower.projection).float()
         self.prompts = nn.Parameter(prompts.to(tower.device, torch.float32))
@@ -45,7 +45,8 @@ class NoTower(nn.Module):
     def start(cls, model: Model, prompts: int = PROMPTS, seed: int = 0) -> NoTower:
         """A tower before training: the model's weights, small random prompts."""
         generator = torch.Generator().manual_seed(seed)
-        tower = cls(model, DEVIATION * torch.randn(prompts, model.text.width, generator=generator))
+        width = require_text(model, "clipn-train").width
+        tower = cls(model, DEVIATION * torch.randn(prompts, width, generator=generator))
         return tower.requires_grad_(True)
 
     def forward(self, rows: Sequence[Sequence[int]], drawn: torch.Tensor) -> torch.Tensor:

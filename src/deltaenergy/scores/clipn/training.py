@@ -28,7 +28,7 @@ from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, require_text, require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.scores.clipn.tower import PROMPTS, RECORD, NoTower
 from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder, TrainingError
@@ -105,7 +105,7 @@ def encode_pairs(model: Model, images: Any, texts: Sequence[str], progress: Prog
     if len(items) != len(texts):
         raise InputError(f"There are {len(items)} images but {len(texts)} texts: each image needs its own.")
     text_of = {item.id: text for item, text in zip(items, texts)}
-    encoded = model.encode(items, progress=progress)
+    encoded = require_towers(model, "clipn-train").encode(items, progress=progress)
     kept = [text_of[item.id] for item in encoded.items]
     if len(set(kept)) < 2:
         raise InputError(f"Training needs at least two different texts with readable images, and has {len(set(kept))}.")
@@ -157,8 +157,9 @@ class _Run:
         self.model, self.recipe, self.texts = model, recipe, pairs.texts
         self.features = pairs.features.to(model.device)
         # Cloned: features of the encoder are inference tensors, which autograd does not take.
-        self.yes = model.text.encode(self.texts).float().clone()
-        self.rows = model.text.tokenize(self.texts)
+        text = require_text(model, "clipn-train")
+        self.yes = text.encode(self.texts).float().clone()
+        self.rows = text.tokenize(self.texts)
         number = {text: i for i, text in enumerate(dict.fromkeys(self.texts))}
         self.text_ids = torch.tensor([number[text] for text in self.texts], device=model.device)
         self.tower = NoTower.start(model, recipe.prompts, recipe.seed).train()

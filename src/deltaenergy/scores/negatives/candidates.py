@@ -15,6 +15,7 @@ import torch
 from deltaenergy.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files import hash_strings
 from deltaenergy.files.schema import TensorSpec
+from deltaenergy.models.base import require_text
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def _chunk_path(model: Model, chunk: list[Sequence[str]]) -> Path:
 
 
 def _encode(model: Model, chunk: list[Sequence[str]], progress: Progress | None) -> torch.Tensor:
-    vectors = model.text.project([text for texts in chunk for text in texts], progress=progress)
+    tower = require_text(model, "mining negative labels")
+    vectors = tower.project([text for texts in chunk for text in texts], progress=progress)
     means = torch.stack([part.mean(dim=0) for part in torch.split(vectors, [len(texts) for texts in chunk])])
-    return model.text.finish(means).float().cpu()
+    return tower.finish(means).float().cpu()
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -1,0 +1,130 @@
+"""Run a vision transformer's blocks: learned tokens in them, patch features by the value path, gradients to both.
+
+    x_0 = ln_pre([class, patches] + positions, p_0),   x_{b+1} = block_b(x_b, its last n states replaced by p_b)
+
+Tokens p_b (n of them) stand at the end and have no positions (Jia et al., VPT, ECCV 2022; as in MaPLe and PromptSRC);
+blocks beyond the last p_b let them flow. The image feature is the projected class token of the last block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from deltaenergy.errors import InputError
+from deltaenergy.models.blocks import ACTIVATION_BUDGET, bytes_per_token, finish_block, heads
+from deltaenergy.models.text import unit
+
+
+@dataclass(frozen=True)
+class VisionOutputs:
+    """What a run gives: unit image features (B, D) and, if asked for, unit patch features (B, P, D) and the patch
+    states (B, P, H) that they are projected from.
+    """
+
+    features: torch.Tensor
+    patches: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+
+class VisionTower:
+    """The image tower of a model in transformers' CLIP layout.
+
+    Args:
+        transformer: transformers' CLIPVisionModel (`embeddings`, `pre_layrnorm`, `encoder.layers`, `post_layernorm`).
+        projection: state of the class token -> feature.
+        finish: projected vector -> unit feature.
+        activation_budget: bytes of activations to keep for the backward pass; a batch that would leave more keeps
+            only what enters each block, and computes the rest again.
+    """
+
+    def __init__(
+        self,
+        transformer: Any,
+        projection: nn.Module,
+        *,
+        finish: Callable[[torch.Tensor], torch.Tensor] = unit,
+        activation_budget: int = ACTIVATION_BUDGET,
+    ) -> None:
+        self.transformer = transformer
+        self.projection = projection
+        self.finish = finish
+        self.activation_budget = activation_budget
+        self._layers: list[Any] = list(transformer.encoder.layers)
+        positions, width = transformer.embeddings.position_embedding.weight.shape
+        self.width = int(width)
+        self.patch_count = int(positions) - 1
+        self.blocks = len(self._layers)
+
+    def run(
+        self, pixels: torch.Tensor, prompts: torch.Tensor | None = None, *, patches: bool = False, hidden: bool = False
+    ) -> VisionOutputs:
+        """Pixels (B, 3, side, side) -> features, with tokens `prompts` in the tower: (J, n, H) for the first J
+        blocks, (1, n, H) for the first alone. Differentiable with respect to both.
+        """
+        x = self.transformer.embeddings(pixels)
+        tokens: list[torch.Tensor] = []
+        if prompts is not None and prompts.numel():
+            self.check_prompts(prompts)
+            tokens = [block.expand(len(x), -1, -1) for block in prompts.to(x)]
+            x = torch.cat([x, tokens[0]], dim=1)
+        x = self.transformer.pre_layrnorm(x)
+        recompute = self._must_recompute(x)
+        for number, layer in enumerate(self._layers):
+            if 0 < number < len(tokens):
+                x = torch.cat([x[:, : 1 + self.patch_count], tokens[number]], dim=1)
+            if number + 1 < self.blocks:
+                x = checkpoint(_run_block, layer, x, use_reentrant=False) if recompute else _run_block(layer, x)
+        # Of the last block's output only the class token is looked at; patches take the value path instead.
+        features = self.project(self.transformer.post_layernorm(_run_block(self._layers[-1], x, asking=1)[:, 0]))
+        if not (patches or hidden):
+            return VisionOutputs(features)
+        states = self._value_path(x[:, 1 : 1 + self.patch_count])
+        return VisionOutputs(features, self.project(states) if patches else None, states if hidden else None)
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """States after the post-norm (..., H) -> unit features (..., D)."""
+        return self.finish(self.projection(hidden))
+
+    def check_prompts(self, prompts: torch.Tensor) -> None:
+        """Raise `InputError` unless `prompts` can stand in this tower."""
+        if prompts.ndim != 3 or prompts.shape[2] != self.width or 0 in prompts.shape:
+            raise InputError(
+                f"vision prompts must have the shape (blocks, tokens, {self.width}), got {tuple(prompts.shape)}."
+            )
+        if len(prompts) > self.blocks:
+            raise InputError(
+                f"vision prompts are given for {len(prompts)} blocks, but the image tower has {self.blocks}. "
+                f"Use a depth of at most {self.blocks}."
+            )
+
+    def _value_path(self, x: torch.Tensor) -> torch.Tensor:
+        """Patch states after the post-norm, from the last block's input x without its attention weights:
+        v = out_proj(W_v ln_1(x) + b_v); y = x + v; y + mlp(ln_2(y)) (Miyai et al., GL-MCM, IJCV 2025; after MaskCLIP,
+        ECCV 2022).
+        """
+        last = self._layers[-1]
+        y = finish_block(last, x, last.self_attn.v_proj(last.layer_norm1(x)))
+        states: torch.Tensor = self.transformer.post_layernorm(y)
+        return states
+
+    def _must_recompute(self, x: torch.Tensor) -> bool:
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return False
+        kept = x.shape[0] * x.shape[1] * bytes_per_token(self.blocks, self.width, x.element_size())
+        return kept > self.activation_budget
+
+
+def _run_block(layer: Any, x: torch.Tensor, asking: int | None = None) -> torch.Tensor:
+    """The block's output (B, tokens, H) at the first `asking` tokens, by default at all."""
+    h = layer.layer_norm1(x)
+    attention = layer.self_attn
+    queries = heads(layer, attention.q_proj(h[:, :asking]))
+    keys, values = heads(layer, attention.k_proj(h)), heads(layer, attention.v_proj(h))
+    attended = nn.functional.scaled_dot_product_attention(queries, keys, values, scale=attention.scale)
+    return finish_block(layer, x[:, :asking], attended.transpose(1, 2).flatten(2))

@@ -18,18 +18,21 @@ from torch import nn
 from torch.nn import functional
 
 from deltaenergy.benchmarks.drawn import OBJECTS, draw
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.files import read_tensors, write_tensors
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower, unit
 from deltaenergy.progress import Progress
+from deltaenergy.tuning.loop import PlannedStage, Step, train
 
 NAME = "tiny"
 TEMPLATES = ("a drawing of a {}.", "a photo of a {}.", "a {}.")
 STYLES = ("flat", "outline")
 _SIDE = 32
 _PER_CLASS = 24
-_STEPS = 300
+_EPOCHS = 10
+_STEPS = 30  # of an epoch
 _GROUPS = 4
 _DIM = 64
 
@@ -107,31 +110,53 @@ def load_tiny(file: Path, progress: Progress | None = None) -> TinyModel:
 def _train(tokenizer: Any, progress: Progress | None) -> _Towers:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = _Towers(tokenizer)
-        pixels = _pixels()
+        task = _Task(tokenizer)
+        recipe = Recipe(
+            epochs=_EPOCHS,
+            lr=3e-3,
+            batch_size=1,
+            weight_decay=0.05,
+            warmup_lr=1e-3,
+            optimizer="adamw",
+            schedule="cosine-steps",
+        )
+        train(task, [PlannedStage(recipe)], generator=torch.Generator().manual_seed(0), progress=progress)
+    return task.module
+
+
+class _Task:
+    """CLIP's loss on drawn pictures; an example is one step, which draws its own pictures."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.module = _Towers(tokenizer)
+        self.size = _STEPS
+        self._pixels = _pixels()
         prompts = [[template.format(name) for name in OBJECTS] for template in TEMPLATES]
-        tokens = [tokenizer(texts, padding=True, return_tensors="pt") for texts in prompts]
-        optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3, weight_decay=0.05)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=_STEPS)
-        truth = torch.arange(len(OBJECTS)).expand(_GROUPS, -1)
-        for step in range(_STEPS):
-            chosen = torch.randint(pixels.shape[1], (_GROUPS, len(OBJECTS)))
-            batch = _jitter(pixels[truth, chosen].flatten(0, 1))
-            images = unit(module.visual_projection(module.maps(batch).mean(dim=(2, 3))))
-            texts = unit(module.text_projection(module.text_model(**tokens[step % len(tokens)]).pooler_output))
-            logits = (module.logit_scale.exp() * images @ texts.T).view(_GROUPS, len(OBJECTS), -1)
-            by_image = functional.cross_entropy(logits.flatten(0, 1), truth.flatten())
-            by_text = functional.cross_entropy(logits.transpose(1, 2).flatten(0, 1), truth.flatten())
-            optimizer.zero_grad()
-            loss = (by_image + by_text) / 2
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-            # CLIP's own bound: cosines are never multiplied by more than 100.
-            module.logit_scale.data.clamp_(max=4.6052)
-            if progress is not None:
-                progress(step + 1, _STEPS)
-    return module
+        self._tokens = [tokenizer(texts, padding=True, return_tensors="pt") for texts in prompts]
+        self._truth = torch.arange(len(OBJECTS)).expand(_GROUPS, -1)
+
+    def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
+        module, truth = self.module, self._truth
+        # CLIP's own bound: cosines are never multiplied by more than 100.
+        module.logit_scale.data.clamp_(max=4.6052)
+        chosen = torch.randint(self._pixels.shape[1], truth.shape, generator=generator)
+        batch = _jitter(self._pixels[truth, chosen].flatten(0, 1), generator)
+        images = unit(module.visual_projection(module.maps(batch).mean(dim=(2, 3))))
+        tokens = self._tokens[int(indices[0]) % len(self._tokens)]
+        texts = unit(module.text_projection(module.text_model(**tokens).pooler_output))
+        logits = (module.logit_scale.exp() * images @ texts.T).view(_GROUPS, len(OBJECTS), -1)
+        by_image = functional.cross_entropy(logits.flatten(0, 1), truth.flatten())
+        by_text = functional.cross_entropy(logits.transpose(1, 2).flatten(0, 1), truth.flatten())
+        return Step({"loss": (by_image + by_text) / 2})
+
+    def validate(self) -> None:
+        """Nothing is held out."""
+
+    def end_epoch(self, epoch: int, epochs: int) -> None:
+        """There is one epoch."""
+
+    def end_stage(self) -> None:
+        """There is one stage."""
 
 
 def _tokenizer() -> Any:
@@ -156,9 +181,9 @@ def _pixels() -> torch.Tensor:
     return torch.from_numpy(np.asarray(arrays))
 
 
-def _jitter(batch: torch.Tensor) -> torch.Tensor:
+def _jitter(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Shift by up to three pixels and change contrast and brightness, as a stand-in for more pictures."""
-    down, right = (int(value) for value in torch.randint(-3, 4, (2,)))
+    down, right = torch.randint(-3, 4, (2,), generator=generator).tolist()
     batch = torch.roll(batch, (down, right), dims=(2, 3))
-    contrast = 0.7 + 0.6 * torch.rand(len(batch), 1, 1, 1)
-    return contrast * batch + 0.4 * torch.randn(len(batch), 3, 1, 1)
+    contrast = 0.7 + 0.6 * torch.rand(len(batch), 1, 1, 1, generator=generator)
+    return contrast * batch + 0.4 * torch.randn(len(batch), 3, 1, 1, generator=generator)

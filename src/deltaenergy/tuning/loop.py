@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.recipe import Phase, Recipe
+from deltaenergy.progress import Progress
 from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder, TrainingError
 
 
@@ -95,8 +96,13 @@ def train(
     generator: torch.Generator,
     checkpoints: CheckpointFolder | None = None,
     on_epoch: Callable[[EpochLog], None] | None = None,
+    progress: Progress | None = None,
 ) -> Trained:
-    """Train `task.module` in place, going on from its last checkpoint if there is one."""
+    """Train `task.module` in place, going on from its last checkpoint if there is one.
+
+    `progress` is told how many steps are done, of all stages.
+    """
+    steps = [stage.recipe.epochs * -(-task.size // stage.recipe.batch_size) for stage in stages]
     saved = None if checkpoints is None else checkpoints.load()
     first = 0 if saved is None else int(saved.values["stage"])
     logs = [] if saved is None else [EpochLog(**log) for log in saved.values["logs"]]
@@ -106,7 +112,12 @@ def train(
         if saved is not None and number == first:
             run.restore(saved)
         while run.goes_on():
-            log = run.epoch(checkpoints)
+
+            def move(step: int, before: int = sum(steps[:number])) -> None:
+                if progress is not None:
+                    progress(before + step, sum(steps))
+
+            log = run.epoch(checkpoints, move)
             if checkpoints is not None:
                 checkpoints.save(run.checkpoint())
             if on_epoch is not None:
@@ -142,7 +153,7 @@ class _StageRun:
         in_vain = self.best_epoch > 0 and len(self.logs) - self.best_epoch >= self.recipe.patience
         return len(self.logs) < self.recipe.epochs and not (self.stage.keep_best and in_vain)
 
-    def epoch(self, checkpoints: CheckpointFolder | None) -> EpochLog:
+    def epoch(self, checkpoints: CheckpointFolder | None, move: Callable[[int], None]) -> EpochLog:
         """Go through the examples once; remember the parameters if they are the best on validation."""
         began, epoch, size = time.perf_counter(), len(self.logs), self.task.size
         total = correct = 0.0
@@ -163,6 +174,7 @@ class _StageRun:
                 for name, value in step.logged.items():
                     logged[name] = logged.get(name, 0.0) + value * share
             correct += step.correct
+            move(epoch * len(parts) + position + 1)
         if not all(torch.isfinite(p).all() for p in self.parameters.values()):
             raise self._not_finite("the parameters became NaN or infinite", epoch, rate, checkpoints)
         self.task.end_epoch(epoch + 1, self.recipe.epochs)

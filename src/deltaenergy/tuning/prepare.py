@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deltaenergy.data.inputs import labelled_folders, load_images
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
 from deltaenergy.models.base import Model, TowerModel, require_towers
@@ -35,6 +35,7 @@ class TrainSet:
     sample: FewShot
     images: TrainImages
     views: int | str
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -42,14 +43,14 @@ class TrainSet:
         seen = hash_features(self.images.features) if isinstance(self.images, CachedViews) else ""
         return hash_strings([self.sample.hash, seen])
 
-    def overlap(self, items: Sequence[ImageItem]) -> int:
-        """How many of `items` are files that were trained on."""
+    def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
+        """Those of `items` that are not among the files that were trained on."""
         trained = {path for item in self.sample.items if (path := _real_path(item)) is not None}
-        return sum(_real_path(item) in trained for item in items)
+        return [item for item in items if _real_path(item) not in trained]
 
     def warn_of_overlap(self, validation: Validation, what: str) -> None:
         """Say so when images that should be new were trained on."""
-        both = self.overlap(validation.images)
+        both = len(validation.images) - len(self.without_trained(validation.images))
         if both:
             warnings.warn(
                 f"{both} of the {len(validation.images)} {what} images are trained on, too: what is measured on them "
@@ -80,16 +81,16 @@ def prepare_training(
     towers = require_towers(model, "tune")
     pool = None if isinstance(images, FewShot) else labelled_items(images, domains)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
-    skipped: dict[str, str] = {}
+    skipped: dict[str, Unreadable] = {}
     while True:
         try:
             found = _views_of(towers, sample, views, needs, cache, progress)
-            return TrainSet(sample, found, views)
+            return TrainSet(sample, found, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
-            skipped.update({image.id: image.reason for image in error.unreadable})
+            skipped.update({image.id: image for image in error.unreadable})
             if pool is None:
                 raise
-            listed = "\n".join(f"  {name}: {reason}" for name, reason in list(skipped.items())[:10])
+            listed = "\n".join(f"  {image.id}: {image.reason}" for image in list(skipped.values())[:10])
             warnings.warn(
                 f"{len(skipped)} training image(s) could not be read and others of their class took their place:\n"
                 f"{listed}",

@@ -67,8 +67,7 @@ def tune(
     names = check_tuned_classes(classes)
     chosen = make_method(method)
     changes = dict(recipe or {})
-    for stage in chosen.stages:  # a wrong recipe is said before any image is read
-        make_recipe(chosen.recipe, stage.recipe, changes)
+    check_recipe(chosen, changes)
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     folder = None if checkpoints is None else Path(checkpoints)
@@ -181,6 +180,12 @@ def _search(
     assert best is not None  # a product of grids is never empty
     best[1].record["searched"] = searched
     return best[1]
+
+
+def check_recipe(method: Method, changes: Mapping[str, Any]) -> None:
+    """Raise `InputError` for changes of the recipe that make no sense, before any image is read."""
+    for stage in method.stages:
+        make_recipe(method.recipe, stage.recipe, changes)
 
 
 def check_tuned_classes(classes: Sequence[str]) -> tuple[str, ...]:

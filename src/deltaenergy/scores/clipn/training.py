@@ -15,26 +15,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.nn.functional import softplus
 
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model, require_text, require_towers
+from deltaenergy.models.base import Model, TowerModel, require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.scores.clipn.tower import PROMPTS, RECORD, NoTower
-from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder, TrainingError
+from deltaenergy.tuning.checkpoints import CheckpointFolder
+from deltaenergy.tuning.loop import PlannedStage, Step, train
 
 # Steps are clipped to this gradient norm.
 MAX_NORM = 1.0
+CHECKPOINTS = ".deltaenergy-training"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,20 @@ class NoRecipe:
             raise InputError(f"batch_size must be at least 2, got {self.batch_size!r}: a text needs others to deny.")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate must be a positive number, got {self.learning_rate!r}.")
+
+    @property
+    def common(self) -> Recipe:
+        """As the training loop takes it."""
+        return Recipe(
+            epochs=self.epochs,
+            lr=self.learning_rate,
+            batch_size=self.batch_size,
+            weight_decay=self.weight_decay,
+            warmup_epochs=0,
+            optimizer="adamw",
+            schedule="cosine-steps",
+            clip_norm=MAX_NORM,
+        )
 
 
 class YesNoLosses(NamedTuple):
@@ -134,10 +150,14 @@ def train_no_tower(
     """
     recipe, folder = recipe or NoRecipe(), Path(folder)
     check_unfinished(folder)
-    run = _Run(model, pairs, recipe)
-    checkpoints = CheckpointFolder(folder / "checkpoint", run.identity())
-    losses = run.train(checkpoints, progress)
-    run.tower.save(folder, model, {"recipe": asdict(recipe), "pairs": len(pairs.texts), "losses": losses})
+    task = _Task(require_towers(model, "clipn-train"), pairs, recipe)
+    checkpoints = CheckpointFolder(folder / CHECKPOINTS, task.identity())
+    generator = torch.Generator().manual_seed(recipe.seed)
+    trained = train(
+        task, [PlannedStage(recipe.common)], generator=generator, checkpoints=checkpoints, progress=progress
+    )
+    losses = [{"loss": log.loss, **log.logged} for log in trained.epochs]
+    task.module.eval().save(folder, model, {"recipe": asdict(recipe), "pairs": len(pairs.texts), "losses": losses})
     checkpoints.remove()
     return losses
 
@@ -150,90 +170,40 @@ def check_unfinished(folder: Path) -> None:
         raise InputError(f'{folder} holds a finished "no" tower already. Choose another folder, or delete this one.')
 
 
-class _Run:
-    """One training run: fixed features, the tower, its optimiser."""
+class _Task:
+    """What the loop asks of a "no" tower in training: fixed features, and a step on some of the pairs."""
 
-    def __init__(self, model: Model, pairs: Pairs, recipe: NoRecipe) -> None:
-        self.model, self.recipe, self.texts = model, recipe, pairs.texts
-        self.features = pairs.features.to(model.device)
+    def __init__(self, model: TowerModel, pairs: Pairs, recipe: NoRecipe) -> None:
+        self.module = NoTower.start(model, recipe.prompts, recipe.seed)
+        self.size = len(pairs.texts)
+        self._model, self._recipe, self._texts = model, recipe, pairs.texts
+        self._features = pairs.features.to(model.device)
         # Cloned: features of the encoder are inference tensors, which autograd does not take.
-        text = require_text(model, "clipn-train")
-        self.yes = text.encode(self.texts).float().clone()
-        self.rows = text.tokenize(self.texts)
-        number = {text: i for i, text in enumerate(dict.fromkeys(self.texts))}
-        self.text_ids = torch.tensor([number[text] for text in self.texts], device=model.device)
-        self.tower = NoTower.start(model, recipe.prompts, recipe.seed).train()
-        self.optimizer = torch.optim.AdamW(
-            self.tower.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-        )
-        self.steps_per_epoch = len(list(self._batches(0)))
+        self._yes = model.text.encode(self._texts).float().clone()
+        self._rows = model.text.tokenize(self._texts)
+        number = {text: i for i, text in enumerate(dict.fromkeys(self._texts))}
+        self._text_ids = torch.tensor([number[text] for text in self._texts], device=model.device)
 
     def identity(self) -> dict[str, Any]:
         """What makes this run this run: a checkpoint of another is refused."""
-        pixels = hashlib.blake2b(self.features.cpu().numpy().data, digest_size=8).hexdigest()
-        data = {"texts": hash_strings(self.texts), "images": pixels}
-        return {"model": self.model.fingerprint, **data, **asdict(self.recipe)}
+        pixels = hashlib.blake2b(self._features.cpu().numpy().data, digest_size=8).hexdigest()
+        data = {"texts": hash_strings(self._texts), "images": pixels}
+        return {"model": self._model.fingerprint, **data, **asdict(self._recipe)}
 
-    def train(self, checkpoints: CheckpointFolder, progress: Progress | None) -> list[dict[str, float]]:
-        """Train from the last checkpoint on; the mean losses of every epoch."""
-        losses: list[dict[str, float]] = []
-        saved = checkpoints.load()
-        if saved is not None:
-            self._restore(saved)
-            losses = list(saved.values["losses"])
-        total = self.recipe.epochs * self.steps_per_epoch
-        for epoch in range(len(losses), self.recipe.epochs):
-            done = epoch * self.steps_per_epoch
-            parts = []
-            for step, (batch, drawn) in enumerate(self._batches(epoch), start=done):
-                parts.append(self._step(batch, drawn, step / total))
-                if progress is not None:
-                    progress(step + 1, total)
-            means = np.mean(parts, axis=0)
-            losses.append(dict(zip(("loss", *YesNoLosses._fields), map(float, means))))
-            checkpoints.save(Checkpoint(epoch + 1, self._tensors(), {"losses": losses}))
-        return losses
-
-    def _batches(self, epoch: int) -> Iterator[tuple[np.ndarray[Any, Any], torch.Tensor]]:
-        """Shuffled pairs and a prompt for each, from seed and epoch alone, so that a resumed run draws the same."""
-        rng = np.random.default_rng([self.recipe.seed, epoch])
-        order = rng.permutation(len(self.texts))
-        for start in range(0, len(order), self.recipe.batch_size):
-            batch = order[start : start + self.recipe.batch_size]
-            drawn = torch.from_numpy(rng.integers(self.recipe.prompts, size=len(batch)))
-            if len(batch) > 1:
-                yield batch, drawn
-
-    def _step(self, batch: np.ndarray[Any, Any], drawn: torch.Tensor, share_done: float) -> list[float]:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.learning_rate * (1 + math.cos(math.pi * share_done)) / 2
-        rows = torch.from_numpy(batch).to(self.features.device)
-        no = self.tower([self.rows[i] for i in batch], drawn)
-        parts = yes_no_losses(self.features[rows], self.yes[rows], no, self.model.logit_scale, self.text_ids[rows])
-        if not torch.isfinite(parts.total):
-            raise TrainingError(
-                f"The loss is no longer a number. Try a learning rate below {self.recipe.learning_rate:g}."
-            )
-        self.optimizer.zero_grad()
-        parts.total.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.tower.parameters(), MAX_NORM)
-        self.optimizer.step()
-        return [value.item() for value in (parts.total.detach(), *(part.detach() for part in parts))]
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Weights, and the optimiser's moments in the order of the parameters."""
-        tensors = {f"tower.{name}": tensor for name, tensor in self.tower.state_dict().items()}
-        for position, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{position}.{name}": torch.as_tensor(value) for name, value in state.items()}
-        return tensors
-
-    def _restore(self, saved: Checkpoint) -> None:
-        self.tower.load_state_dict(
-            {name.removeprefix("tower."): t for name, t in saved.tensors.items() if name.startswith("tower.")}
+    def step(self, indices: torch.Tensor, epoch: int, phase: str, generator: torch.Generator) -> Step:
+        drawn = torch.randint(self._recipe.prompts, indices.shape, generator=generator)
+        rows = indices.to(self._features.device)
+        no = self.module([self._rows[i] for i in indices.tolist()], drawn)
+        parts = yes_no_losses(self._features[rows], self._yes[rows], no, self._model.logit_scale, self._text_ids[rows])
+        return Step(
+            {"loss": parts.total}, logged={name: float(part.detach()) for name, part in parts._asdict().items()}
         )
-        moments: dict[int, dict[str, torch.Tensor]] = {}
-        for name, tensor in saved.tensors.items():
-            if name.startswith("adam."):
-                _, position, moment = name.split(".")
-                moments.setdefault(int(position), {})[moment] = tensor
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+
+    def validate(self) -> None:
+        """There are no held-out pairs."""
+
+    def end_epoch(self, epoch: int, epochs: int) -> None:
+        """Nothing goes on from epoch to epoch."""
+
+    def end_stage(self) -> None:
+        """There is one stage."""

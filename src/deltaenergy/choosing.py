@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices, first_of_name
 from deltaenergy.metrics import Estimate, RankedScores
 from deltaenergy.models.base import require_towers
 from deltaenergy.progress import Progress
@@ -222,34 +222,19 @@ def labelled_features(
         if len(labels) != len(features):
             raise InputError(f"labels has {len(labels)} entries for {len(features)} rows of features.")
         rows = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
-        return features, _positions(rows, classifier.classes), []
+        return features, _positions(rows, classifier), []
     if labels is not None:
         raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
     items = load_images(images)
     # Every label is checked before the long work of encoding.
-    position = dict(zip((item.id for item in items), _positions(items, classifier.classes)))
+    position = dict(zip((item.id for item in items), _positions(items, classifier)))
     encoded = require_towers(classifier.model, "choose").encode(items, batch_size=batch_size, progress=progress)
     truth = np.array([position[item.id] for item in encoded.items], dtype=np.int64)
     return torch.from_numpy(encoded.features).to(classifier.model.device), truth, encoded.unreadable
 
 
-def _positions(items: Sequence[ImageItem], classes: Sequence[str]) -> Ints:
-    """Where each item's label stands in the class list; case, `_` and `-` do not matter."""
-    position = {normal_name(classes[k]): k for k in first_of_name(classes)}
-    found = []
-    for item in items:
-        if item.label is None:
-            raise InputError(
-                f"{item.id} has no class. choose needs labelled images: a folder with one folder per class, or a "
-                "table with a label column."
-            )
-        name = normal_name(item.label)
-        if name not in position:
-            # A thousand names would bury the message.
-            hint = did_you_mean(name, position) if len(position) <= 50 else ""
-            raise InputError(f"{item.id} is of class {item.label!r}, which is not in the class list.{hint}")
-        found.append(position[name])
-    return np.array(found, dtype=np.int64)
+def _positions(items: Sequence[ImageItem], classifier: Classifier) -> Ints:
+    return np.array(class_indices(items, classifier.classes, "In-distribution images"), dtype=np.int64)
 
 
 def _feature_space(score: Score) -> Score:

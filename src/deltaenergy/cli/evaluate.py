@@ -129,16 +129,12 @@ def _load(
 
 def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
     """Class names from the folders of the ID sets, with spaces for underscores as a prompt wants them."""
-    from deltaenergy.classes import normal_name
+    from deltaenergy.labels import class_names
 
-    found: dict[str, str] = {}
-    for _, items in known:
-        for item in items:
-            if item.label is not None:
-                found.setdefault(normal_name(item.label), item.label.replace("_", " ").strip())
+    found = class_names(item for _, items in known for item in items)
     if not found:
         raise InputError('The --id folders have no class folders: give the class names, as in --classes "dog,cat".')
-    return list(found.values())
+    return found
 
 
 def _usable(specs: list[str] | None, classifier: Classifier) -> list[Score]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import is_feature_array
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
+from deltaenergy.labels import ClassFinder, first_of_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -117,10 +117,11 @@ def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[s
     label of the set is a class, the folders mean something else, and the set counts as unlabelled. In an open set it
     is the other way round: a label that *is* a class earns a warning.
     """
-    first: dict[str, int] = {}
-    for i, name in enumerate(classes):
-        first.setdefault(normal_name(name), i)
-    index_of = {item.label: first.get(normal_name(item.label), UNKNOWN) for item in items if item.label is not None}
+    finder, first = ClassFinder(classes), first_of_name(classes)
+    index_of: dict[str, int] = {}
+    for label in dict.fromkeys(item.label for item in items if item.label is not None):
+        position = finder.find(label)
+        index_of[label] = UNKNOWN if position is None else first[position]
     found = {label for label, index in index_of.items() if index != UNKNOWN}
     if one.group is Group.OPEN:
         if found:
@@ -130,21 +131,16 @@ def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[s
                 stacklevel=4,
             )
         return np.full(len(items), UNKNOWN, dtype=np.int64)
-    strange = Counter(item.label for item in items if item.label is not None and item.label not in found)
+    strange = [item for item in items if item.label is not None and item.label not in found]
+    labels = [item.label for item in strange if item.label is not None]
     if strange and not found:
         warnings.warn(
             f"No folder of the {one.group.value} set {one.name!r} is called like a class (it has "
-            f"{_listed(strange)}): its accuracy is not computed.",
+            f"{_listed(set(labels))}): its accuracy is not computed.",
             stacklevel=4,
         )
     elif strange:
-        label, count = strange.most_common(1)[0]
-        hint = did_you_mean(normal_name(str(label)), [normal_name(name) for name in classes])
-        raise InputError(
-            f"The {one.group.value} set {one.name!r} holds images of folders that are no class: "
-            f"{_listed(strange)} ({strange.total()} images, {count} in {label!r}). "
-            f"Add the class, rename the folder, or take it out.{hint if len(classes) <= 50 else ''}"
-        )
+        raise finder.unknown(f"The {one.group.value} set {one.name!r}", strange[0].id, labels)
     return np.array([UNKNOWN if item.label is None else index_of[item.label] for item in items], dtype=np.int64)
 
 

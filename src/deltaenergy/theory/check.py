@@ -14,12 +14,12 @@ from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
 from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
-from deltaenergy.tuning.fewshot import class_indices
 
 # Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
 HESSIAN_IMAGES = 512
@@ -213,7 +213,8 @@ def check_theory(
         raise InputError(f"tau must be a positive number, got {tau}.")
     method, term = _method(classifier)
     kept = term.p if p is None else Ebm(p=p).p
-    labels = torch.tensor(class_indices(images, classifier.classes, "in-distribution"), device=classifier.model.device)
+    truth = class_indices(images, classifier.classes, "In-distribution images")
+    labels = torch.tensor(truth, device=classifier.model.device)
     encoded = require_towers(classifier.model, "theory").encode(images, progress=progress)
     if encoded.unreadable:
         raise InputError(f"The image {encoded.unreadable[0].id} cannot be read: {encoded.unreadable[0].reason}")

@@ -55,7 +55,8 @@ class ClassFinder:
         more = f" Neither are {_listed(others)}." if others else ""
         return InputError(
             f"{what}: {image} is of class {first!r}, which is not among the {len(self.classes)} classes."
-            f"{self._near(first)}{more} Add the class, rename the folder, or take the images out ({counts.total()} in all)."
+            f"{self._near(first)}{more} Add the class, rename the folder, or take the images out "
+            f"({counts.total()} in all)."
         )
 
     def _near(self, label: str) -> str:

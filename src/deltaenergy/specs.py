@@ -49,7 +49,7 @@ def parse(text: str, what: str) -> list[Named]:
     >>> parse("coop(context_length=4)+ebm(p=0.5)", "method")[1].params
     {'p': '0.5'}
     """
-    parts = _cut(text, "+", what)
+    parts = cut(text, "+", what)
     if not all(parts):
         raise InputError(f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).")
     return [_parse_part(part, text, what) for part in parts]
@@ -57,10 +57,11 @@ def parse(text: str, what: str) -> list[Named]:
 
 def split(text: str, separator: str, what: str = "text") -> list[str]:
     """The non-blank parts of `text` between separators that stand outside of brackets and quotes, stripped."""
-    return [part for part in _cut(text, separator, what) if part]
+    return [part for part in cut(text, separator, what) if part]
 
 
-def _cut(text: str, separator: str, what: str) -> list[str]:
+def cut(text: str, separator: str, what: str = "text") -> list[str]:
+    """`split` that keeps blank parts: `a/` is a and nothing."""
     if len(text) > LONGEST:
         raise InputError(f"{what} is {len(text):,} characters long; at most {LONGEST:,} make sense.")
     cuts = [i for i, letter, depth in _outside_quotes(text, what) if letter == separator and depth == 0]

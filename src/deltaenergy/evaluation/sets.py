@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from deltaenergy.classifiers.base import is_feature_array
-from deltaenergy.data.inputs import load_images
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.inputs import load_images, with_unique_ids
+from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.labels import ClassFinder, first_of_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from deltaenergy.classifiers.base import Classifier
 
 UNKNOWN = -1
 
@@ -39,12 +41,23 @@ class ImageSet(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A set whose images are listed: `items` to encode, or `features` that are there already."""
+    """A set whose images are listed: `items` to encode, or their `features` if these are there already.
+
+    Attributes:
+        labels: the position of each image's class, −1 where it is unknown; if None, that of the item's label.
+        classifier: sees this set in place of the evaluated one, of which it is a variant.
+        own_classes: the class list of that classifier if it is another: then only accuracy counts.
+        unreadable: images of the set that are known to be so already.
+    """
 
     name: str
     group: Group
     items: list[ImageItem]
     features: Any = None
+    labels: npt.NDArray[np.int64] | None = None
+    classifier: Classifier | None = None
+    own_classes: tuple[str, ...] | None = None
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def to_score(self) -> Any:
@@ -101,7 +114,7 @@ def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
                     f"{item.id} stands in the {first.group.value} set {first.name!r} and in the {one.group.value} set "
                     f"{one.name!r}. Each image belongs to one group: is one folder inside the other?"
                 )
-    unique = iter(load_images([item for one in sets for item in one.items]))
+    unique = iter(with_unique_ids([item for one in sets for item in one.items]))
     return [replace(one, items=[next(unique) for _ in one.items]) for one in sets]
 
 
@@ -110,14 +123,14 @@ def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array(first_of_name(classes), dtype=np.int64)
 
 
-def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The class index of each item, −1 where its label is unknown.
+def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The class index of each image of a set, −1 where its label is unknown.
 
     In an ID or shifted set, a label that is no class is an error, because such an image would count as known; if no
     label of the set is a class, the folders mean something else, and the set counts as unlabelled. In an open set it
     is the other way round: a label that *is* a class earns a warning.
     """
-    finder, first = ClassFinder(classes), first_of_name(classes)
+    items, finder, first = one.items, ClassFinder(classes), first_of_name(classes)
     index_of: dict[str, int] = {}
     for label in dict.fromkeys(item.label for item in items if item.label is not None):
         position = finder.find(label)

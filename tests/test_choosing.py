@@ -157,7 +157,7 @@ def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
         (
             ["class 0", "klass 1"] * 36,
             {},
-            "is of class 'klass 1', which is not in the class list. Did you mean 'class 1'",
+            "is of class 'klass 1', which is not among the 12 classes. Did you mean 'class 1'",
         ),
         (["class 0", "class 1"] * 36, {"folds": 1}, "folds must be at least 2"),
         (["class 0", "class 1"] * 36, {"scores": []}, "at least one candidate"),
@@ -172,7 +172,7 @@ def test_wrong_use_is_said_plainly(labels: list[str] | None, options: dict[str, 
 
 def test_labels_are_checked_before_anything_is_encoded(tiny_clip: Model, photos: Path) -> None:
     encoded: list[int] = []
-    with pytest.raises(InputError, match="is of class 'dog', which is not in the class list"):
+    with pytest.raises(InputError, match="is of class 'dog', which is not among the 2 classes"):
         choose(ZeroShotClassifier(tiny_clip, ["cat", "car"]), photos, progress=lambda done, total: encoded.append(done))
     assert not encoded
 

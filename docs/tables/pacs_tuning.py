@@ -25,11 +25,12 @@ import deltaenergy as de
 from deltaenergy.data.inputs import labelled_folders
 from deltaenergy.data.items import ImageItem
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
+from deltaenergy.labels import class_indices, class_names
 from deltaenergy.metrics import auroc, fpr
 from deltaenergy.needs import Need
 from deltaenergy.scores import delta_energy, mcm
 from deltaenergy.tuning.data import CachedViews
-from deltaenergy.tuning.fewshot import class_indices, class_names, sample_few_shots
+from deltaenergy.tuning.fewshot import sample_few_shots
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.views import encode_views
 

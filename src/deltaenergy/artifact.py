@@ -40,16 +40,14 @@ from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import make_score
 
 if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.models.base import Model
-    from deltaenergy.scores.base import Score
 
 RECORD = "detector.json"
 FORMAT = "deltaenergy detector 2"
 _RECORD = record(
     {
         **DESCRIBED,
-        "score": record({"name": text(), "preset": optional(text()), "params": mapping_of(anything())}),
+        "score": record({"name": text(), "params": mapping_of(anything())}),
         "threshold": optional(number()),
         "keep": optional(number(above=0, high=1)),
         "calibration_images": whole(0),
@@ -62,12 +60,12 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
     check_writable(folder, folder=True)
     classifier, score = detector.classifier, detector.score
     tensors = {f"classifier.{name}": tensor for name, tensor in classifier.state_dict().items()}
-    tensors |= {f"score.{name}": tensor for name, tensor in score.state.items()}
+    tensors |= {f"score.{name}": tensor for name, tensor in detector.score_state.items()}
     tensors["calibration_scores"] = torch.from_numpy(detector.calibration_scores)
     saved = {
         "format": FORMAT,
         **described(classifier),
-        "score": {"name": score.name, "preset": score.preset, "params": score.params},
+        "score": {"name": score.name, "params": score.params},
         "threshold": detector.threshold,
         "keep": detector.keep,
         "calibration_images": len(detector.calibration_scores),
@@ -87,10 +85,10 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
 
     classifier = rebuild(saved, part("classifier."), model, folder)
     with rebuilding(str(folder), "the saved score"):
-        score = _score(saved["score"], part("score."), model)
+        score = make_score(saved["score"]["name"], **saved["score"]["params"])
+        detector = Detector(classifier, score, state=part("score."))
         if saved["threshold"] is not None:
-            _try(score, classifier)
-    detector = Detector(classifier, score)
+            _try(detector)
     detector.threshold, detector.keep = saved["threshold"], saved["keep"]
     detector.calibration_scores = tensors["calibration_scores"].numpy()
     return detector
@@ -110,24 +108,17 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
         raise where.at("calibration_images").wrong(count, f"at least 1, since keep is {saved['keep']:g}")
 
 
-def _score(saved: dict[str, Any], state: dict[str, torch.Tensor], model: Model) -> Score:
-    name = f"{saved['name']}:{saved['preset']}" if saved["preset"] else saved["name"]
-    score = make_score(name, **saved["params"])
-    score.state.update({name: tensor.to(model.device) for name, tensor in state.items()})
-    return score
-
-
-def _try(score: Score, classifier: Classifier) -> None:
+def _try(detector: Detector) -> None:
     """Score one made-up image, so that learned tensors that do not fit are found now, not with the first image."""
-    if score.needs & {Need.ID_DATA, Need.TEXTS} and not score.state:
+    classifier, score = detector.classifier, detector.score
+    if score.needs & {Need.ID_DATA, Need.TEXTS} and not detector.score_state:
         raise ArtifactError(f"What {score.spec!r} learned before it was saved is missing. Calibrate again.")
     if score.needs_images or classifier.needs - {Need.FEATURES}:
         return  # a made-up image would have to go through the towers
-    score.prepare(classifier)
     feature = torch.zeros(1, classifier.model.feature_dim, device=classifier.model.device)
     feature[0, 0] = 1
     similarities = torch.linspace(0, 0.3, len(classifier.classes), device=feature.device)[None]
     with torch.inference_mode():
-        value = score(ScoreInputs(similarities, feature))
+        value = detector.scorer(ScoreInputs(similarities, feature))
     if value.shape != (1,) or not torch.isfinite(value).all():
         raise ArtifactError(f"{score.spec!r} gives no number with what was saved: its learned tensors do not fit.")

@@ -10,7 +10,6 @@ are not among them, and the score that is best for near unknowns can be poor for
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,18 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltaenergy.classes import first_of_name, normal_name
-from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
+from deltaenergy.classifiers.base import Classifier, Inputs, is_feature_array
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices, first_of_name
 from deltaenergy.metrics import Estimate, RankedScores
-from deltaenergy.models.base import require_towers
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import BLOCK_ENTRIES
+from deltaenergy.scoring import bind_all, score_images, score_inputs
 
 # Each τ stands with the c that it is best known with; `deltaenergy methods` says what the names mean.
 CANDIDATES = (
@@ -180,7 +178,7 @@ def choose_from_features(
     deal = _deal(len(seen), folds, seed)
     resampled = _resample_classes(deal, resamples, seed)
     with torch.inference_mode():
-        similarities = classifier.similarities_of_features(features)
+        similarities = classifier(Inputs(features)).similarities
         judged = []
         for number, left_out in enumerate(deal, start=1):
             removed, unknown = np.isin(name_of, seen[left_out]), np.isin(member, left_out)
@@ -216,40 +214,22 @@ def labelled_features(
 ) -> tuple[torch.Tensor, Ints, list[Unreadable]]:
     """Unit features on the model's device, the position of each image's class, and what could not be read."""
     if is_feature_array(images):
-        features = check_features(images, classifier.model).to(classifier.model.device)
         if labels is None:
             raise InputError("choose needs the class of every row of features: give labels.")
-        if len(labels) != len(features):
-            raise InputError(f"labels has {len(labels)} entries for {len(features)} rows of features.")
-        rows = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
-        return features, _positions(rows, classifier.classes), []
-    if labels is not None:
+        if len(labels) != len(images):
+            raise InputError(f"labels has {len(labels)} entries for {len(images)} rows of features.")
+        items = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
+    elif labels is not None:
         raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
-    items = load_images(images)
+    else:
+        images = items = load_images(images)
     # Every label is checked before the long work of encoding.
-    position = dict(zip((item.id for item in items), _positions(items, classifier.classes)))
-    encoded = require_towers(classifier.model, "choose").encode(items, batch_size=batch_size, progress=progress)
-    truth = np.array([position[item.id] for item in encoded.items], dtype=np.int64)
-    return torch.from_numpy(encoded.features).to(classifier.model.device), truth, encoded.unreadable
-
-
-def _positions(items: Sequence[ImageItem], classes: Sequence[str]) -> Ints:
-    """Where each item's label stands in the class list; case, `_` and `-` do not matter."""
-    position = {normal_name(classes[k]): k for k in first_of_name(classes)}
-    found = []
-    for item in items:
-        if item.label is None:
-            raise InputError(
-                f"{item.id} has no class. choose needs labelled images: a folder with one folder per class, or a "
-                "table with a label column."
-            )
-        name = normal_name(item.label)
-        if name not in position:
-            # A thousand names would bury the message.
-            hint = did_you_mean(name, position) if len(position) <= 50 else ""
-            raise InputError(f"{item.id} is of class {item.label!r}, which is not in the class list.{hint}")
-        found.append(position[name])
-    return np.array(found, dtype=np.int64)
+    truth = class_indices(items, classifier.classes, "In-distribution images")
+    position = dict(zip((item.id for item in items), truth))
+    found = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+    assert found.features is not None
+    features = torch.from_numpy(found.features).to(classifier.model.device)
+    return features, np.array([position[item.id] for item in found.items], dtype=np.int64), found.unreadable
 
 
 def _feature_space(score: Score) -> Score:
@@ -306,33 +286,22 @@ def _judge_fold(
     """
     columns = np.flatnonzero(~removed).tolist()
     subset = ClassSubset(classifier, columns)
-    groups = [
+    known, others = (
         ScoreInputs(similarities[torch.from_numpy(rows)][:, columns], features[torch.from_numpy(rows)])
         for rows in (~unknown, unknown)
-    ]
+    )
+    # Bound and fitted anew: nothing learned in another fold.
+    scorers = [scorer if scorer.fitted else scorer.fit(known) for scorer in bind_all(subset, candidates)]
+    known_values, unknown_values = score_inputs(scorers, known), score_inputs(scorers, others)
     aurocs, fprs, draws = [], [], []
-    for candidate in candidates:
-        score = dataclasses.replace(candidate)  # nothing learned in another fold
-        score.prepare(subset)
-        if score.needs_fit:
-            score.fit(groups[0])
-        known_values, unknown_values = (_in_blocks(score, group) for group in groups)
-        ranked = RankedScores(known_values, unknown_values)
+    for spec in (scorer.spec for scorer in scorers):
+        ranked = RankedScores(known_values[spec], unknown_values[spec])
         aurocs.append(ranked.auroc())
         fprs.append(ranked.fpr())
-        draws.append(_resampled_auroc(known_values, member[~unknown], unknown_values, member[unknown], resampled))
+        draws.append(
+            _resampled_auroc(known_values[spec], member[~unknown], unknown_values[spec], member[unknown], resampled)
+        )
     return np.array(aurocs), np.array(fprs), np.array(draws)
-
-
-def _in_blocks(score: Score, inputs: ScoreInputs) -> Floats:
-    """The score of every row, a cache-sized block at a time."""
-    rows = max(1, BLOCK_ENTRIES // inputs.similarities.shape[1])
-    blocks = [
-        score(ScoreInputs(inputs.similarities[start : start + rows], inputs.features[start : start + rows]))
-        for start in range(0, len(inputs.features), rows)
-    ]
-    array: Floats = torch.cat(blocks).double().cpu().numpy()
-    return array
 
 
 def _resampled_auroc(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -49,18 +48,6 @@ def check_templates(template: str | None, templates: Sequence[str] | None) -> tu
                 f"template {text!r} must hold exactly one {{}} for the class name, as {DEFAULT_TEMPLATE!r} does."
             )
     return chosen
-
-
-def normal_name(name: str) -> str:
-    """A class or folder name for comparison: case, `_`, `-` and repeated spaces do not matter."""
-    plain = unicodedata.normalize("NFC", name).casefold()
-    return " ".join(plain.replace("_", " ").replace("-", " ").split())
-
-
-def first_of_name(classes: Sequence[str]) -> list[int]:
-    """For each class the first position with the same name, so that duplicates count as one class."""
-    first: dict[str, int] = {}
-    return [first.setdefault(normal_name(name), position) for position, name in enumerate(classes)]
 
 
 def fill(template: str, name: str) -> str:

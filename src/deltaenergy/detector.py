@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,9 +17,9 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.progress import Progress
-from deltaenergy.scores.base import Score
+from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import Scored, score_images
+from deltaenergy.scoring import Scored, score_images, stream_scores
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,15 +77,40 @@ class Predictions(Sequence[Verdict]):
         return pa.table({name: [getattr(verdict, name) for verdict in self] for name in columns})
 
 
+class Stream(Iterator[Verdict]):
+    """Verdicts as they are found, one batch ahead at most; `unreadable` grows on the way."""
+
+    def __init__(self, detector: Detector, batches: Iterator[Scored]) -> None:
+        self.unreadable: list[Unreadable] = []
+        self._verdicts = self._judge(detector, batches)
+
+    def _judge(self, detector: Detector, batches: Iterator[Scored]) -> Iterator[Verdict]:
+        for batch in batches:
+            self.unreadable += batch.unreadable
+            yield from detector.judge(batch)
+
+    def __next__(self) -> Verdict:
+        return next(self._verdicts)
+
+
 class Detector:
     """A classifier that knows what it does not know.
+
+    Any number of threads may `predict` and `stream` with one detector at the same time.
 
     Args:
         classifier: zero-shot or tuned.
         score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`.
+        state: what the score has learned before, if this detector was saved.
     """
 
-    def __init__(self, classifier: Classifier, score: str | Score = "delta-energy") -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        score: str | Score = "delta-energy",
+        *,
+        state: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
         self.classifier = classifier
         self.score = make_score(score)
         self.threshold: float | None = None
@@ -93,7 +119,9 @@ class Detector:
         self.calibration_scores: npt.NDArray[np.float64] = np.zeros(0)
         # Calibration images that could not be read.
         self.unreadable: list[Unreadable] = []
-        self._prepared = False
+        # Bound when it is first needed: negative labels take minutes.
+        self._scorer = self.score.bind(classifier, state=state) if state else None
+        self._binding = threading.Lock()
 
     def calibrate(
         self, images: Any, keep: float = 0.95, *, batch_size: int = 32, progress: Progress | None = None
@@ -105,7 +133,9 @@ class Detector:
         these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023). Unreadable images are left out with a warning.
         """
         check_keep(keep)
-        scored = self._run(images, fit=True, batch_size=batch_size, progress=progress)
+        # What it learned from other images is learned anew.
+        scorer = replace(self.scorer, fitted=not self.score.needs_fit)
+        scored = score_images(self.classifier, [scorer], images, fit=True, batch_size=batch_size, progress=progress)
         if scored.unreadable:
             first = scored.unreadable[0]
             warnings.warn(
@@ -118,6 +148,8 @@ class Detector:
     def calibrate_scored(self, scored: Scored, keep: float = 0.95) -> Detector:
         """`calibrate` from scores that are known already, such as those of an evaluation."""
         check_keep(keep)
+        if self.score.needs_fit:
+            self._scorer = scored.scorers[self.score.spec]
         self.unreadable = scored.unreadable
         values = np.sort(scored.values[self.score.spec])
         if not len(values):
@@ -129,9 +161,17 @@ class Detector:
 
     def predict(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Predictions:
         """A verdict for every readable image (or row of unit features); the others are in `.unreadable`."""
+        stream = self.stream(images, batch_size=batch_size, progress=progress)
+        return Predictions(list(stream), stream.unreadable)
+
+    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Stream:
+        """The verdicts of `predict` one by one, as they are found: memory does not grow with the number of images.
+
+        What is wrong with the arguments is said at once; images are read as verdicts are asked for.
+        """
         self._check_calibrated()
-        scored = self._run(images, fit=False, batch_size=batch_size, progress=progress)
-        return self.judge(scored)
+        batches = stream_scores(self.classifier, [self.scorer], images, batch_size=batch_size, progress=progress)
+        return Stream(self, batches)
 
     def judge(self, scored: Scored) -> Predictions:
         """Verdicts from scores that are known already."""
@@ -156,12 +196,26 @@ class Detector:
         below = np.searchsorted(self.calibration_scores, values, side="right")
         return np.asarray((1.0 + below) / (len(self.calibration_scores) + 1.0))
 
+    @property
+    def scorer(self) -> Scorer:
+        """The score bound to the classifier, with what it has learned."""
+        return self._bind(None)
+
     def prepare(self, progress: Progress | None = None) -> Detector:
         """Compute the score's text-side state now rather than with the first image: negative labels take minutes."""
-        if not self._prepared:
-            self.score.prepare(self.classifier, progress)
-            self._prepared = True
+        self._bind(progress)
         return self
+
+    @property
+    def score_state(self) -> Mapping[str, torch.Tensor]:
+        """What the score has learned so far, by name: nothing if it has not been prepared."""
+        return {} if self._scorer is None else self._scorer.state
+
+    def _bind(self, progress: Progress | None) -> Scorer:
+        with self._binding:
+            if self._scorer is None:
+                self._scorer = self.score.bind(self.classifier, progress)
+            return self._scorer
 
     def save(self, folder: str | Path) -> None:
         """Write the detector to a folder, in place of one that is there: `detector.json` and a safetensors file."""
@@ -180,10 +234,6 @@ class Detector:
         if self.threshold is None:
             raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
         return self.threshold
-
-    def _run(self, images: Any, *, fit: bool, batch_size: int, progress: Progress | None) -> Scored:
-        self.prepare()
-        return score_images(self.classifier, [self.score], images, fit=fit, batch_size=batch_size, progress=progress)
 
 
 def check_keep(keep: float) -> None:

@@ -29,16 +29,26 @@ class Registry(Generic[T]):
         what: the noun in messages, such as "score".
         package: whose modules register themselves when they are imported.
         group: the entry-point group of other packages.
+        check: called with a name and what is to be registered under it; raises if that will not do.
     """
 
-    def __init__(self, what: str, *, package: str | None = None, group: str | None = None) -> None:
-        self.what, self.package, self.group = what, package, group
+    def __init__(
+        self,
+        what: str,
+        *,
+        package: str | None = None,
+        group: str | None = None,
+        check: Callable[[str, T], None] | None = None,
+    ) -> None:
+        self.what, self.package, self.group, self.check = what, package, group, check
         self._entries: dict[str, T] = {}
-        self._loaded = False
+        self._begun = self._loaded = False
         self._loading = threading.RLock()
 
     def add(self, name: str, entry: T) -> T:
         """Register `entry`. The same again changes nothing; another under a taken name is a mistake."""
+        if self.check is not None:
+            self.check(name, entry)
         taken = self._entries.setdefault(name, entry)
         if taken is not entry:
             raise ValueError(f"{self.what} {name!r} is registered twice: {taken!r} and {entry!r}")
@@ -77,16 +87,23 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         with self._loading:
-            if self._loaded:
+            if self._begun:  # a module that is being imported asks for what is there so far
                 return
-            if self.package is not None:
-                package = importlib.import_module(self.package)
-                for module in pkgutil.iter_modules(package.__path__):
-                    importlib.import_module(f"{self.package}.{module.name}")
-            if self.group is not None:
-                for point in sorted(importlib.metadata.entry_points(group=self.group), key=lambda p: p.name):
-                    self._add_entry_point(point)
-            self._loaded = True
+            self._begun = True
+            try:
+                self._import_all()
+                self._loaded = True
+            finally:
+                self._begun = self._loaded
+
+    def _import_all(self) -> None:
+        if self.package is not None:
+            package = importlib.import_module(self.package)
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{self.package}.{module.name}")
+        if self.group is not None:
+            for point in sorted(importlib.metadata.entry_points(group=self.group), key=lambda p: p.name):
+                self._add_entry_point(point)
 
     def _add_entry_point(self, point: importlib.metadata.EntryPoint) -> None:
         # Whatever goes wrong in another package must not take down every command of this one.
@@ -99,5 +116,5 @@ class Registry(Generic[T]):
             warnings.warn(
                 f"The {self.what} {point.name!r}{source} could not be loaded and is left out: "
                 f"{type(error).__name__}: {error}",
-                stacklevel=4,
+                stacklevel=5,
             )

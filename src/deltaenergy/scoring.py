@@ -1,145 +1,297 @@
-"""The one way through: images -> features -> similarities -> scores, in batches, for any number of scores at once.
+"""The one way through: images -> features -> similarities -> scores, batch by batch, for any number of scores at once.
 
-Images are encoded once. Scores that look at patches or pixels are computed while their batch is at hand, so that
-patch features never pile up; all others come from the features afterwards, in blocks that fit the cache.
+`stream_scores` holds one batch at a time, whatever the number of images; `score_images` collects its batches, and
+fits scores. Images are encoded once for all scores.
+
+Scores of features are computed in blocks of `ROWS` rows, the last one filled up: products of matrices of other shapes
+are rounded otherwise, and a row's score must not depend on how many others came with it. Towers, and scores that look
+at patches or pixels, see the batch as it is, since filling it up would cost as much as so many more images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
+from deltaenergy.classifiers.base import Classifier, Inputs, check_features, is_feature_array
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
+from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.base import Score, ScoreInputs
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.models.encoding import EncodedBatch
-
-# Similarities of one block (float32) take 16 MB: small beside the features, large enough that overheads vanish.
-BLOCK_ENTRIES = 4_194_304
+# Rows of a block of features: few enough that a single image is cheap, enough that products run at full speed.
+ROWS = 64
+OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What was found for N images. Row i of every array belongs to `items[i]`."""
+    """What was found for N images. Row i of every array belongs to `items[i]`.
+
+    Attributes:
+        items: the images that were read.
+        unreadable: those that were not, and why.
+        predicted: position of the most similar class.
+        confidence: softmax probability of that class at the model's own temperature.
+        values: by the `spec` of each score.
+        features: unit features (N, D), where they were asked for.
+        scorers: by spec, with what they were fitted to.
+    """
 
     items: list[ImageItem]
     unreadable: list[Unreadable]
-    features: npt.NDArray[np.float32]
     predicted: npt.NDArray[np.int64]
     confidence: npt.NDArray[np.float32]
     values: dict[str, npt.NDArray[np.float64]]
+    features: npt.NDArray[np.float32] | None = None
+    scorers: Mapping[str, Scorer] = field(default_factory=dict)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Scored:
+        """Some of the images that were read; `unreadable` stays whole."""
+        return replace(
+            self,
+            items=[self.items[row] for row in rows],
+            predicted=self.predicted[rows],
+            confidence=self.confidence[rows],
+            values={spec: values[rows] for spec, values in self.values.items()},
+            features=None if self.features is None else self.features[rows],
+        )
+
+
+def stream_scores(
+    classifier: Classifier,
+    scores: Sequence[Score | Scorer],
+    images: Any,
+    *,
+    keep_features: bool = False,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Iterator[Scored]:
+    """Classify and score images (or unit features), batch by batch; memory does not grow with their number.
+
+    Scores that are fitted on ID data must be: give their scorers. Others may be given as they are.
+    """
+    scorers = bind_all(classifier, scores)
+    for scorer in scorers:
+        scorer.check_fitted()
+    batches = _encoded(classifier, scorers, images, batch_size, progress)
+    return (_score_batch(classifier, scorers, batch, keep_features=keep_features)[0] for batch in batches)
 
 
 def score_images(
     classifier: Classifier,
-    scores: Sequence[Score],
+    scores: Sequence[Score | Scorer],
     images: Any,
     *,
     fit: bool = False,
+    keep_features: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
-    """Classify and score images (or unit features). Scores must be prepared; with `fit`, they are fitted first.
+    """All that `stream_scores` finds, in one.
 
-    Results are keyed by each score's `spec`.
+    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images.
     """
-    for score in scores:
-        if score.needs_fit and not fit and not score.state:
-            raise NotFittedError(f"Score {score.spec!r} must see in-distribution images first: calibrate a detector.")
-    streamed = [score for score in scores if score.needs_images]
+    scorers = bind_all(classifier, scores)
+    late = [scorer for scorer in scorers if fit and not scorer.fitted]
+    if late:
+        return _fit_and_score(classifier, scorers, late, images, keep_features, batch_size, progress)
+    batches = stream_scores(
+        classifier, scorers, images, keep_features=keep_features, batch_size=batch_size, progress=progress
+    )
+    return _join(classifier, scorers, batches, keep_features=keep_features)
+
+
+def bind_all(classifier: Classifier, scores: Iterable[Score | Scorer]) -> list[Scorer]:
+    """Scores bound to `classifier`; scorers must be so already."""
+    scorers = [score if isinstance(score, Scorer) else score.bind(classifier) for score in scores]
+    for scorer in scorers:
+        if scorer.classifier is not classifier:
+            raise InputError(f"The scorer {scorer.spec!r} is bound to another classifier: bind its score to this one.")
+    return scorers
+
+
+def _fit_and_score(
+    classifier: Classifier,
+    scorers: list[Scorer],
+    late: list[Scorer],
+    images: Any,
+    keep_features: bool,
+    batch_size: int,
+    progress: Progress | None,
+) -> Scored:
+    """One pass over the images for all scores but the `late` ones, which then learn from what it found."""
+    needs = frozenset().union(*(scorer.score.needs for scorer in late))
+    now = [scorer for scorer in scorers if scorer not in late]
+    found: list[Scored] = []
+    known: list[ScoreInputs] = []
+    for batch in _encoded(classifier, scorers, images, batch_size, progress):
+        scored, inputs = _score_batch(classifier, now, batch, keep_features=True)
+        found.append(scored)
+        # What the late scores do not ask for would pile up.
+        patches, pixels = Need.PATCHES in needs, Need.PIXELS in needs
+        known += [
+            replace(one, patches=one.patches if patches else None, pixels=one.pixels if pixels else None, outputs=None)
+            for one in inputs
+        ]
+    first = _join(classifier, now, found, keep_features=True)
+    if not known:  # no image could be read
+        return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    with torch.inference_mode():
+        fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
+    # Features are at hand; patches and pixels must be looked at again.
+    again = images if (needs | classifier.needs) & OF_IMAGES else first.features
+    second = score_images(classifier, fitted, again, batch_size=batch_size)
+    values, used = {**first.values, **second.values}, {**first.scorers, **second.scorers}
+    return replace(
+        first,
+        values={scorer.spec: values[scorer.spec] for scorer in scorers},
+        features=first.features if keep_features else None,
+        scorers={scorer.spec: used[scorer.spec] for scorer in scorers},
+    )
+
+
+def score_inputs(scorers: Sequence[Scorer], inputs: ScoreInputs) -> dict[str, npt.NDArray[np.float64]]:
+    """Scores by spec from similarities and features that are known already, a block of rows at a time."""
+    blocks = [inputs.take(slice(start, start + ROWS)) for start in range(0, len(inputs.features), ROWS)]
+    with torch.inference_mode():
+        return {scorer.spec: _array([scorer(block).double() for block in blocks], np.float64) for scorer in scorers}
+
+
+def _encoded(
+    classifier: Classifier, scorers: Sequence[Scorer], images: Any, batch_size: int, progress: Progress | None
+) -> Iterator[EncodedBatch]:
+    """Batches of features, with patches and pixels where the classifier or a score looks at them."""
+    wanted = {f"Score {scorer.spec!r}": scorer.score.needs & OF_IMAGES for scorer in scorers}
+    wanted[f"A classifier by {classifier.method.name}"] = classifier.needs & OF_IMAGES
     if is_feature_array(images):
-        if streamed:
-            needs = ", ".join(sorted(need.value for need in streamed[0].needs))
-            raise InputError(f"Score {streamed[0].spec!r} needs {needs}: give it images, not features.")
-        features = check_features(images, classifier.model).to(classifier.model.device)
-        items = [ImageItem(f"row {i}", b"") for i in range(len(features))]
-        values: dict[str, list[torch.Tensor]] = {}
-        unreadable: list[Unreadable] = []
-    else:
-        items, unreadable, features, values = _stream(classifier, streamed, images, batch_size, progress)
-    return _from_features(classifier, scores, items, unreadable, features, values, fit=fit)
+        for who, needs in wanted.items():
+            if needs:
+                raise InputError(f"{who} needs {' and '.join(sorted(needs))}: give it images, not features.")
+        return _rows_of_features(classifier, images, progress)
+    needed = frozenset().union(*wanted.values())
+    model = require_towers(classifier.model, "scoring")
+    batches = model.stream(images, patches=Need.PATCHES in needed, batch_size=batch_size, progress=progress)
+    return _with_pixels(batches, wanted) if Need.PIXELS in needed else batches
 
 
-def _stream(
-    classifier: Classifier, streamed: list[Score], images: Any, batch_size: int, progress: Progress | None
-) -> tuple[list[ImageItem], list[Unreadable], torch.Tensor, dict[str, list[torch.Tensor]]]:
-    """Encode images, computing on the way the scores that need more than features."""
-    with_patches = any(Need.PATCHES in score.needs for score in streamed)
+def _rows_of_features(classifier: Classifier, features: Any, progress: Progress | None) -> Iterator[EncodedBatch]:
+    """Batches of a feature array, checked as they come."""
+    for start in range(0, len(features), STORED_BATCH):
+        rows = features[start : start + STORED_BATCH]
+        # A copy, since an array may be a read-only map of a file, which tensors cannot say.
+        block = check_features(np.array(rows) if isinstance(rows, np.ndarray) else rows, classifier.model, start)
+        items = [ImageItem(f"row {start + i}", b"") for i in range(len(block))]
+        yield EncodedBatch(items, None, block.to(classifier.model.device), None, [])
+        if progress is not None:
+            progress(start + len(block), len(features))
+
+
+def _with_pixels(batches: Iterable[EncodedBatch], wanted: Mapping[str, frozenset[Need]]) -> Iterator[EncodedBatch]:
+    """The batches, which must hold pixels: those of a feature store do not."""
+    for batch in batches:
+        if batch.items and batch.pixels is None:
+            who = next(who for who, needs in wanted.items() if Need.PIXELS in needs)
+            raise InputError(f"{who} needs pixels: give it the images, not a feature store.")
+        yield batch
+
+
+def _score_batch(
+    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch, *, keep_features: bool
+) -> tuple[Scored, list[ScoreInputs]]:
+    """What is found for one batch, and what it was found from."""
+    tops: list[torch.Tensor] = []
+    confidences: list[torch.Tensor] = []
+    values: dict[str, list[torch.Tensor]] = {scorer.spec: [] for scorer in scorers}
+    seen: list[ScoreInputs] = []
+    with torch.inference_mode():
+        for filled, inputs in _blocks(classifier, batch):
+            rows = len(inputs.features)
+            top, confidence = _most_similar(filled.similarities, classifier.model.logit_scale)
+            tops.append(top[:rows])
+            confidences.append(confidence[:rows])
+            for scorer in scorers:
+                scored = scorer(inputs) if scorer.score.needs_images else scorer(filled)[:rows]
+                values[scorer.spec].append(scored.detach().double())
+            seen.append(replace(inputs, outputs=None))  # which may hold texts of each image
+    features = batch.features.float().cpu().numpy() if keep_features else None
+    return Scored(
+        items=batch.items,
+        unreadable=batch.unreadable,
+        predicted=_array(tops, np.int64),
+        confidence=_array(confidences, np.float32),
+        values={spec: _array(parts, np.float64) for spec, parts in values.items()},
+        features=features,
+        scorers={scorer.spec: scorer for scorer in scorers},
+    ), seen
+
+
+def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
+    """Parts of a batch, each filled up to `ROWS` rows, and as it is.
+
+    A classifier that looks at patches or pixels gets the batch as it is.
+    """
+    features = batch.features.float()
+    as_it_is = bool(classifier.needs & OF_IMAGES)
+    size = len(features) if as_it_is else ROWS
+    for start in range(0, len(features), max(1, size)):
+        rows = slice(start, start + size)
+        patches, pixels = (None if part is None else part[rows] for part in (batch.patches, batch.pixels))
+        block = features[rows]
+        lacking = size - len(block)
+        full = torch.cat([block, block[-1:].expand(lacking, -1)]) if lacking else block
+        outputs = classifier(Inputs(full, patches, pixels=pixels) if as_it_is else Inputs(full))
+        filled = ScoreInputs(outputs.similarities, full, outputs=outputs)
+        inputs = replace(filled.take(slice(len(block))) if lacking else filled, patches=patches, pixels=pixels)
+        yield inputs if as_it_is else filled, inputs
+
+
+def _most_similar(similarities: torch.Tensor, logit_scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The position of the most similar class, and its softmax probability at the model's own temperature."""
+    top, index = similarities.max(dim=1)
+    shifted = (similarities - top[:, None]) * logit_scale
+    return index, 1 / shifted.exp_().sum(dim=1)
+
+
+def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:
+    """The parts as one array on the host; an empty one if there are none."""
+    return torch.cat(list(parts)).cpu().numpy().astype(dtype, copy=False) if parts else np.zeros(0, dtype)
+
+
+def _join(
+    classifier: Classifier, scorers: Sequence[Scorer], batches: Iterable[Scored], *, keep_features: bool
+) -> Scored:
+    """All batches as one."""
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
-    features = [torch.zeros(0, classifier.model.feature_dim)]
-    values: dict[str, list[torch.Tensor]] = {score.spec: [] for score in streamed}
-    model = require_towers(classifier.model, "scoring")
-    for batch in model.stream(images, patches=with_patches, batch_size=batch_size, progress=progress):
+    predicted, confidence = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    values = {scorer.spec: [np.zeros(0)] for scorer in scorers}
+    features = [np.zeros((0, classifier.model.feature_dim), np.float32)]
+    for batch in batches:
         items += batch.items
         unreadable += batch.unreadable
-        features.append(batch.features.float().cpu())
-        if batch.items and streamed:
-            _check_pixels(streamed, batch)
-            inputs = _inputs_of(classifier, batch)
-            for score in streamed:
-                values[score.spec].append(score(inputs).detach().double().cpu())
-    return items, unreadable, torch.cat(features).to(classifier.model.device), values
-
-
-def _check_pixels(scores: list[Score], batch: EncodedBatch) -> None:
-    for score in scores:
-        if Need.PIXELS in score.needs and batch.pixels is None:
-            raise InputError(f"Score {score.spec!r} needs pixels: give it the images, not a feature store.")
-
-
-def _inputs_of(classifier: Classifier, batch: EncodedBatch) -> ScoreInputs:
-    with torch.inference_mode():
-        similarities = classifier.similarities_of_features(batch.features)
-    return ScoreInputs(similarities, batch.features, batch.patches, batch.pixels)
-
-
-def _from_features(
-    classifier: Classifier,
-    scores: Sequence[Score],
-    items: list[ImageItem],
-    unreadable: list[Unreadable],
-    features: torch.Tensor,
-    values: dict[str, list[torch.Tensor]],
-    *,
-    fit: bool,
-) -> Scored:
-    plain = [score for score in scores if not score.needs_images]
-    rows = max(1, BLOCK_ENTRIES // len(classifier.classes))
-    blocks = [features[start : start + rows] for start in range(0, len(features), rows)]
-    predicted, confidence = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0)]
-    with torch.inference_mode():
-        if fit and any(score.needs_fit for score in plain):
-            inputs = ScoreInputs(classifier.similarities_of_features(features), features)
-            for score in plain:
-                if score.needs_fit:
-                    score.fit(inputs)
-        for block in blocks:
-            inputs = ScoreInputs(classifier.similarities_of_features(block), block)
-            top, index = inputs.similarities.max(dim=1)
-            predicted.append(index.cpu())
-            shifted = (inputs.similarities - top[:, None]) * classifier.model.logit_scale
-            confidence.append((1 / shifted.exp_().sum(dim=1)).float().cpu())
-            for score in plain:
-                values.setdefault(score.spec, []).append(score(inputs).double().cpu())
-    empty = torch.zeros(0, dtype=torch.float64)
+        predicted.append(batch.predicted)
+        confidence.append(batch.confidence)
+        for spec, parts in values.items():
+            parts.append(batch.values[spec])
+        if batch.features is not None:
+            features.append(batch.features)
     return Scored(
         items=items,
         unreadable=unreadable,
-        features=features.cpu().numpy(),
-        predicted=torch.cat(predicted).numpy(),
-        confidence=torch.cat(confidence).numpy(),
-        values={score.spec: torch.cat([empty, *values.get(score.spec, [])]).numpy() for score in scores},
+        predicted=np.concatenate(predicted),
+        confidence=np.concatenate(confidence),
+        values={spec: np.concatenate(parts) for spec, parts in values.items()},
+        features=np.concatenate(features) if keep_features else None,
+        scorers={scorer.spec: scorer for scorer in scorers},
     )

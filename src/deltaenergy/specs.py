@@ -2,8 +2,8 @@
 
 `parse` takes such a text apart, `format_value` writes a value so that `read_value` gives it back, and `Settings` is
 the frozen dataclass that scores, tuning methods and loss terms share: its fields are the hyper-parameters, its `spec`
-is the shortest text that stands for it. Values are numbers, true or false, lists in brackets, quoted strings, or bare
-words; a comma, a plus or a slash inside brackets or quotes belongs to the value.
+is the shortest text that stands for it. Values are numbers, true, false or none, lists in brackets, quoted strings, or
+bare words; a comma, a plus or a slash inside brackets or quotes belongs to the value.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import functools
 import math
+import numbers
 import os
 import re
 import types
@@ -25,9 +26,12 @@ from deltaenergy.errors import InputError, did_you_mean
 
 # Longer texts are no specs; the bound keeps a hostile one from costing time.
 LONGEST = 20_000
+# Whole numbers beyond the range of floats are no sensible settings either.
+HUGE = 1e300
 S = TypeVar("S", bound="Settings")
 _PLAIN = re.compile(r"[A-Za-z_~./][\w~./ -]*(?<! )")
-_WORDS_WITH_MEANING = frozenset({"true", "false", "none", "nan", "inf", "infinity"})
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+_WORDS_WITH_MEANING = frozenset({*_WORDS, "nan", "inf", "infinity"})
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def parse(text: str, what: str) -> list[Named]:
     >>> parse("coop(context_length=4)+ebm(p=0.5)", "method")[1].params
     {'p': '0.5'}
     """
-    parts = _cut(text, "+", what)
+    parts = cut(text, "+", what)
     if not all(parts):
         raise InputError(f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).")
     return [_parse_part(part, text, what) for part in parts]
@@ -53,10 +57,11 @@ def parse(text: str, what: str) -> list[Named]:
 
 def split(text: str, separator: str, what: str = "text") -> list[str]:
     """The non-blank parts of `text` between separators that stand outside of brackets and quotes, stripped."""
-    return [part for part in _cut(text, separator, what) if part]
+    return [part for part in cut(text, separator, what) if part]
 
 
-def _cut(text: str, separator: str, what: str) -> list[str]:
+def cut(text: str, separator: str, what: str = "text") -> list[str]:
+    """`split` that keeps blank parts: `a/` is a and nothing."""
     if len(text) > LONGEST:
         raise InputError(f"{what} is {len(text):,} characters long; at most {LONGEST:,} make sense.")
     cuts = [i for i, letter, depth in _outside_quotes(text, what) if letter == separator and depth == 0]
@@ -89,12 +94,15 @@ def _outside_quotes(text: str, what: str) -> Iterator[tuple[int, str, int]]:
 
 
 def _parse_part(part: str, whole: str, what: str) -> Named:
-    opened = next((i for i, letter, depth in _outside_quotes(part, what) if letter == "(" and depth == 0), None)
+    outside = list(_outside_quotes(part, what))
+    opened = next((i for i, letter, depth in outside if letter == "(" and depth == 0), None)
     head, inside = (part, "") if opened is None else (part[:opened], part[opened + 1 : -1])
-    if opened is not None and not part.endswith(")"):
-        raise InputError(
-            f"{what} {_shown(whole)} is not of the form name, name:preset or name(parameter=value,…), joined by +."
-        )
+    if opened is not None:
+        closed = next(i for i, letter, depth in outside if i > opened and letter == ")" and depth == 0)
+        if closed != len(part) - 1:
+            raise InputError(
+                f"{what} {_shown(whole)} is not of the form name, name:preset or name(parameter=value,…), joined by +."
+            )
     name, colon, preset = (piece.strip() for piece in head.partition(":"))
     if not name or (colon and not preset):
         raise InputError(f"{what} {_shown(whole)} lacks a name or a preset: write name or name:preset.")
@@ -112,16 +120,30 @@ def _parse_part(part: str, whole: str, what: str) -> Named:
 
 
 def read_value(text: str) -> Any:
-    """A value as it was written: a literal if it is one, else the bare words themselves."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    """A value as it was written: a literal if it is one, else the bare words themselves.
+
+    >>> read_value("[0.1, two words]")
+    [0.1, 'two words']
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a stray backslash in a quoted text is the user's own
             value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return text
+        return _read_list(text)
     return value if isinstance(value, (int, float, str, list, tuple)) else text
+
+
+def _read_list(text: str) -> Any:
+    """A flat list with bare words in it, or the text itself if it is none."""
+    if len(text) <= 2 or text[0] + text[-1] != "[]" or text.startswith("[["):
+        return text
+    try:
+        return [read_value(part) for part in split(text[1:-1], ",", "list")]
+    except InputError:
+        return text
 
 
 def format_value(value: Any) -> str:
@@ -169,12 +191,12 @@ class Settings:
         """The shortest text that stands for these settings: name, preset if that helps, and what differs from it."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
 
-        def text(preset: str, base: Mapping[str, Any]) -> tuple[int, str]:
+        def text(preset: str, base: Mapping[str, Any]) -> str:
             changed = [f"{k}={format_value(v)}" for k, v in self.params.items() if v != {**defaults, **base}[k]]
-            return len(changed), self.name + preset + (f"({','.join(changed)})" if changed else "")
+            return self.name + preset + (f"({','.join(changed)})" if changed else "")
 
         presets = ((f":{name}", base) for name, base in self.presets.items())
-        return min((text(*one) for one in (("", {}), *presets)), key=lambda found: found[0])[1]
+        return min((text(*one) for one in (("", {}), *presets)), key=len)
 
 
 def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) -> S:
@@ -191,10 +213,20 @@ def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) ->
             hint = did_you_mean(name, known) if known else " It has none."
             raise InputError(f"{what.capitalize()} {cls.name!r} has no parameter {_shown(name)}.{hint}")
     for name, text in part.params.items():
-        value = read_value(text)
-        # A text stays as it was written, although it may look like a number.
-        values[name] = text if known[name] is str and not isinstance(value, str) else value
+        values[name] = _read_as(f"{cls.name}: {name}", text, known[name])
     return cls(**{**values, **(params or {})})
+
+
+def _read_as(where: str, text: str, hint: Any) -> Any:
+    """A written value for a parameter of type `hint`. A text may look like a number and yet be meant as text."""
+    try:
+        return fit_type(where, read_value(text), hint)
+    except InputError:
+        try:
+            return fit_type(where, text, hint)
+        except InputError:
+            pass
+        raise
 
 
 def parameters_of(cls: Any) -> dict[str, Any]:
@@ -219,18 +251,22 @@ def fit_type(where: str, value: Any, hint: Any) -> Any:
             raise InputError(f"{where}: unknown value {_shown(value)}.{did_you_mean(str(value), words)}")
         return value
     if origin is tuple:
-        entries = [value] if isinstance(value, (int, float, str)) else value
+        entries = [value] if isinstance(value, (numbers.Real, str)) else value
         if not isinstance(entries, (tuple, list)) or not entries:
             raise InputError(f"{where} must be a list such as [1,2], got {_shown(value)}.")
         return tuple(fit_type(where, entry, get_args(hint)[0]) for entry in entries)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is type(None) and value is not None:
+        raise InputError(f"{where} must be none, got {_shown(value)}.")
+    # NumPy's numbers are welcome as well.
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is float:
-        # An integer beyond the range of floats is no sensible setting either.
-        if not number or not abs(value) < 1e300:
+        if not number or not -HUGE < (value if isinstance(value, int) else float(value)) < HUGE:
             raise InputError(f"{where} must be a finite number, got {_shown(value)}.")
         return float(value)
-    if hint is int and (not number or isinstance(value, float) or not abs(value) < 2**62):
-        raise InputError(f"{where} must be a whole number, got {_shown(value)}.")
+    if hint is int:
+        if not number or not isinstance(value, numbers.Integral) or not abs(int(value)) < 2**62:
+            raise InputError(f"{where} must be a whole number, got {_shown(value)}.")
+        return int(value)
     if hint is bool and not isinstance(value, bool):
         raise InputError(f"{where} must be true or false, got {_shown(value)}.")
     if hint is str:
@@ -244,10 +280,11 @@ def fit_type(where: str, value: Any, hint: Any) -> Any:
 def _fit_any(where: str, value: Any, hints: tuple[Any, ...]) -> Any:
     for hint in hints:
         try:
-            return value if hint is type(None) and value is None else fit_type(where, value, hint)
+            return fit_type(where, value, hint)
         except InputError:
             continue
-    names = " or ".join({float: "a number", int: "a whole number", str: "text"}.get(h, str(h)) for h in hints)
+    words: dict[Any, str] = {float: "a number", int: "a whole number", str: "text", type(None): "none"}
+    names = " or ".join(words.get(hint, str(hint)) for hint in hints)
     raise InputError(f"{where} must be {names}, got {_shown(value)}.")
 
 

@@ -64,7 +64,7 @@ def test_json_and_the_detector_it_writes(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--classes", "cat,dog,red car"], "is of class 'sketch', which is not in the class list"),
+        (["--classes", "cat,dog,red car"], "is of class 'sketch', which is not among the 3 classes"),
         (["--score", "mmc"], "Unknown score 'mmc'. Did you mean"),
         (["--out", "{file}"], "is a file"),
     ],

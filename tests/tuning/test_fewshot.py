@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.fewshot import class_indices, class_names, sample_few_shots
+from deltaenergy.tuning.fewshot import sample_few_shots
 
 
 def pictures(counts: dict[tuple[str, str | None], int]) -> list[ImageItem]:
@@ -84,22 +84,14 @@ def test_too_few_images_are_all_used_with_a_warning() -> None:
     assert Counter(sample.labels) == {0: 3, 1: 8}
 
 
-def test_labels_are_matched_to_names_by_meaning() -> None:
-    items = pictures({("red_car", None): 1, ("DOG", None): 1})
-    assert class_indices(items, ["dog", "red car"], "training") == [1, 0]
-    assert class_names(items) == ["red car", "DOG"]
-    # An exact name goes before a similar one.
-    assert class_indices(items, ["Red_Car", "red_car", "DOG"], "training") == [1, 2]
-
-
 def test_clear_errors() -> None:
     items = pictures({("dog", None): 3})
     with pytest.raises(InputError, match="no training image of 'cat'"):
         sample_few_shots(items, ["dog", "cat"], 2, seed=1)
-    with pytest.raises(InputError, match=r"validation images hold a class 'dog'.*Did you mean 'dot'"):
-        class_indices(items, ["dot", "cat"], "validation")
-    with pytest.raises(InputError, match="has no label"):
-        class_indices([ImageItem("a.png", b"")], ["dog"], "training")
+    with pytest.raises(InputError, match=r"Training images: .* is of class 'dog'.*Did you mean 'dot'"):
+        sample_few_shots(items, ["dot", "cat"], 2, seed=1)
+    with pytest.raises(InputError, match="has no class label"):
+        sample_few_shots([ImageItem("a.png", b"")], ["dog"], 2, seed=1)
     with pytest.raises(InputError, match="shots must be at least 1"):
         sample_few_shots(items, ["dog"], 0, seed=1)
 

@@ -90,7 +90,7 @@ def test_bad_input_is_explained(tiny_clip: Model, pictures: Path, tmp_path: Path
     val = write_pictures(tmp_path / "val")
     (val / "zebra").mkdir()
     (val / "cat" / "0.png").rename(val / "zebra" / "0.png")
-    with pytest.raises(InputError, match="validation images hold a class 'zebra' that is not among the 3 classes"):
+    with pytest.raises(InputError, match=r"Validation images: .* is of class 'zebra'.* among the 3"):
         tune(tiny_clip, pictures, val=val)
     with pytest.raises(InputError, match="at least two classes, and got only 'cat'"):
         tune(tiny_clip, pictures, classes=["cat"])
@@ -98,7 +98,7 @@ def test_bad_input_is_explained(tiny_clip: Model, pictures: Path, tmp_path: Path
         tune(tiny_clip, pictures, classes=["cat", "dog", "red car", "cat"])
     with pytest.raises(InputError, match="no training image of 'wolf'"):
         tune(tiny_clip, pictures, classes=[*CLASSES, "wolf"])
-    with pytest.raises(InputError, match=r"training images hold a class 'dog'"):
+    with pytest.raises(InputError, match=r"Training images: .* is of class 'dog'"):
         tune(tiny_clip, pictures, classes=["cat", "red car"])
     with pytest.raises(InputError, match="views must be a whole number or 'live'"):
         tune(tiny_clip, pictures, views="many")

@@ -60,20 +60,21 @@ class CostRun(Run):
         found = (
             self.score_cost(planned, method.score, items) if method.tuner is None else self.tuner_cost(planned, method)
         )
-        place = {"closed": planned.closed[0].spec.name, "kind": "id", "open": None}
+        place = {"closed": planned.closed[0].name, "kind": "id", "open": None}
         counts = {"n_closed": len(items), "n_open": 0}
         return [{**place, "metric": name, "value": value, **counts} for name, value in found.items()]
 
     def score_cost(self, planned: PlannedCase, spec: str, items: list[ImageItem]) -> dict[str, float]:
         """Seconds to encode and to score all images, and the peak memory of both."""
         classifier, score = self.classifier(planned, None), make_score(spec)
-        score.prepare(classifier)
+        scorer = score.bind(classifier)
         encoded, encoding, encoding_peak = self.encoded(items)
         images: Any = encoded.items if score.needs_images else encoded.features
         with peak_memory(self.model.device) as peak:
-            if score.needs_fit:
-                score_images(classifier, [score], images, fit=True, batch_size=self.batch_size)
-            scoring = fastest(lambda: score_images(classifier, [score], images, batch_size=self.batch_size))
+            fitted = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size).scorers
+            scoring = fastest(
+                lambda: score_images(classifier, list(fitted.values()), images, batch_size=self.batch_size)
+            )
         # The pass over the images of a score that needs them encodes them, too.
         seconds = scoring if score.needs_images else encoding + scoring
         found = {"seconds": seconds, "encoding_seconds": encoding, "scoring_seconds": scoring}

@@ -5,17 +5,20 @@ ebm/delta-energy              tuned with ebm, scored with delta-energy
 coop(epochs=50)/mcm           parameters in parentheses, on either side
 {coop,ebm}/{mcm,delta-energy} four methods
 locoop                        a tuner alone takes the score that its paper tests it with
+
+A comma or slash inside brackets or quotes belongs to what stands there: `neglabel(words=lists/my.txt)`.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from deltaenergy.classifiers.methods import list_methods, make_method
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.scores.registry import list_scores, make_score
+from deltaenergy.specs import cut, parse, split
 
 ZERO_SHOT = "zero-shot"
 
@@ -35,70 +38,38 @@ class Method:
 
 def parse_methods(texts: Sequence[str]) -> list[Method]:
     """Methods from the command line or a benchmark's own list, without doubles, in the given order."""
-    found: dict[Method, None] = {}
-    for text in texts:
-        for part in _split(text):
-            found.update(dict.fromkeys(_expand(part)))
+    parts = [part for text in texts for part in split(text, ",", "--methods")]
+    found = dict.fromkeys(method for part in parts for method in _expand(part))
     if not found:
         raise InputError("--methods is empty. Write for example --methods msp,delta-energy,ebm/delta-energy.")
     return list(found)
 
 
 def _expand(text: str) -> list[Method]:
-    left, slash, right = text.partition("/")
-    if not slash:
-        return [_single(text)]
-    tuners, scores = _alternatives(left), _alternatives(right)
-    if not tuners or not scores:
+    sides = cut(text, "/", "method")
+    if len(sides) == 1:
+        return [_single(one) for one in _alternatives(text)]
+    if len(sides) != 2 or not all(map(_alternatives, sides)):
         raise InputError(f"method {text!r} is not of the form score, tuner/score or {{tuner,…}}/{{score,…}}.")
+    tuners, scores = map(_alternatives, sides)
     return [Method(_tuner(tuner), make_score(score).spec) for tuner, score in itertools.product(tuners, scores)]
 
 
 def _single(text: str) -> Method:
-    name = re.split(r"[:(]", text)[0].strip()
-    if name in list_scores():
+    names = [part.name for part in parse(text, "method")]
+    # A plus is part of some scores' names, and joins a term to a tuner.
+    if "+".join(names) in list_scores():
         return Method(None, make_score(text).spec)
-    tuners = _tuner_names()
-    if name.split("+")[0] in tuners:
-        return Method(_tuner(text), default_score(text))
-    hint = did_you_mean(name, [*list_scores(), *tuners])
+    if names[0] in list_methods():
+        return Method(_tuner(text), make_method(text).usual_score)
+    hint = did_you_mean(names[0], [*list_scores(), *list_methods()])
     raise InputError(f"Unknown method {text!r}: neither a score nor a tuner.{hint}")
 
 
 def _alternatives(text: str) -> list[str]:
-    text = text.strip()
-    if text.startswith("{") and text.endswith("}"):
-        return _split(text[1:-1])
-    return [text] if text else []
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas; commas inside (…) or {…} belong to what stands there."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "({") - (letter in ")}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]
+    return split(text[1:-1], ",", "method") if text[:1] + text[-1:] == "{}" else [text] if text else []
 
 
 def _tuner(text: str) -> str | None:
     """The shortest spelling of a tuner, or None for zero-shot."""
-    from deltaenergy.classifiers.methods import make_method
-
     return None if text == ZERO_SHOT else make_method(text).spec
-
-
-def _tuner_names() -> list[str]:
-    from deltaenergy.classifiers.methods import list_methods
-
-    return list_methods()
-
-
-def default_score(tuner: str) -> str:
-    """The score with which the paper tests a tuner."""
-    from deltaenergy.classifiers.methods import make_method
-
-    return make_method(tuner).usual_score

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deltaenergy.benchmarks.methods import Method
-from deltaenergy.benchmarks.protocol import Protocol
 from deltaenergy.benchmarks.results import Skip
-from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, ResolvedSet, case_classes, order, resolve
-from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, ImageSet
+from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, case_classes, order, resolve
+from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec
 from deltaenergy.data.items import ImageItem
+from deltaenergy.evaluation.protocol import Protocol
+from deltaenergy.evaluation.results import Group
+from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
@@ -32,8 +34,8 @@ class PlannedCase:
     train: FewShot | None
     # Further training images, labelled by class name, disjoint from `train`: hyper-parameters are chosen on them.
     validation: list[ImageItem]
-    closed: list[ResolvedSet]
-    open: list[ResolvedSet]
+    closed: list[LoadedSet]
+    open: list[LoadedSet]
     methods: list[Method]
 
     @property
@@ -44,7 +46,7 @@ class PlannedCase:
     @property
     def images_hash(self) -> str:
         """Identity of all images that are tested or trained on."""
-        sets = [(images.spec.name, [item.id for item in images.items]) for images in (*self.closed, *self.open)]
+        sets = [(images.name, [item.id for item in images.items]) for images in (*self.closed, *self.open)]
         train = [self.train.hash if self.train else "", *(item.id for item in self.validation)]
         return hash_strings([*train, *(text for name, ids in sets for text in (name, *ids))])
 
@@ -96,7 +98,7 @@ def needs_seed(method: Method) -> bool:
 
 def fit_images(planned: PlannedCase, protocol: Protocol) -> FitImages:
     """The ID images that scores are fitted on under a protocol."""
-    tested = next((images for images in planned.closed if images.spec.kind == "id"), planned.closed[0])
+    tested = _tested(planned)
     if protocol.validation_from_test:
         return FitImages("test images", tested.items)
     if planned.train is not None:
@@ -110,8 +112,12 @@ def validation_images(planned: PlannedCase, protocol: Protocol) -> list[ImageIte
     """The labelled images on which a tuner's hyper-parameters are chosen under a protocol."""
     if not protocol.validation_from_test:
         return planned.validation
-    tested = next((images for images in planned.closed if images.spec.kind == "id"), planned.closed[0])
-    return named(tested.items, {entry.id: entry.name for entry in planned.classes})
+    return named(_tested(planned).items, {entry.id: entry.name for entry in planned.classes})
+
+
+def _tested(planned: PlannedCase) -> LoadedSet:
+    """The closed set that is most like the training images."""
+    return next((images for images in planned.closed if images.group is Group.ID), planned.closed[0])
 
 
 def _find(
@@ -119,12 +125,13 @@ def _find(
 ) -> PlannedCase | None:
     classes = case_classes(case, data, seed)
 
-    def found(sets: Sequence[ImageSet], role: str) -> list[ResolvedSet]:
+    def found(sets: Sequence[SetSpec], role: str) -> list[LoadedSet]:
         result = []
         for images in sets:
+            group = Group.OPEN if role == "open" else Group.ID if images.kind == "id" else Group.SHIFTED
             try:
                 told = data.classes(images.dataset) if images.own_classes else classes
-                result.append(resolve(images, told, data, seed, limit))
+                result.append(resolve(images, group, told, data, seed, limit))
             except MissingData as error:
                 skips[Skip(case.name, f"{role} set {images.name} ({images.dataset})", str(error))] = None
         return result
@@ -143,7 +150,7 @@ def _sample(
     if case.train is None:
         return None, []
     try:
-        pool = resolve(case.train, classes, data, seed, None)
+        pool = resolve(case.train, Group.ID, classes, data, seed, None)
     except MissingData as error:
         skips[Skip(case.name, f"training images ({case.train.dataset})", str(error))] = None
         return None, []

@@ -1,4 +1,4 @@
-"""How a method is tested: the same rules for every method of a run.
+"""The protocols of benchmarks: how a method is tested, the same for every method of a run.
 
 `standard` (default): every closed image counts, all images under the test view, and what is fitted (thresholds of
 ReAct, means of multi-delta-energy, hyper-parameters) is fitted on images that are not tested.
@@ -11,14 +11,13 @@ test set. It flatters every method, and is there to compare with published table
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.tuning.views import random_view
@@ -27,24 +26,10 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """The three rules that differ between protocols."""
-
-    name: str
-    correct_only: bool
-    open_in_train_view: bool
-    validation_from_test: bool
-
-    def counted(self, correct: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which closed images count for detection, given which were classified correctly."""
-        return correct if self.correct_only else np.ones_like(correct)
-
-
 PROTOCOLS = {
     protocol.name: protocol
     for protocol in (
-        Protocol("standard", correct_only=False, open_in_train_view=False, validation_from_test=False),
+        Protocol("standard"),
         Protocol("croft", correct_only=True, open_in_train_view=True, validation_from_test=True),
     )
 }

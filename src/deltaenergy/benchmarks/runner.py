@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy import __version__
-from deltaenergy.benchmarks.evaluate import ScoredSet, measure
+from deltaenergy.benchmarks.cells import cell_rows
 from deltaenergy.benchmarks.features import Announce, Features
 from deltaenergy.benchmarks.methods import Method, parse_methods
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
-from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
+from deltaenergy.benchmarks.protocol import get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
-from deltaenergy.benchmarks.sets import DataRoot, ResolvedSet
+from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.evaluation.protocol import Protocol
+from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings, hash_value
-from deltaenergy.scores.base import Score
+from deltaenergy.scores.base import Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import Scored, score_images
+from deltaenergy.scoring import OF_IMAGES, score_images
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -130,9 +133,9 @@ class Run:
                 self.note(Skip(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot", str(error)))
                 continue
             prepared = self.prepare(planned, classifier, mine, fit)
-            for method, score in prepared.items():
+            for method, scorer in prepared.items():
                 start = time.perf_counter()
-                cell = self.cell(cells[method], planned, classifier, score, fit)
+                cell = self.cell(cells[method], planned, classifier, scorer, fit)
                 self.results.add(cell, time.perf_counter() - start)
                 self.summary.computed += 1
                 self.remember(cell)
@@ -214,77 +217,93 @@ class Run:
 
     def prepare(
         self, planned: PlannedCase, classifier: Classifier, methods: Sequence[Method], fit: FitImages
-    ) -> dict[Method, Score]:
-        """Scores that are ready for `classifier`; one that cannot be made ready is skipped."""
-        ready: dict[Method, Score] = {}
+    ) -> dict[Method, Scorer]:
+        """Scorers that are ready for `classifier`; one that cannot be made ready is skipped."""
+        ready: dict[Method, Scorer] = {}
         for method in methods:
             score = make_score(method.score)
             try:
-                score.prepare(classifier, self.announce(f"{planned.case.name}: preparing {score.spec}"))
-                if score.needs_fit:
-                    self.score(classifier, score, fit.items, self.model, fit=True)
+                scorer = score.bind(classifier, self.announce(f"{planned.case.name}: preparing {score.spec}"))
+                ready[method] = scorer if scorer.fitted else self.fit(scorer, fit.items)
             except DeltaEnergyError as error:
                 self.note(Skip(planned.case.name, f"method {method.label}", str(error)))
-            else:
-                ready[method] = score
         return ready
 
+    def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
+        """The scorer fitted on some ID images."""
+        classifier = scorer.classifier
+        images: Any = items if needs_images(scorer) else self.features.of(items, classifier.model)[1]
+        found = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size)
+        return found.scorers[scorer.spec]
+
     def cell(
-        self, identity: dict[str, Any], planned: PlannedCase, classifier: Classifier, score: Score, fit: FitImages
+        self, identity: dict[str, Any], planned: PlannedCase, classifier: Classifier, scorer: Scorer, fit: FitImages
     ) -> Cell:
-        """Score all sets of a case with one method."""
+        """Evaluate one method on all sets of a case."""
         skipped: list[Skip] = []
-        unreadable: dict[str, Unreadable] = {}
-        taken = fit.taken if score.needs_fit else frozenset()
-        view = in_train_view(self.model) if self.protocol.open_in_train_view else self.model
-        closed = []
+        taken = fit.taken if scorer.score.needs_fit else frozenset()
+        sets = []
         for images in planned.closed:
             told = classifier
-            if images.spec.own_classes:
+            if images.own_classes is not None:
                 try:
-                    told = classifier.with_classes(images.classes)
+                    told = classifier.with_classes(images.own_classes)
                 except InputError as error:
-                    skipped.append(Skip(planned.case.name, f"closed set {images.spec.name}", str(error)))
+                    skipped.append(Skip(planned.case.name, f"closed set {images.name}", str(error)))
                     continue
-            # For another class list only accuracy counts, and the score may be fitted to the first one.
-            used = score if told is classifier else make_score("max-logit")
-            closed.append(self.scored(told, used, images, self.model, taken, unreadable))
-        opened = [self.scored(classifier, score, images, view, frozenset(), unreadable) for images in planned.open]
-        rows, curves = measure(closed, opened, self.protocol)
+            sets.append(self.seen(images, told, scorer, told.model, taken))
+        view = in_train_view(classifier.model) if self.protocol.open_in_train_view else classifier.model
+        sets += [self.seen(images, classifier, scorer, view) for images in planned.open]
+        evaluation = evaluate_sets(
+            classifier,
+            [scorer],
+            sets,
+            self.protocol,
+            pooled=False,
+            resamples=0,
+            batch_size=self.batch_size,
+            allow_empty=True,
+        )
+        rows, curves = cell_rows(evaluation)
+        unreadable = {image.id: image for image in evaluation.unreadable}
         return Cell(identity, rows, curves, tuple(skipped), tuple(unreadable.values()))
 
-    def scored(
+    def seen(
         self,
+        images: LoadedSet,
         classifier: Classifier,
-        score: Score,
-        images: ResolvedSet,
+        scorer: Scorer,
         model: Model,
-        taken: frozenset[str],
-        unreadable: dict[str, Unreadable],
-    ) -> ScoredSet:
-        """A set's scores and predictions; images that cannot be read are added to `unreadable`."""
-        found = self.score(classifier, score, images.items, model)
-        unreadable.update({image.id: image for image in found.unreadable})
-        target_of = {item.id: target for item, target in zip(images.items, images.targets)}
-        return ScoredSet(
-            images.spec,
-            found.values[score.spec],
-            found.predicted,
-            np.array([target_of[item.id] for item in found.items], np.int64),
-            np.array([item.id not in taken for item in found.items], bool),
+        taken: frozenset[str] = frozenset(),
+    ) -> LoadedSet:
+        """A set as `classifier` sees it through `model`, without the images that are `taken`.
+
+        Stored features are used, unless classifier or score look at the images themselves.
+        """
+        features = None
+        readable = images.items
+        if classifier.needs & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images):
+            if model is not classifier.model:
+                classifier = classifier.seen_through(model)
+        else:
+            readable, features = self.features.of(images.items, model)
+        found = {item.id for item in readable}
+        assert images.labels is not None
+        label_of = dict(zip((item.id for item in images.items), images.labels))
+        rows = [i for i, item in enumerate(readable) if item.id not in taken]
+        return replace(
+            images,
+            items=[readable[i] for i in rows],
+            features=None if features is None else features[rows],
+            labels=np.array([label_of[readable[i].id] for i in rows], np.int64),
+            classifier=classifier,
+            unreadable=tuple(self.features.unreadable[item.id] for item in images.items if item.id not in found),
         )
 
-    def score(
-        self, classifier: Classifier, score: Score, items: list[ImageItem], model: Model, *, fit: bool = False
-    ) -> Scored:
-        """Score images from their stored features, or from the images themselves if it must be."""
-        if score.needs_images:
-            return score_images(classifier.seen_through(model), [score], items, fit=fit, batch_size=self.batch_size)
-        readable, features = self.features.of(items, model)
-        scored = score_images(classifier, [score], features, fit=fit)
-        known = {item.id for item in readable}
-        missed = [self.features.unreadable[item.id] for item in items if item.id not in known]
-        return replace(scored, items=readable, unreadable=missed)
+
+def needs_images(scorer: Scorer) -> bool:
+    """Whether stored features are not enough for a scorer and its classifier."""
+    return bool((scorer.classifier.needs | scorer.score.needs) & OF_IMAGES)
 
 
 def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int]) -> dict[str, Any]:

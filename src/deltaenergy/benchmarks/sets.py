@@ -12,11 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
-from deltaenergy.benchmarks.spec import Case, ImageSet, class_list
+from deltaenergy.benchmarks.spec import Case, SetSpec, class_list
 from deltaenergy.data.catalogue import DatasetMissingError, get_dataset
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.evaluation.results import Group
+from deltaenergy.evaluation.sets import UNKNOWN, LoadedSet
 
 DRAWN = "drawn"
 
@@ -31,16 +35,6 @@ class ClassEntry:
 
     id: str
     name: str
-
-
-@dataclass(frozen=True)
-class ResolvedSet:
-    """The images of one set, with the position of each one's class in the classifier (−1 = none of them)."""
-
-    spec: ImageSet
-    items: list[ImageItem]
-    targets: list[int]
-    classes: list[str]
 
 
 @dataclass
@@ -92,9 +86,17 @@ def case_classes(case: Case, data: DataRoot, seed: int | None) -> list[ClassEntr
 
 
 def resolve(
-    images: ImageSet, closed: Sequence[ClassEntry], data: DataRoot, seed: int | None, limit: int | None
-) -> ResolvedSet:
-    """The images of a set. Raises `MissingData` if there are none."""
+    images: SetSpec,
+    group: Group,
+    closed: Sequence[ClassEntry],
+    data: DataRoot,
+    seed: int | None,
+    limit: int | None,
+) -> LoadedSet:
+    """The images of a set, each with the position of its class among `closed`. Raises `MissingData` if there are none.
+
+    Images are labelled by id, and ids never stand twice.
+    """
     position = {entry.id: i for i, entry in enumerate(closed)}
     items = data.images(images.dataset, images.split)
     if images.classes == "closed":
@@ -115,8 +117,12 @@ def resolve(
         items = _capped(items, images.per_class)
     if limit is not None:
         items = _limited(items, limit)
-    return ResolvedSet(
-        images, items, [position.get(item.label or "", -1) for item in items], [entry.name for entry in closed]
+    return LoadedSet(
+        images.name,
+        group,
+        items,
+        labels=np.array([position.get(item.label or "", UNKNOWN) for item in items], np.int64),
+        own_classes=tuple(entry.name for entry in closed) if images.own_classes else None,
     )
 
 

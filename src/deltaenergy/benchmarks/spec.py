@@ -22,24 +22,26 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import yaml
 
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_templates
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.registry import Registry
 
 KINDS = ("id", "shifted")
 HELD_OUT, OTHERS = "held-out", "others"
 
 
 @dataclass(frozen=True)
-class ImageSet:
-    """Some images of one data set. `kind` says what a closed set is: `id` (as trained) or `shifted` (covariate)."""
+class SetSpec:
+    """Which images of a data set make up a set. `kind`: a closed set is `id` (as trained) or `shifted` (covariate)."""
 
     name: str
     dataset: str
@@ -61,16 +63,16 @@ class Case:
     group: str
     dataset: str
     classes: str
-    train: ImageSet | None
-    closed: tuple[ImageSet, ...]
-    open: tuple[ImageSet, ...]
+    train: SetSpec | None
+    closed: tuple[SetSpec, ...]
+    open: tuple[SetSpec, ...]
 
     @property
     def varies_with_seed(self) -> bool:
         """Whether the class list itself depends on the seed."""
         return "{seed}" in self.classes
 
-    def image_sets(self) -> tuple[ImageSet, ...]:
+    def image_sets(self) -> tuple[SetSpec, ...]:
         """Every image set of the case."""
         return (*([self.train] if self.train else []), *self.closed, *self.open)
 
@@ -94,24 +96,40 @@ class BenchmarkSpec:
     hash: str = field(default="", compare=False)
 
 
+# Where a benchmark comes from: a YAML file, or the benchmark itself.
+Benchmark = Union[str, "os.PathLike[str]", BenchmarkSpec]
+
+
+def _check(name: str, entry: Benchmark) -> None:
+    if not isinstance(entry, (str, os.PathLike, BenchmarkSpec)):
+        raise TypeError(f"benchmark {name!r} must be the path of a YAML file or a BenchmarkSpec, got {entry!r}")
+
+
+# Another package adds a benchmark by an entry point that names a YAML file's path, or a BenchmarkSpec.
+BENCHMARKS: Registry[Benchmark] = Registry("benchmark", group="deltaenergy.benchmarks", check=_check)
+for _file in Path(__file__).with_name("specs").glob("*.yaml"):
+    BENCHMARKS.add(_file.stem, _file)
+
+
 def benchmark_names() -> list[str]:
-    """The benchmarks that come with the package."""
-    folder = resources.files("deltaenergy.benchmarks") / "specs"
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    """The benchmarks of this package, and of others that are installed."""
+    return BENCHMARKS.names()
 
 
 def load_spec(name_or_file: str) -> BenchmarkSpec:
-    """A benchmark of the package by name, or one's own from a YAML file."""
+    """A benchmark by name, or one's own from a YAML file."""
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise InputError(f"The benchmark file {path} does not exist.")
         return parse_spec(path.read_text(encoding="utf-8"), path.stem, where=str(path))
-    if name_or_file not in benchmark_names():
+    if name_or_file not in BENCHMARKS:
         hint = did_you_mean(name_or_file, benchmark_names())
         raise InputError(f"Unknown benchmark {name_or_file!r}.{hint} Or give the path of a .yaml file.")
-    text = (resources.files("deltaenergy.benchmarks") / "specs" / f"{name_or_file}.yaml").read_text(encoding="utf-8")
-    return parse_spec(text, name_or_file, where=f"specs/{name_or_file}.yaml")
+    entry = BENCHMARKS.get(name_or_file)
+    if isinstance(entry, BenchmarkSpec):
+        return entry
+    return parse_spec(Path(entry).read_text(encoding="utf-8"), name_or_file, where=f"specs/{Path(entry).name}")
 
 
 @functools.cache
@@ -209,7 +227,7 @@ def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
     others = tuple(other for other in domains if other != domain)
     meaning: dict[tuple[str, ...], tuple[str, ...]] = {(HELD_OUT,): (domain,), (OTHERS,): others}
 
-    def settle(images: ImageSet) -> ImageSet:
+    def settle(images: SetSpec) -> SetSpec:
         return replace(images, domains=meaning.get(images.domains, images.domains))
 
     return replace(
@@ -221,13 +239,13 @@ def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
     )
 
 
-def _image_sets(raw: Any, where: str, dataset: str, role: str) -> tuple[ImageSet, ...]:
+def _image_sets(raw: Any, where: str, dataset: str, role: str) -> tuple[SetSpec, ...]:
     if not isinstance(raw, Mapping):
         raise InputError(f"{where} must map names to image sets, not {raw!r}.")
     return tuple(_image_set(str(name), entry, f"{where}.{name}", dataset, role) for name, entry in raw.items())
 
 
-def _image_set(name: str, raw: Any, where: str, dataset: str, role: str) -> ImageSet:
+def _image_set(name: str, raw: Any, where: str, dataset: str, role: str) -> SetSpec:
     known = {"dataset", "split", "classes", "without", "domains", "per_class", "kind", "own_classes"}
     fields = _mapping(raw or {}, where, known)
     own = str(fields.get("dataset", dataset))
@@ -240,7 +258,7 @@ def _image_set(name: str, raw: Any, where: str, dataset: str, role: str) -> Imag
     if without is not None:
         class_list(str(without), f"{where}: without")
     domains = fields.get("domains", [])
-    return ImageSet(
+    return SetSpec(
         name=name,
         dataset=own,
         split=None if fields.get("split") is None else str(fields["split"]),

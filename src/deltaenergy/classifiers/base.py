@@ -286,8 +286,8 @@ def is_feature_array(images: Any) -> bool:
     return isinstance(images, np.ndarray) and images.ndim == 2 and np.issubdtype(images.dtype, np.floating)
 
 
-def check_features(features: Any, model: Model) -> torch.Tensor:
-    """Features as float32, or an error that says what is wrong with them."""
+def check_features(features: Any, model: Model, first_row: int = 0) -> torch.Tensor:
+    """Features as float32, or an error that says what is wrong with them; `first_row` is the number of their first."""
     tensor = torch.as_tensor(features).float()
     if tensor.shape[1] != model.feature_dim:
         raise InputError(
@@ -297,11 +297,13 @@ def check_features(features: Any, model: Model) -> torch.Tensor:
     bad = ~torch.isfinite(tensor).all(dim=1)
     if bad.any():
         rows = torch.nonzero(bad).flatten().tolist()
-        raise InputError(f"features hold NaN or infinity in {len(rows)} row(s), the first is row {rows[0]}.")
+        first = first_row + rows[0]
+        raise InputError(f"features hold NaN or infinity in {len(rows)} row(s), the first is row {first}.")
     norms = tensor.norm(dim=1)
     if len(norms) and (norms - 1).abs().max() > 1e-2:
         row = int((norms - 1).abs().argmax())
         raise InputError(
-            f"features must have unit length, but row {row} has length {norms[row]:.3g}. Divide each row by its norm."
+            f"features must have unit length, but row {first_row + row} has length {norms[row]:.3g}. "
+            "Divide each row by its norm."
         )
     return tensor

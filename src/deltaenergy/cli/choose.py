@@ -93,14 +93,14 @@ def _classifier(
     if classes is None:
         from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
         from deltaenergy.data.inputs import load_images
+        from deltaenergy.labels import class_names
 
-        labels = sorted({item.label for item in load_images(images) if item.label is not None})
-        if not labels:
+        names = class_names(load_images(images))
+        if not names:
             raise InputError(
                 f"--id {images}: the images have no classes. Sort them into one folder per class, or give a table "
                 "with a label column."
             )
-        names = [label.replace("_", " ") for label in labels]
         return ZeroShotClassifier(common.load_model_with_status(model, device), names, templates=template or None)
     return common.make_classifier(common.load_model_with_status(model, device), classes, template)
 

@@ -105,10 +105,11 @@ def make_scores(specs: Sequence[str] | None, *, quiet: bool = False) -> list[Sco
 
     Those it leaves out are named on standard error, unless `quiet`.
     """
-    from deltaenergy.scores.registry import list_scores, make_score, split_specs
+    from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.specs import split
 
     scores: list[Score] = []
-    for spec in [part for text in specs or ["delta-energy"] for part in split_specs(text)]:
+    for spec in [part for text in specs or ["delta-energy"] for part in split(text, ",", "--score")]:
         if spec == "all":
             everything = [make_score(name) for name in list_scores()]
             scores += [score for score in everything if score.missing is None]

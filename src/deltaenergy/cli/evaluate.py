@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector
     from deltaenergy.evaluation import DetectionRow, Evaluation
     from deltaenergy.metrics import Estimate
-    from deltaenergy.scores.base import Score
+    from deltaenergy.scores.base import Scorer
 
 # Columns that a terminal must have for AUPR and the other FPR convention.
 WIDE = 110
@@ -110,7 +110,7 @@ def _load(
     known: list[tuple[str, list[ImageItem]]],
     model: str,
     device: str,
-) -> tuple[Detector | None, Classifier, list[Score]]:
+) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores."""
     if detector is not None:
         from deltaenergy.detector import Detector
@@ -119,7 +119,7 @@ def _load(
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
         with err.status(f"Loading detector {detector} …"):
             found = Detector.load(detector, device=device)
-        used = _usable(scores, found.classifier) if scores else [found.score]
+        used = _usable(scores, found.classifier) if scores else [found.scorer]
         return found, found.classifier, used
     common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
     named = classes if classes is not None else _folder_classes(known)
@@ -129,26 +129,22 @@ def _load(
 
 def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
     """Class names from the folders of the ID sets, with spaces for underscores as a prompt wants them."""
-    from deltaenergy.classes import normal_name
+    from deltaenergy.labels import class_names
 
-    found: dict[str, str] = {}
-    for _, items in known:
-        for item in items:
-            if item.label is not None:
-                found.setdefault(normal_name(item.label), item.label.replace("_", " ").strip())
+    found = class_names(item for _, items in known for item in items)
     if not found:
         raise InputError('The --id folders have no class folders: give the class names, as in --classes "dog,cat".')
-    return list(found.values())
+    return found
 
 
-def _usable(specs: list[str] | None, classifier: Classifier) -> list[Score]:
+def _usable(specs: list[str] | None, classifier: Classifier) -> list[Scorer]:
     """The scores asked for, prepared; of `all`, those that this model can compute, and the others are named."""
     from deltaenergy.detector import Detector
 
     usable = []
     for score in common.make_scores(specs):
         try:
-            usable.append(common.prepare(Detector(classifier, score)).score)
+            usable.append(common.prepare(Detector(classifier, score)).scorer)
         except DeltaEnergyError as error:
             if not _asks_for_all(specs):
                 raise
@@ -160,7 +156,7 @@ def _asks_for_all(specs: list[str] | None) -> bool:
     return any(part.strip() == "all" for spec in specs or [] for part in spec.split(","))
 
 
-def _primary(specs: list[str] | None, used: list[Score]) -> str | None:
+def _primary(specs: list[str] | None, used: list[Scorer]) -> str | None:
     """The score that the report's pictures show: the first asked for, or delta-energy when all are."""
     wanted = "delta-energy"
     return wanted if _asks_for_all(specs) and any(score.spec == wanted for score in used) else None

@@ -42,7 +42,7 @@ def _scores() -> list[dict[str, Any]]:
                 "kind": "score",
                 "summary": cls.summary,
                 "formula": cls.formula,
-                "needs": ["similarities", *sorted(need.value for need in cls.needs)],
+                "needs": ["similarities", *sorted(need.value for need in make_score(name).needs)],
                 "defaults": make_score(name).params,
                 "presets": {preset: dict(values) for preset, values in cls.presets.items()},
                 # A preset can need more than its score does otherwise.

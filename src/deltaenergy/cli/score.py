@@ -86,7 +86,8 @@ def _calibrate(
     detectors = [common.prepare(Detector(classifier, score)) for score in scores]
     with common.progress_bar("Calibrating") as progress:
         images = known[0] if len(known) == 1 else known
-        scored = score_images(classifier, scores, images, fit=True, batch_size=batch_size, progress=progress)
+        scorers = [detector.scorer for detector in detectors]
+        scored = score_images(classifier, scorers, images, fit=True, batch_size=batch_size, progress=progress)
     common.report_unreadable(scored.unreadable)
     return [detector.calibrate_scored(scored, keep) for detector in detectors]
 

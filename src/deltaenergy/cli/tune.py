@@ -64,8 +64,9 @@ def tune(
     from deltaenergy.classes import read_classes
     from deltaenergy.classifiers.methods import make_method
     from deltaenergy.classifiers.recipe import Recipe
+    from deltaenergy.labels import class_names
     from deltaenergy.tuning import prepare
-    from deltaenergy.tuning.fewshot import class_names, sample_few_shots
+    from deltaenergy.tuning.fewshot import sample_few_shots
     from deltaenergy.tuning.tune import tune as run_tuning
 
     _check_out(out_folder, overwrite)

@@ -25,7 +25,7 @@ from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images
 from deltaenergy.data.tar import TAR_EXTENSIONS, tar_images
 from deltaenergy.errors import InputError
 
-__all__ = ["labelled_folders", "load_images"]
+__all__ = ["labelled_folders", "load_images", "with_unique_ids"]
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a table with a path column, "
@@ -47,7 +47,7 @@ def load_images(images: Any) -> list[ImageItem]:
         items = _from_list(images)
     else:
         raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
-    return _with_unique_ids(items)
+    return with_unique_ids(items)
 
 
 def _from_list(images: Iterable[Any]) -> list[ImageItem]:
@@ -153,7 +153,7 @@ def _from_array(array: np.ndarray[Any, Any], position: int) -> list[ImageItem] |
     return [ImageItem(f"image {position}", Image.fromarray(np.ascontiguousarray(pixels)))]
 
 
-def _with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
+def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
     """An image that is given twice keeps both places; the second is called "name (2)"."""
     if len({item.id for item in items}) == len(items):
         return items

@@ -28,13 +28,17 @@ class Group(str, Enum):
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`."""
+    """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`.
+
+    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection.
+    """
 
     name: str
     group: Group
     scored: Scored
     labels: npt.NDArray[np.int64]
     correct: npt.NDArray[np.bool_]
+    counted: npt.NDArray[np.bool_]
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:
@@ -119,9 +123,14 @@ class Evaluation:
         """The scores of a set, or of a pool such as `all open sets`."""
         return values_of(self.sets, name, score)
 
+    def pair(self, row: DetectionRow) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The scores behind a row of `detection`: of the closed and of the open images."""
+        known = [one for one in self.sets if one.group is row.closed_group]
+        return values_of(known, row.closed, row.score), values_of(self.in_group(Group.OPEN), row.open, row.score)
+
     def ranked(self, row: DetectionRow) -> RankedScores:
-        """The scores behind a row of `detection`: its ROC curve, or a metric at another rate."""
-        return RankedScores(self.values(row.score, row.closed), self.values(row.score, row.open))
+        """The same, ranked: for its ROC curve, or a metric at another rate."""
+        return RankedScores(*self.pair(row))
 
     def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
         """The verdict on each image of a set: True where the score lies below its threshold."""
@@ -182,8 +191,9 @@ def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
 
 
 def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
-    """The scores of all images of the sets that a name stands for."""
-    return np.concatenate([one.scored.values[score] for one in members(sets, name)])
+    """The scores of all images that count, of the sets that a name stands for and that were scored."""
+    scored = [one for one in members(sets, name) if score in one.scored.values]
+    return np.concatenate([np.zeros(0), *(one.scored.values[score][one.counted] for one in scored)])
 
 
 def _flat(name: str, estimate: Estimate) -> dict[str, float]:

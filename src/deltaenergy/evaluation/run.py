@@ -9,26 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.detector import threshold_at
+from deltaenergy.detector import check_keep, threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
+from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
+from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import (
-    AccuracyRow,
-    DetectionRow,
-    EvaluatedSet,
-    Evaluation,
-    Group,
-    KeptRow,
-    members,
-    pools,
-    values_of,
-)
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.evaluation.sets import ImageSet, LoadedSet, check_sets, load_sets, match_labels, same_class
-from deltaenergy.metrics import RankedScores, proportion_estimate
 from deltaenergy.progress import Progress
-from deltaenergy.scores.base import Score
+from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import Scored, score_images
+from deltaenergy.scoring import Scored, bind_all, score_images
 
 if TYPE_CHECKING:
     from deltaenergy.detector import Detector
@@ -38,7 +29,7 @@ Sets = Iterable[ImageSet | tuple[Any, ...]]
 
 def evaluate(
     classifier: Classifier,
-    scores: Sequence[str | Score],
+    scores: Sequence[str | Score | Scorer],
     id_sets: Sets,
     shifted_sets: Sets = (),
     open_sets: Sets = (),
@@ -57,8 +48,8 @@ def evaluate(
 
     Args:
         classifier: zero-shot or tuned.
-        scores: names or `Score` objects; those that are fitted on ID data are fitted on the ID sets, which favours
-            them a little, unless they are the `detector`'s own.
+        scores: names, `Score` or `Scorer` objects; those that are fitted on ID data are fitted on the ID sets, which
+            favours them a little, unless they are the `detector`'s own.
         id_sets: images of the classes; class folders give their labels.
         shifted_sets: images of the same classes in other styles.
         open_sets: images of none of the classes.
@@ -75,92 +66,126 @@ def evaluate(
     """
     if detector is not None and detector.threshold is None:
         raise NotFittedError("The detector has no threshold yet: call calibrate(in_distribution_images) first.")
-    used = _unique_scores([make_score(score) for score in scores], detector)
-    if primary is not None and primary not in used:
-        raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
+    check_keep(keep)
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
-    if not 0 < keep <= 1:
-        raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
+    used = _scorers(classifier, scores, detector)
+    if primary is not None and primary not in used:
+        raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
     rng = np.random.default_rng(seed)
     given = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-    loaded = [one for sets, group in given for one in load_sets(sets, group, limit, rng)]
+    loaded = check_sets([one for sets, group in given for one in load_sets(sets, group, limit, rng)])
     if not any(one.group is Group.ID for one in loaded):
         raise InputError("evaluate needs at least one ID set: images of the classes.")
-    loaded = check_sets(loaded)
-    labels = [match_labels(one, one.items, classifier.classes) for one in loaded]
-    calibrated = None if detector is None else detector.score
-    scored = _score_sets(classifier, list(used.values()), calibrated, loaded, batch_size, progress)
-    sets = [_evaluated(one, found, known, classifier.classes) for one, found, known in zip(loaded, scored, labels)]
-    thresholds = _thresholds(sets, used, keep, detector)
-    return Evaluation(
-        classes=classifier.classes,
-        sets=sets,
-        scores={spec: _describe(score) for spec, score in used.items()},
-        primary=primary or next(iter(used)),
+    labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
+    return evaluate_sets(
+        classifier,
+        list(used.values()),
+        labelled,
         keep=keep,
-        thresholds=thresholds,
-        given_thresholds=frozenset({detector.score.spec} & set(used) if detector is not None else ()),
-        accuracy=_accuracy(sets),
-        detection=_detection(sets, list(used), keep, resamples, seed),
-        kept=_kept(sets, thresholds),
+        thresholds={} if detector is None or detector.threshold is None else {detector.score.spec: detector.threshold},
+        primary=primary,
+        resamples=resamples,
+        seed=seed,
+        batch_size=batch_size,
+        progress=progress,
         provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
     )
 
 
-def _unique_scores(scores: list[Score], detector: Detector | None) -> dict[str, Score]:
-    """Scores by spec; the detector's own, with what it was fitted to, takes the place of an equal one."""
+def evaluate_sets(
+    classifier: Classifier,
+    scorers: Sequence[Scorer],
+    sets: Sequence[LoadedSet],
+    protocol: Protocol = OWN_IMAGES,
+    *,
+    keep: float = 0.95,
+    thresholds: Mapping[str, float] | None = None,
+    primary: str | None = None,
+    pooled: bool = True,
+    resamples: int = 1000,
+    seed: int = 0,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    allow_empty: bool = False,
+) -> Evaluation:
+    """`evaluate` for sets whose images are listed and labelled, under the rules of a protocol.
+
+    Scorers that have not seen ID images yet are fitted on the ID sets. `thresholds` are those that are known already.
+    A set of which no image can be read is an error, unless `allow_empty`. With `pooled`, sets of a group are also
+    measured together.
+    """
+    found = _score_sets(classifier, scorers, sets, batch_size, progress)
+    if not allow_empty:
+        _check_readable(sets, found)
+    evaluated = [_evaluated(one, scored, classifier, protocol) for one, scored in zip(sets, found)]
+    specs = [scorer.spec for scorer in scorers]
+    given = {spec: threshold for spec, threshold in (thresholds or {}).items() if spec in specs}
+    reached = {**_thresholds(evaluated, specs, keep), **given}
+    return Evaluation(
+        classes=classifier.classes,
+        sets=evaluated,
+        scores={scorer.spec: _describe(scorer.score) for scorer in scorers},
+        primary=primary or next(iter(specs), ""),
+        keep=keep,
+        thresholds=reached,
+        given_thresholds=frozenset(given),
+        accuracy=accuracy_rows(evaluated, pooled=pooled),
+        detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
+        kept=kept_rows(evaluated, reached),
+        provenance=dict(provenance or {}),
+    )
+
+
+def _scorers(
+    classifier: Classifier, scores: Sequence[str | Score | Scorer], detector: Detector | None
+) -> dict[str, Scorer]:
+    """Scorers by spec; the detector's own, with what it was fitted to, takes the place of an equal score."""
     if not scores:
         raise InputError("evaluate needs at least one score.")
-    used = {score.spec: score for score in scores}
-    if detector is not None and detector.score.spec in used:
-        used[detector.score.spec] = detector.score
-    return used
+    made = [score if isinstance(score, Scorer) else make_score(score) for score in scores]
+    own = {detector.score.spec: detector.scorer} if detector is not None else {}
+    unique = {score.spec: own.get(score.spec, score) for score in made}
+    return {scorer.spec: scorer for scorer in bind_all(classifier, unique.values())}
 
 
 def _score_sets(
     classifier: Classifier,
-    scores: list[Score],
-    calibrated: Score | None,
-    sets: list[LoadedSet],
+    scorers: Sequence[Scorer],
+    sets: Sequence[LoadedSet],
     batch_size: int,
     progress: Progress | None,
 ) -> list[Scored]:
-    """Score all ID sets as one, so that scores are fitted on all of them, then every other set."""
-    # The score of a calibrated detector must not be fitted anew; one that needs no images works on the features.
-    fitted = [score for score in scores if calibrated is score and not score.needs_images]
-    others = [score for score in scores if score not in fitted]
-    for score in scores:
-        score.prepare(classifier)
+    """What is found for each set. All ID sets are scored as one if there are scores to be fitted on them."""
     total, before = sum(map(len, sets)), 0
 
-    def run(images: Any, *, fit: bool) -> Scored:
+    def run(who: Classifier, used: Sequence[Scorer], images: Any, *, fit: bool = False) -> Scored:
         def move(done: int, _: int | None) -> None:
             if progress is not None:
                 progress(before + done, total)
 
-        found = score_images(classifier, others, images, fit=fit, batch_size=batch_size, progress=move)
-        if fitted:
-            found.values.update(score_images(classifier, fitted, found.features).values)
-        return found
+        return score_images(who, used, images, fit=fit, batch_size=batch_size, progress=move)
 
-    id_sets = [one for one in sets if one.group is Group.ID]
-    results = _split(id_sets, run(_together(id_sets), fit=True))
-    before = sum(map(len, id_sets))
-    for one in sets[len(id_sets) :]:
-        results.append(run(one.to_score, fit=False))
-        before += len(one)
-    for one, scored in zip(sets, results):
-        if not scored.items:
-            first = scored.unreadable[0]
-            raise InputError(
-                f"No image of the {one.group.value} set {one.name!r} could be read; the first is {first.id}: "
-                f"{first.reason}"
-            )
-    return results
+    found: dict[int, Scored] = {}
+    known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None]
+    if not all(scorer.fitted for scorer in scorers):
+        id_sets = [sets[i] for i in known]
+        together = run(classifier, scorers, _together(id_sets), fit=True)
+        found = dict(zip(known, _split(id_sets, together)))
+        before = sum(map(len, id_sets))
+        scorers = [together.scorers[scorer.spec] for scorer in scorers]
+    for i, one in enumerate(sets):
+        if i not in found:
+            who = classifier if one.classifier is None else one.classifier
+            # For another class list only accuracy counts; a variant of the classifier shares what was learned.
+            used = [] if one.own_classes is not None else [replace(scorer, classifier=who) for scorer in scorers]
+            found[i] = run(who, used, one.to_score)
+            before += len(one)
+    return [_named(one, found[i]) for i, one in enumerate(sets)]
 
 
-def _together(sets: list[LoadedSet]) -> Any:
+def _together(sets: Sequence[LoadedSet]) -> Any:
     """All images, or all features, of several sets."""
     if all(one.features is None for one in sets):
         return [item for one in sets for item in one.items]
@@ -169,7 +194,7 @@ def _together(sets: list[LoadedSet]) -> Any:
     return np.concatenate([np.asarray(one.features) for one in sets])
 
 
-def _split(sets: list[LoadedSet], scored: Scored) -> list[Scored]:
+def _split(sets: Sequence[LoadedSet], scored: Scored) -> list[Scored]:
     """Undo `_together`. Unreadable images have no row, so that rows are told by their image's id."""
     results = []
     start = 0
@@ -180,79 +205,48 @@ def _split(sets: list[LoadedSet], scored: Scored) -> list[Scored]:
         else:
             rows = np.arange(start, start + len(one))
             start += len(one)
-        results.append(
-            Scored(
-                items=[scored.items[row] for row in rows],
-                unreadable=[image for image in scored.unreadable if image.id in mine],
-                features=scored.features[rows],
-                predicted=scored.predicted[rows],
-                confidence=scored.confidence[rows],
-                values={spec: values[rows] for spec, values in scored.values.items()},
-            )
-        )
+        unreadable = [image for image in scored.unreadable if image.id in mine]
+        results.append(replace(scored.take(rows), unreadable=unreadable))
     return results
 
 
-def _evaluated(one: LoadedSet, scored: Scored, labels: Any, classes: Sequence[str]) -> EvaluatedSet:
+def _named(one: LoadedSet, scored: Scored) -> Scored:
+    """Rows of features get the names of their images."""
+    if one.features is not None:
+        scored = replace(scored, items=list(one.items))
+    return replace(scored, unreadable=[*one.unreadable, *scored.unreadable])
+
+
+def _check_readable(sets: Sequence[LoadedSet], found: Sequence[Scored]) -> None:
+    for one, scored in zip(sets, found):
+        if not scored.items:
+            first = scored.unreadable[0]
+            raise InputError(
+                f"No image of the {one.group.value} set {one.name!r} could be read; the first is {first.id}: "
+                f"{first.reason}"
+            )
+
+
+def _evaluated(one: LoadedSet, scored: Scored, classifier: Classifier, protocol: Protocol) -> EvaluatedSet:
     """Join the labels of the images that were read with what was predicted for them."""
-    lost = {image.id for image in scored.unreadable}
-    read = [item.id not in lost for item in one.items]
-    scored = replace(scored, items=[item for item, was_read in zip(one.items, read) if was_read])
-    labels = labels[read]
-    correct = (labels >= 0) & (same_class(classes)[scored.predicted] == labels)
-    return EvaluatedSet(one.name, one.group, scored, labels, correct)
+    classes = (classifier if one.classifier is None else one.classifier).classes
+    known = match_labels(one, classes) if one.labels is None else one.labels
+    label_of = dict(zip((item.id for item in one.items), known.tolist()))
+    labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
+    predicted = same_class(classes)[scored.predicted] if protocol.by_name else scored.predicted
+    correct = (labels >= 0) & (predicted == labels)
+    counted = np.ones_like(correct) if one.group is Group.OPEN else protocol.counted(correct)
+    return EvaluatedSet(one.name, one.group, scored, labels, correct, counted)
 
 
-def _thresholds(
-    sets: list[EvaluatedSet], scores: Iterable[str], keep: float, detector: Detector | None
-) -> dict[str, float]:
-    id_sets = [one for one in sets if one.group is Group.ID]
+def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float]:
+    """Of each score, set on all ID sets; none if there is no such set."""
     result = {}
-    for spec in scores:
-        if detector is not None and detector.threshold is not None and detector.score.spec == spec:
-            result[spec] = detector.threshold
-        else:
-            result[spec] = threshold_at(np.sort(np.concatenate([one.scored.values[spec] for one in id_sets])), keep)
+    for spec in specs:
+        values = [one.scored.values[spec] for one in sets if one.group is Group.ID and spec in one.scored.values]
+        if sum(map(len, values)):
+            result[spec] = threshold_at(np.sort(np.concatenate(values)), keep)
     return result
-
-
-def _accuracy(sets: list[EvaluatedSet]) -> list[AccuracyRow]:
-    rows = []
-    for group in (Group.ID, Group.SHIFTED):
-        names = [one.name for one in sets if one.group is group]
-        for name in dict.fromkeys([*names, *pools(sets, group)]):
-            chosen = members(sets, name)
-            labelled = sum(int(one.labelled.sum()) for one in chosen)
-            if labelled:
-                right = sum(int(one.correct.sum()) for one in chosen)
-                rows.append(AccuracyRow(name, group, labelled, proportion_estimate(right, labelled)))
-    return rows
-
-
-def _detection(
-    sets: list[EvaluatedSet], scores: Sequence[str], keep: float, resamples: int, seed: int
-) -> list[DetectionRow]:
-    rows = []
-    for group in (Group.ID, Group.SHIFTED):
-        for closed in pools(sets, group):
-            for open_name in pools(sets, Group.OPEN):
-                for spec in scores:
-                    try:
-                        ranked = RankedScores(values_of(sets, closed, spec), values_of(sets, open_name, spec))
-                    except InputError as error:
-                        raise InputError(f"Score {spec!r}, {closed!r} against {open_name!r}: {error}") from error
-                    metrics = ranked.estimates(keep, resamples=resamples, seed=seed)
-                    rows.append(DetectionRow(spec, closed, group, open_name, ranked.n_id, ranked.n_ood, metrics))
-    return rows
-
-
-def _kept(sets: list[EvaluatedSet], thresholds: Mapping[str, float]) -> list[KeptRow]:
-    rows = []
-    for spec, threshold in thresholds.items():
-        for one in sets:
-            kept = int((one.scored.values[spec] >= threshold).sum())
-            rows.append(KeptRow(spec, one.name, one.group, len(one), proportion_estimate(kept, len(one))))
-    return rows
 
 
 def _describe(score: Score) -> dict[str, str]:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.classes import first_of_name, normal_name
 from deltaenergy.classifiers.base import is_feature_array
-from deltaenergy.data.inputs import load_images
-from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.data.inputs import load_images, with_unique_ids
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
+from deltaenergy.labels import ClassFinder, first_of_name
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from deltaenergy.classifiers.base import Classifier
 
 UNKNOWN = -1
 
@@ -39,12 +41,23 @@ class ImageSet(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A set whose images are listed: `items` to encode, or `features` that are there already."""
+    """A set whose images are listed: `items` to encode, or their `features` if these are there already.
+
+    Attributes:
+        labels: the position of each image's class, −1 where it is unknown; if None, that of the item's label.
+        classifier: sees this set in place of the evaluated one, of which it is a variant.
+        own_classes: the class list of that classifier if it is another: then only accuracy counts.
+        unreadable: images of the set that are known to be so already.
+    """
 
     name: str
     group: Group
     items: list[ImageItem]
     features: Any = None
+    labels: npt.NDArray[np.int64] | None = None
+    classifier: Classifier | None = None
+    own_classes: tuple[str, ...] | None = None
+    unreadable: tuple[Unreadable, ...] = ()
 
     @property
     def to_score(self) -> Any:
@@ -101,7 +114,7 @@ def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
                     f"{item.id} stands in the {first.group.value} set {first.name!r} and in the {one.group.value} set "
                     f"{one.name!r}. Each image belongs to one group: is one folder inside the other?"
                 )
-    unique = iter(load_images([item for one in sets for item in one.items]))
+    unique = iter(with_unique_ids([item for one in sets for item in one.items]))
     return [replace(one, items=[next(unique) for _ in one.items]) for one in sets]
 
 
@@ -110,17 +123,18 @@ def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array(first_of_name(classes), dtype=np.int64)
 
 
-def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The class index of each item, −1 where its label is unknown.
+def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The class index of each image of a set, −1 where its label is unknown.
 
     In an ID or shifted set, a label that is no class is an error, because such an image would count as known; if no
     label of the set is a class, the folders mean something else, and the set counts as unlabelled. In an open set it
     is the other way round: a label that *is* a class earns a warning.
     """
-    first: dict[str, int] = {}
-    for i, name in enumerate(classes):
-        first.setdefault(normal_name(name), i)
-    index_of = {item.label: first.get(normal_name(item.label), UNKNOWN) for item in items if item.label is not None}
+    items, finder, first = one.items, ClassFinder(classes), first_of_name(classes)
+    index_of: dict[str, int] = {}
+    for label in dict.fromkeys(item.label for item in items if item.label is not None):
+        position = finder.find(label)
+        index_of[label] = UNKNOWN if position is None else first[position]
     found = {label for label, index in index_of.items() if index != UNKNOWN}
     if one.group is Group.OPEN:
         if found:
@@ -130,21 +144,16 @@ def match_labels(one: LoadedSet, items: Sequence[ImageItem], classes: Sequence[s
                 stacklevel=4,
             )
         return np.full(len(items), UNKNOWN, dtype=np.int64)
-    strange = Counter(item.label for item in items if item.label is not None and item.label not in found)
+    strange = [item for item in items if item.label is not None and item.label not in found]
+    labels = [item.label for item in strange if item.label is not None]
     if strange and not found:
         warnings.warn(
             f"No folder of the {one.group.value} set {one.name!r} is called like a class (it has "
-            f"{_listed(strange)}): its accuracy is not computed.",
+            f"{_listed(set(labels))}): its accuracy is not computed.",
             stacklevel=4,
         )
     elif strange:
-        label, count = strange.most_common(1)[0]
-        hint = did_you_mean(normal_name(str(label)), [normal_name(name) for name in classes])
-        raise InputError(
-            f"The {one.group.value} set {one.name!r} holds images of folders that are no class: "
-            f"{_listed(strange)} ({strange.total()} images, {count} in {label!r}). "
-            f"Add the class, rename the folder, or take it out.{hint if len(classes) <= 50 else ''}"
-        )
+        raise finder.unknown(f"The {one.group.value} set {one.name!r}", strange[0].id, labels)
     return np.array([UNKNOWN if item.label is None else index_of[item.label] for item in items], dtype=np.int64)
 
 

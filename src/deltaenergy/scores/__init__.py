@@ -1,23 +1,31 @@
 """Scores turn similarities into one number per image, larger = more in-distribution.
 
 Pure functions first (`deltaenergy.scores.delta_energy(similarities)`: tensors or NumPy arrays in, the same out);
-a thin `Score` class for each, in a registry that knows its needs, defaults, formula and paper.
+a thin `Score` class for each, in a registry that knows its needs, defaults, formula and paper. A score is settings
+alone; bound to a classifier it is a `Scorer`, which holds what was learned.
 """
 
 from deltaenergy.needs import Need
-from deltaenergy.scores.base import Score, ScoreInputs
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy
+from deltaenergy.scores.energy import energy
+from deltaenergy.scores.entropy import entropy
 from deltaenergy.scores.gl_mcm import local_mcm
-from deltaenergy.scores.logits import energy, entropy, max_logit, mcm, msp
+from deltaenergy.scores.max_logit import max_logit
+from deltaenergy.scores.mcm import mcm
+from deltaenergy.scores.msp import msp
 from deltaenergy.scores.multi_delta_energy import multi_delta_energy
 from deltaenergy.scores.neglabel import neglabel
+from deltaenergy.scores.odin import odin
+from deltaenergy.scores.react import react
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score, register_score
 
 __all__ = [
     "Need",
     "Score",
     "ScoreInputs",
+    "Scorer",
     "clipn",
     "delta_energy",
     "energy",
@@ -31,5 +39,7 @@ __all__ = [
     "msp",
     "multi_delta_energy",
     "neglabel",
+    "odin",
+    "react",
     "register_score",
 ]

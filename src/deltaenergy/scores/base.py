@@ -1,119 +1,104 @@
-"""The Score: what it may look at, what it must be told beforehand, and one number per image."""
+"""The Score: settings that say what it looks at and how it turns that into one number per image; and the Scorer.
+
+A `Score` is a frozen dataclass: two detectors can share one. What it learns (from the class texts when it is bound to
+a classifier, from in-distribution images when it is fitted) lives in a `Scorer`, which never changes either: fitting
+gives a new one. So any number of threads can score with one at the same time.
+
+    scorer = make_score("react").bind(classifier).fit(known)
+    scorer(inputs)                                              # (N,), larger = more in-distribution
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from deltaenergy.errors import InputError, NotFittedError, did_you_mean
+from deltaenergy.classifiers.base import Inputs
+from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.specs import Settings
 
 if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.classifiers.base import Classifier, Outputs
+
+
+_ALWAYS = ("similarities", "features")
 
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """Everything a score may look at, for N images. Patches and pixels are there only for scores that need them."""
+    """Everything a score may look at, for N images. Patches and pixels are there only for scores that need them.
+
+    Attributes:
+        similarities: of the classifier (N, K).
+        features: unit image features (N, D), as the model gives them.
+        patches: unit patch features (N, P, D).
+        pixels: preprocessed images (N, 3, H, W).
+        outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
+    """
 
     similarities: torch.Tensor
     features: torch.Tensor
     patches: torch.Tensor | None = None
     pixels: torch.Tensor | None = None
+    outputs: Outputs | None = None
+
+    @property
+    def for_classifier(self) -> Inputs:
+        """The same images as a classifier takes them."""
+        return Inputs(self.features, self.patches, pixels=self.pixels)
+
+    def take(self, rows: slice | list[int]) -> ScoreInputs:
+        """Some of the images."""
+
+        def part(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else tensor[rows]
+
+        outputs = self.outputs and replace(
+            self.outputs,
+            similarities=self.outputs.similarities[rows],
+            features=self.outputs.features[rows],
+            # Texts are the same for all images, or each image has its own.
+            texts=self.outputs.texts if self.outputs.texts.ndim == 2 else self.outputs.texts[rows],
+            negatives=part(self.outputs.negatives),
+        )
+        return ScoreInputs(self.similarities[rows], self.features[rows], part(self.patches), part(self.pixels), outputs)
+
+    @staticmethod
+    def join(parts: Sequence[ScoreInputs]) -> ScoreInputs:
+        """The images of all parts in order, without the classifier's outputs; what one part lacks, the whole lacks."""
+
+        def whole(name: str) -> torch.Tensor | None:
+            tensors = [getattr(part, name) for part in parts]
+            return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
+
+        similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
+        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"))
 
 
 @dataclass(frozen=True)
-class Score:
-    """Base of all scores: a frozen dataclass whose fields are the hyper-parameters, with the paper's defaults.
+class Score(Settings):
+    """Base of all scores: its fields are the hyper-parameters, with the paper's defaults.
 
-    A subclass implements `__call__`. One with text-side state (mined negatives) extends `prepare`; one fitted on
-    ID data overrides `fit`; both keep what they learn in `self.state`, tensors by name, which is saved with the
-    detector. `presets` are named settings: `delta-energy:robust`. Parameters that need more than the class says
-    call `self.also_needs` in `check`.
+    A subclass implements `compute`. One with text-side state (mined negatives) implements `prepare`, one that is
+    fitted on ID data `learn`; both return tensors by name, which `compute` finds in `scorer.state` and which are saved
+    with a detector. `requires` says what it needs whatever its parameters; one whose needs depend on them extends the
+    property `needs`.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    formula: ClassVar[str]
-    paper: ClassVar[str]
-    needs: ClassVar[frozenset[Need]] = frozenset()
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "state", {})
-        object.__setattr__(self, "preset", None)
-        object.__setattr__(self, "_classifier", None)
-        self.check()
-
-    # Set in __post_init__, because a dataclass field would become a hyper-parameter.
-    if TYPE_CHECKING:
-        state: dict[str, torch.Tensor]
-        preset: str | None
-        _classifier: Classifier | None
-
-    def check(self) -> None:
-        """Raise `InputError` for hyper-parameters that make no sense."""
-
-    def also_needs(self, *needs: Need) -> None:
-        """Add to what this one score needs; the class keeps its own."""
-        object.__setattr__(self, "needs", self.needs | set(needs))
-
-    def learned(self, name: str) -> torch.Tensor:
-        """What `fit` kept under `name`, or an error that says how to fit."""
-        if name not in self.state:
-            raise NotFittedError(
-                f"Score {self.spec!r} must see in-distribution images first: "
-                "calibrate a detector with it, which also saves what it learned."
-            )
-        return self.state[name]
-
-    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Hold on to the classifier; subclasses then compute what depends on it alone.
-
-        Called before any image, and again after loading: a score that finds its `state` filled keeps it. What was
-        learned with another classifier is forgotten, since it belongs to other classes.
-        """
-        if self._classifier is not None and self._classifier is not classifier:
-            self.state.clear()
-        object.__setattr__(self, "_classifier", classifier)
+    kind: ClassVar[str] = "score"
+    requires: ClassVar[frozenset[Need]] = frozenset()
 
     @property
-    def classifier(self) -> Classifier:
-        """The classifier it was prepared with, or an error that says to prepare."""
-        if self._classifier is None:
-            raise NotFittedError(f"Score {self.spec!r} has no classifier yet: call prepare(classifier) first.")
-        return self._classifier
-
-    def fit(self, inputs: ScoreInputs) -> None:
-        """Learn from the similarities and features of ID images: called by `Detector.calibrate`."""
-
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
-        """N images -> scores (N,), larger = more in-distribution."""
-        raise NotImplementedError(f"{type(self).__name__} must implement __call__")
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The hyper-parameters by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    @property
-    def spec(self) -> str:
-        """The shortest text that `make_score` turns into this score: name, preset, and what differs from it."""
-        base: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(self)}
-        base.update(self.presets.get(self.preset or "", {}))
-        changed = [f"{name}={_as_text(value)}" for name, value in self.params.items() if value != base[name]]
-        return self.name + (f":{self.preset}" if self.preset else "") + (f"({','.join(changed)})" if changed else "")
-
-    @property
-    def missing(self) -> str | None:
-        """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
-        return None
+    def needs(self) -> frozenset[Need]:
+        """What it must be given beyond similarities."""
+        return self.requires
 
     @property
     def needs_images(self) -> bool:
@@ -125,24 +110,91 @@ class Score:
         """Whether it must see ID data first."""
         return Need.ID_DATA in self.needs
 
+    @property
+    def missing(self) -> str | None:
+        """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
+        return None
 
-def _as_text(value: Any) -> str:
-    """A parameter's value as `make_score` reads it: sequences in brackets, strings quoted unless plain words."""
-    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_/.~][\w/.~ -]*", value):
-        return repr(value)
-    return f"[{','.join(map(str, value))}]" if isinstance(value, (tuple, list)) else str(value)
+    def bind(
+        self,
+        classifier: Classifier,
+        progress: Progress | None = None,
+        state: Mapping[str, torch.Tensor] | None = None,
+    ) -> Scorer:
+        """The score for one classifier, with what depends on its class texts: computed now, or a saved `state`."""
+        found = dict(state) if state else self.prepare(classifier, progress)
+        # Single numbers stay on the host, where they are used.
+        device = classifier.model.device
+        tensors = {name: tensor if tensor.ndim < 2 else tensor.to(device) for name, tensor in found.items()}
+        return Scorer(self, classifier, tensors, fitted=bool(state) or not self.needs_fit)
+
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """Tensors that depend on the classifier alone."""
+        return {}
+
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        """Tensors learned from ID images."""
+        return {}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """N images -> scores (N,), larger = more in-distribution."""
+        raise NotImplementedError(f"{type(self).__name__} must implement compute")
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A score bound to a classifier, with what it has learned. `score.bind(classifier)` makes one.
+
+    `fitted` is False while it must see ID images before it can score any.
+    """
+
+    score: Score
+    classifier: Classifier
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    fitted: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", MappingProxyType(dict(self.state)))
+
+    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        """N images -> scores (N,), larger = more in-distribution."""
+        return self.score.compute(inputs, self)
+
+    def fit(self, inputs: ScoreInputs) -> Scorer:
+        """A scorer that has learned from the similarities and features of ID images; this one stays as it is."""
+        return replace(self, state={**self.state, **self.score.learn(inputs, self)}, fitted=True)
+
+    @property
+    def spec(self) -> str:
+        """That of the score: what results are called."""
+        return self.score.spec
+
+    def check_fitted(self) -> None:
+        """Raise `NotFittedError` if it must see ID images first, before any work is done."""
+        if not self.fitted:
+            raise self._not_fitted()
+
+    def learned(self, name: str) -> torch.Tensor:
+        """What was learned under `name`, or an error that says how to fit."""
+        if name not in self.state:
+            raise self._not_fitted()
+        return self.state[name]
+
+    def compared_features(self, inputs: ScoreInputs) -> torch.Tensor:
+        """The image features (N, D) that the classifier compares with its texts, in at least single precision."""
+        outputs = inputs.outputs or self.classifier(inputs.for_classifier)
+        features = outputs.features
+        return features if features.dtype in (torch.float32, torch.float64) else features.float()
+
+    def _not_fitted(self) -> NotFittedError:
+        return NotFittedError(
+            f"Score {self.spec!r} must see in-distribution images first: calibrate a detector with it, which also "
+            "saves what it learned."
+        )
 
 
 def check_positive(owner: str, **values: float) -> None:
     """Raise `InputError` unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if not 0 < value < float("inf"):
+        if not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
             raise InputError(f"{owner}: {name} must be a positive number, got {value!r}.")
-
-
-def unknown_parameter(score: type[Score], name: str) -> InputError:
-    """The error for a hyper-parameter that `score` does not have."""
-    known = [field.name for field in dataclasses.fields(score)]
-    if not known:
-        return InputError(f"Score {score.name!r} has no parameters, but got {name!r}.")
-    return InputError(f"Score {score.name!r} has no parameter {name!r}.{did_you_mean(name, known)}")

@@ -26,7 +26,7 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.registry import register_score
 
 # The value of `reset` that is fitted on ID data.
@@ -173,19 +173,22 @@ class DeltaEnergy(Score):
 
     def check(self) -> None:
         """τ > 0, c ≥ 1, s̃ finite or to be fitted."""
-        if isinstance(self.reset, str):
-            if self.reset != BACKGROUND:
-                raise InputError(f"delta-energy: reset must be a number or {BACKGROUND!r}, got {self.reset!r}.")
-            self.also_needs(Need.ID_DATA)
+        if isinstance(self.reset, str) and self.reset != BACKGROUND:
+            raise InputError(f"delta-energy: reset must be a number or {BACKGROUND!r}, got {self.reset!r}.")
         check_parameters(self.tau, self.c, 0.0 if isinstance(self.reset, str) else self.reset)
 
-    def fit(self, inputs: ScoreInputs) -> None:
-        """Estimate the background similarity, if that is the reset value."""
-        if self.reset == BACKGROUND:
-            background = background_similarity(inputs.similarities)
-            self.state["background"] = torch.tensor(background, dtype=torch.float64)
+    @property
+    def needs(self) -> frozenset[Need]:
+        """ID data, if the reset value is estimated on them."""
+        return self.requires | ({Need.ID_DATA} if self.reset == BACKGROUND else frozenset())
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        """The background similarity, if that is the reset value."""
+        if self.reset != BACKGROUND:
+            return {}
+        return {"background": torch.tensor(background_similarity(inputs.similarities), dtype=torch.float64)}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        reset = float(self.learned("background")) if isinstance(self.reset, str) else self.reset
+        reset = float(scorer.learned("background")) if isinstance(self.reset, str) else self.reset
         return torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, reset))

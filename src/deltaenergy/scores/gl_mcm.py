@@ -15,9 +15,10 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
-from deltaenergy.scores.logits import mcm
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.mcm import mcm
 from deltaenergy.scores.registry import register_score
+from deltaenergy.specs import check_range
 
 # Similarities of one block of patches (float32) stay within 4 MB: read back from cache, not from memory.
 BLOCK_ENTRIES = 1_048_576
@@ -50,19 +51,18 @@ class GlMcm(Score):
     summary = "mcm on the whole image and on its best patch"
     formula = "max_k softmax(s/T)_k + λ · max_{p,k} softmax_k(u_p·t_k/T)"
     paper = "Miyai et al., IJCV 2025"
-    needs = frozenset({Need.PATCHES})
+    requires = frozenset({Need.PATCHES})
     temperature: float = 1.0
     weight: float = 1.0
 
     def check(self) -> None:
         """T > 0, λ ≥ 0."""
         check_positive(self.name, temperature=self.temperature)
-        if not 0 <= self.weight < float("inf"):
-            raise InputError(f"{self.name}: weight must be a number of at least 0, got {self.weight!r}.")
+        check_range(f"{self.name}: weight", self.weight, 0)
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        classifier = self.classifier
+        classifier = scorer.classifier
         if inputs.patches is None:
             raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
         overall = torch.as_tensor(mcm(inputs.similarities, self.temperature))

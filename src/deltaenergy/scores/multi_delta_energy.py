@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Score, ScoreInputs
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.registry import register_score
 
@@ -51,14 +50,12 @@ class MultiDeltaEnergy(Score):
     summary = "ΔEnergies at several temperatures, standardised on ID data and added"
     formula = "Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m"
     paper = "this project"
-    needs = frozenset({Need.ID_DATA})
+    requires = frozenset({Need.ID_DATA})
     taus: tuple[float, ...] = TAUS
     cs: tuple[int, ...] = CS
 
     def check(self) -> None:
         """As many τ as c, at least one; each pair as delta-energy wants it."""
-        for field in ("taus", "cs"):
-            object.__setattr__(self, field, _as_tuple(field, getattr(self, field)))
         if len(self.taus) != len(self.cs):
             raise InputError(
                 f"multi-delta-energy: taus and cs must be of one length, got {len(self.taus)} and {len(self.cs)}."
@@ -66,23 +63,14 @@ class MultiDeltaEnergy(Score):
         for tau, c in zip(self.taus, self.cs):
             check_parameters(tau, c)
 
-    def fit(self, inputs: ScoreInputs) -> None:
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """Mean and deviation of each term; a term that is the same for all ID images is only centred."""
         terms = [delta_energy(inputs.similarities, tau, c).double() for tau, c in zip(self.taus, self.cs)]
         deviations = torch.stack([term.std(correction=0) for term in terms])
-        self.state["means"] = torch.stack([term.mean() for term in terms])
-        self.state["deviations"] = torch.where(deviations > 0, deviations, 1.0)
+        means = torch.stack([term.mean() for term in terms])
+        return {"means": means, "deviations": torch.where(deviations > 0, deviations, 1.0)}
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        means, deviations = self.learned("means").tolist(), self.learned("deviations").tolist()
+        means, deviations = scorer.learned("means").tolist(), scorer.learned("deviations").tolist()
         return torch.as_tensor(multi_delta_energy(inputs.similarities, means, deviations, self.taus, self.cs))
-
-
-def _as_tuple(field: str, values: Any) -> tuple[Any, ...]:
-    """Lists (as JSON and the command line give them) and single numbers become tuples."""
-    if isinstance(values, (int, float)):
-        return (values,)
-    if not isinstance(values, (tuple, list)) or not values:
-        raise InputError(f"multi-delta-energy: {field} must be a list of numbers such as [0.01,1], got {values!r}.")
-    return tuple(values)

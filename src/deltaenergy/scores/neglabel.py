@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deltaenergy.classes import check_templates
-from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
+from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -66,14 +66,14 @@ def _sum_of_sigmoids(positive: torch.Tensor, negatives: torch.Tensor, temperatur
 
 @dataclass(frozen=True)
 class MinedScore(Score):
-    """A score over negatives that `prepare` mines for the classifier; its state is saved with the detector.
+    """A score over negatives that are mined when it is bound to a classifier, and saved with the detector.
 
     Templates are separated by `|`, lexicographer files and superclass words by spaces. `words` names a text file
     with the user's own candidates, one per line, instead of WordNet's. `class_templates` are for mining alone; if
     empty, candidates are compared with the classifier's own text features.
     """
 
-    needs = frozenset({Need.FEATURES, Need.TEXTS})
+    requires = frozenset({Need.FEATURES, Need.TEXTS})
     words: str = ""
     exclude: str = "noun.animal noun.food"
     noun_templates: str = "the nice {}"
@@ -87,15 +87,9 @@ class MinedScore(Score):
 
     def check(self) -> None:
         """Shares lie between 0 and 1, templates hold one `{}`."""
-        for name in ("words", "exclude", "noun_templates", "adjective_templates", "class_templates", "superclasses"):
-            if not isinstance(getattr(self, name), str):
-                raise InputError(f"{self.name}: {name} must be text, got {getattr(self, name)!r}. Quote it.")
-        if not 0 <= self.quantile <= 1:
-            raise InputError(f"{self.name}: quantile must lie between 0 and 1, got {self.quantile!r}.")
-        if not 0 < self.keep <= 1:
-            raise InputError(f"{self.name}: keep must be above 0 and at most 1, got {self.keep!r}.")
-        if not 0 < self.too_close <= 1:
-            raise InputError(f"{self.name}: too_close must be above 0 and at most 1, got {self.too_close!r}.")
+        check_range(f"{self.name}: quantile", self.quantile, 0, 1)
+        check_range(f"{self.name}: keep", self.keep, 0, 1, above=True)
+        check_range(f"{self.name}: too_close", self.too_close, 0, 1, above=True)
         for templates in (self.noun_templates, self.adjective_templates, self.class_templates or "{}"):
             check_templates(None, templates.split("|"))
 
@@ -112,28 +106,15 @@ class MinedScore(Score):
             seed=self.seed,
         )
 
-    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Mine the negatives of these classes, unless they were saved with the detector."""
-        super().prepare(classifier, progress)
-        if "negatives" in self.state:
-            return
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """The negatives of these classes."""
         pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
         if self.class_templates:
             templates = self.class_templates.split("|")
             class_features = class_prompt_features(classifier.model, classifier.classes, templates)
         else:
             class_features = classifier.text_features
-        negatives = mine(classifier.model, class_features, pool, self.recipe, progress=progress)
-        self.state["negatives"] = negatives.features
-
-    def negatives_and_features(self, inputs: ScoreInputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Negatives (M, D), and the image features (N, D) that the classifier compares with its texts."""
-        features = self.classifier.adapted_features(inputs.features)
-        if "negatives" not in self.state:
-            raise NotFittedError(f"Score {self.spec!r} has no negatives: its prepare() did not come to an end.")
-        if features.dtype not in (torch.float32, torch.float64):
-            features = features.float()
-        return self.state["negatives"].to(features), features
+        return {"negatives": mine(classifier.model, class_features, pool, self.recipe, progress=progress).features}
 
 
 @register_score
@@ -152,12 +133,12 @@ class NegLabel(MinedScore):
         """T > 0, G ≥ 1."""
         super().check()
         check_positive(self.name, temperature=self.temperature)
-        if not isinstance(self.groups, int) or self.groups < 1:
-            raise InputError(f"{self.name}: groups must be a whole number of at least 1, got {self.groups!r}.")
+        check_range(f"{self.name}: groups", self.groups, 1)
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        negatives, features = self.negatives_and_features(inputs)
+        features = scorer.compared_features(inputs)
+        negatives = scorer.state["negatives"].to(features)
         groups = min(self.groups, len(negatives))
         size = len(negatives) // groups
         grouped = negatives[: groups * size]
@@ -196,9 +177,10 @@ class NegLabelDeltaEnergy(MinedScore):
         super().check()
         check_parameters(self.tau, self.c, self.reset)
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        negatives, features = self.negatives_and_features(inputs)
+        features = scorer.compared_features(inputs)
+        negatives = scorer.state["negatives"].to(features)
 
         def over_negatives(rows: slice) -> torch.Tensor:
             return torch.as_tensor(delta_energy(features[rows] @ negatives.T, self.tau, self.c, self.reset))

@@ -9,37 +9,91 @@ works on features, but it is not the paper's method, and its spec says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
+from deltaenergy.classifiers.base import Inputs
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import TowerModel, require_towers
+from deltaenergy.models.base import require_towers
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
-from deltaenergy.scores.logits import msp
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.msp import msp
 from deltaenergy.scores.registry import register_score
+from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
 # Gradients keep every layer's activations: about 100 MB per image for a ViT-B/16.
 IMAGES_PER_STEP = 8
+SimilaritiesOf = Callable[[torch.Tensor], torch.Tensor]
+
+
+def odin(
+    similarities_of: SimilaritiesOf,
+    pixels: Any,
+    std: Sequence[float] = (1.0, 1.0, 1.0),
+    *,
+    temperature: float = 1000.0,
+    epsilon: float = 0.0014,
+    logit_scale: float = 100.0,
+) -> Any:
+    """ODIN's score of each image (formula above), in double precision.
+
+    Args:
+        similarities_of: pixels (n, 3, H, W) -> similarities (n, K), differentiable. It sees a few images at a time.
+        pixels: normalised images (N, 3, H, W), tensor or array.
+        std: σ_rgb.
+        temperature: T.
+        epsilon: ε.
+        logit_scale: L.
+    """
+    check_positive("odin", temperature=temperature, logit_scale=logit_scale)
+    check_range("odin: epsilon", epsilon, 0)
+    images = torch.as_tensor(pixels)
+    if images.ndim != 4:
+        raise InputError(f"pixels must be an (images, channels, height, width) array, got {tuple(images.shape)}.")
+    check_finite(images.flatten(1).sum(dim=1), images, "pixels")
+    deviation = torch.tensor(std, device=images.device).view(1, -1, 1, 1)
+    scores = [torch.zeros(0, dtype=torch.float64, device=images.device)]
+    for part in torch.split(images, IMAGES_PER_STEP) if len(images) else ():
+        gradient = pixel_gradient(similarities_of, part, temperature / logit_scale)
+        moved = part - epsilon * gradient.sign() / deviation
+        with torch.no_grad():
+            scores.append(hot_softmax(similarities_of(moved), temperature / logit_scale))
+    found = torch.cat(scores)
+    return found.numpy() if isinstance(pixels, np.ndarray) else found
+
+
+def pixel_gradient(similarities_of: SimilaritiesOf, pixels: torch.Tensor, temperature: float) -> torch.Tensor:
+    """∇_x Σ_i CE(s(x_i)/T, argmax): each image's own gradient, since images do not see one another."""
+    with torch.inference_mode(False), torch.enable_grad():
+        # A copy, because tensors made in inference mode cannot take part in a graph.
+        variable = pixels.detach().clone().requires_grad_()
+        logits = similarities_of(variable) / temperature
+        loss = torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1), reduction="sum")
+        return torch.autograd.grad(loss, variable)[0]
+
+
+def hot_softmax(similarities: torch.Tensor, temperature: float) -> torch.Tensor:
+    """max_k softmax(s/T)_k in double precision: at T = 1000 all images are near 1/K, and float32 would make ties."""
+    return torch.as_tensor(msp(similarities.double(), temperature))
 
 
 @register_score
 @dataclass(frozen=True)
 class Odin(Score):
-    """ODIN through the image tower and the classifier; ε = 0 is the feature-only form."""
+    """`odin` as a Score, through the image tower and the classifier; ε = 0 is the feature-only form."""
 
     name = "odin"
     summary = "softmax at a high temperature after a small step on the pixels; epsilon=0 is the feature-only form"
     formula = "max_k softmax(L·s(x̃)/T)_k, x̃ = x − ε·sign(∇_x CE(L·s/T, ŷ))/σ_rgb"
     paper = "Liang et al., ICLR 2018"
-    needs = frozenset({Need.PIXELS})
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"features": {"epsilon": 0.0}}
     temperature: float = 1000.0
     epsilon: float = 0.0014
@@ -47,46 +101,41 @@ class Odin(Score):
     def check(self) -> None:
         """T > 0, ε ≥ 0."""
         check_positive(self.name, temperature=self.temperature)
-        if not 0 <= self.epsilon < float("inf"):
-            raise InputError(f"{self.name}: epsilon must be a number of at least 0, got {self.epsilon!r}.")
-        if self.epsilon == 0:
-            object.__setattr__(self, "needs", frozenset())
+        check_range(f"{self.name}: epsilon", self.epsilon, 0)
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Pixels, if there is a step to take on them."""
+        return self.requires | ({Need.PIXELS} if self.epsilon > 0 else frozenset())
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        classifier = self.classifier
         if self.epsilon == 0:
-            return self._hot_softmax(classifier, inputs.similarities)
+            return hot_softmax(inputs.similarities, self.temperature / scorer.classifier.model.logit_scale)
         if inputs.pixels is None:
             raise InputError(f"Score {self.spec!r} needs pixels: give it images, not features.")
-        if not len(inputs.pixels):
-            return inputs.similarities.new_zeros(0)
-        check_finite(inputs.pixels.flatten(1).sum(dim=1), inputs.pixels, "pixels")
-        parts = [self._step_and_score(classifier, part) for part in torch.split(inputs.pixels, IMAGES_PER_STEP)]
-        return torch.cat(parts)
-
-    def gradient(self, classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
-        """∇_x Σ_i CE(L·s(x_i)/T, argmax): each image's own gradient, since images do not see one another."""
-        with torch.inference_mode(False), torch.enable_grad():
-            # A copy, because tensors made in inference mode cannot take part in a graph.
-            variable = pixels.detach().clone().requires_grad_()
-            similarities = classifier.similarities_of_features(_towers(classifier).image_features(variable))
-            logits = similarities * (classifier.model.logit_scale / self.temperature)
-            loss = torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1), reduction="sum")
-            return torch.autograd.grad(loss, variable)[0]
-
-    def _step_and_score(self, classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
-        deviation = torch.tensor(_towers(classifier).preprocessing.std, device=pixels.device).view(1, 3, 1, 1)
-        moved = pixels - self.epsilon * self.gradient(classifier, pixels).sign() / deviation
-        with torch.no_grad():
-            features = _towers(classifier).image_features(moved)
-            return self._hot_softmax(classifier, classifier.similarities_of_features(features))
-
-    def _hot_softmax(self, classifier: Classifier, similarities: torch.Tensor) -> torch.Tensor:
-        """In double precision: at T = 1000 all images are near 1/K, and float32 would make ties."""
-        hot = msp(similarities.double(), self.temperature / classifier.model.logit_scale)
-        return torch.as_tensor(hot)
+        model = require_towers(scorer.classifier.model, self.name)
+        found = odin(
+            through_the_tower(scorer.classifier),
+            inputs.pixels,
+            model.preprocessing.std,
+            temperature=self.temperature,
+            epsilon=self.epsilon,
+            logit_scale=model.logit_scale,
+        )
+        return torch.as_tensor(found)
 
 
-def _towers(classifier: Classifier) -> TowerModel:
-    return require_towers(classifier.model, "odin")
+def through_the_tower(classifier: Classifier) -> SimilaritiesOf:
+    """The map from pixels to similarities, differentiable."""
+    model = require_towers(classifier.model, "odin")
+
+    def similarities(pixels: torch.Tensor) -> torch.Tensor:
+        patches = None
+        if Need.PATCHES in classifier.needs:
+            features, patches = model.image_and_patch_features(pixels)
+        else:
+            features = model.image_features(pixels)
+        return classifier(Inputs(features, patches, pixels=pixels)).similarities
+
+    return similarities

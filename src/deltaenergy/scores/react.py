@@ -7,7 +7,9 @@ The clipped feature is not normalised again. b is fitted when the detector is ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,40 +17,58 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
-from deltaenergy.scores.logits import energy
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.energy import energy
 from deltaenergy.scores.registry import register_score
+from deltaenergy.specs import check_range
+
+
+def react(similarities_of: Callable[[Any], Any], features: Any, bound: float, temperature: float = 0.01) -> Any:
+    """Energy of the similarities of clipped features (formula above).
+
+    Args:
+        similarities_of: clipped features (N, D) -> similarities (N, K), both tensors or both arrays.
+        features: (N, D), tensor or array.
+        bound: b.
+        temperature: T.
+    """
+    if features.ndim != 2:
+        raise InputError(f"features must be an (images, dimensions) array, got shape {tuple(features.shape)}.")
+    # Before clipping, which would turn an infinite entry into an ordinary one.
+    checked = torch.as_tensor(features)
+    check_finite(checked.sum(dim=1), checked, "features")
+    return energy(similarities_of(features.clip(max=bound)), temperature)
 
 
 @register_score
 @dataclass(frozen=True)
 class ReAct(Score):
-    """Energy of the classifier's similarities for clipped features: any classifier, tuned ones included."""
+    """`react` as a Score: energy of the classifier's similarities for clipped features, tuned classifiers included."""
 
     name = "react"
     summary = "energy after clipping feature entries at a percentile of ID entries"
     formula = "T · lse(s(min(z, b))/T), b = P-th percentile of ID feature entries"
     paper = "Sun et al., NeurIPS 2021"
-    needs = frozenset({Need.FEATURES, Need.ID_DATA})
+    requires = frozenset({Need.FEATURES, Need.ID_DATA})
     percentile: float = 90.0
     temperature: float = 0.01
 
     def check(self) -> None:
         """T > 0, percentile within 0–100."""
         check_positive(self.name, temperature=self.temperature)
-        if not 0 < self.percentile <= 100:
-            raise InputError(f"{self.name}: percentile must be above 0 and at most 100, got {self.percentile!r}.")
+        check_range(f"{self.name}: percentile", self.percentile, 0, 100, above=True)
 
-    def fit(self, inputs: ScoreInputs) -> None:
-        """Set b to the percentile of all feature entries (linear interpolation)."""
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        """b, the percentile of all feature entries (linear interpolation)."""
         # NumPy, because torch.quantile takes no more than 16 million entries.
         bound = np.percentile(inputs.features.float().cpu().numpy(), self.percentile)
-        self.state["bound"] = torch.tensor(float(bound), dtype=torch.float64)
+        return {"bound": torch.tensor(float(bound), dtype=torch.float64)}
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        classifier = self.classifier
-        # Before clipping, which would turn an infinite entry into an ordinary one.
-        check_finite(inputs.features.sum(dim=1), inputs.features, "features")
-        clipped = inputs.features.clamp(max=float(self.learned("bound")))
-        return torch.as_tensor(energy(classifier.similarities_of_features(clipped), self.temperature))
+
+        def similarities_of(clipped: torch.Tensor) -> torch.Tensor:
+            return scorer.classifier(replace(inputs.for_classifier, features=clipped)).similarities
+
+        found = react(similarities_of, inputs.features, float(scorer.learned("bound")), self.temperature)
+        return torch.as_tensor(found)

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError
-from deltaenergy.models.base import require_towers
+from deltaenergy.errors import InputError, UnreadableImagesError
+from deltaenergy.labels import class_indices
 from deltaenergy.progress import Progress
+from deltaenergy.scoring import score_images
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
 from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
-from deltaenergy.tuning.fewshot import class_indices
 
 # Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
 HESSIAN_IMAGES = 512
@@ -213,14 +213,12 @@ def check_theory(
         raise InputError(f"tau must be a positive number, got {tau}.")
     method, term = _method(classifier)
     kept = term.p if p is None else Ebm(p=p).p
-    labels = torch.tensor(class_indices(images, classifier.classes, "in-distribution"), device=classifier.model.device)
-    encoded = require_towers(classifier.model, "theory").encode(images, progress=progress)
-    if encoded.unreadable:
-        raise InputError(f"The image {encoded.unreadable[0].id} cannot be read: {encoded.unreadable[0].reason}")
-    features = torch.from_numpy(encoded.features).to(classifier.model.device)
-    similarities = _cosines(classifier, features)
-    others = None if open_images is None else _cosines(classifier, _features(classifier, open_images))
-    adapted = classifier.adapted_features(features)
+    truth = class_indices(images, classifier.classes, "In-distribution images")
+    labels = torch.tensor(truth, device=classifier.model.device)
+    features = _features(classifier, images, progress)
+    found = _cosines(classifier, features)
+    similarities = found.similarities
+    others = None if open_images is None else _cosines(classifier, _features(classifier, open_images)).similarities
     rng = np.random.default_rng(seed)
     some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
     hessian, without = (
@@ -234,7 +232,7 @@ def check_theory(
         images=len(features),
         tau=tau,
         p=kept,
-        bound=check_bound(adapted, classifier.text_features, kept, tau),
+        bound=check_bound(found.features, classifier.text_features, kept, tau),
         pairs=check_pairs(similarities, others, tau, rng),
         with_open_set=others is not None,
         identities=gradient_identities(similarities, tau),
@@ -245,18 +243,18 @@ def check_theory(
     )
 
 
-def _cosines(classifier: Classifier, features: torch.Tensor) -> torch.Tensor:
-    """The classifier's similarities, if they are what the theorems speak of: cosines with texts shared by all."""
+def _cosines(classifier: Classifier, features: torch.Tensor) -> Outputs:
+    """The classifier's outputs, if they are what the theorems speak of: cosines with texts shared by all."""
     with torch.no_grad():
-        similarities = classifier.similarities_of_features(features)
-        plain = classifier.adapted_features(features) @ classifier.text_features.T.to(features)
-    if (similarities - plain).abs().max() > 1e-4:
+        found = classifier(Inputs(features))
+        plain = found.features @ classifier.text_features.T.to(features)
+    if (found.similarities - plain).abs().max() > 1e-4:
         raise InputError(
             f"The theorems speak of cosines with class texts that all images share; a classifier tuned by "
             f"{classifier.method.name} computes something else. Use one tuned by coop, ebm, locoop or clip-adapter, "
             "or a zero-shot one."
         )
-    return similarities
+    return found
 
 
 def _method(classifier: Classifier) -> tuple[str, Ebm]:
@@ -265,9 +263,12 @@ def _method(classifier: Classifier) -> tuple[str, Ebm]:
     return classifier.method.spec, terms[0] if terms else Ebm()
 
 
-def _features(classifier: Classifier, images: list[ImageItem]) -> torch.Tensor:
-    model = require_towers(classifier.model, "theory")
-    return torch.from_numpy(model.encode_images(images)).to(model.device)
+def _features(classifier: Classifier, images: Any, progress: Progress | None = None) -> torch.Tensor:
+    """Unit features of images, every one of which must be readable, on the model's device."""
+    found = score_images(classifier, [], images, keep_features=True, progress=progress)
+    if found.unreadable:
+        raise UnreadableImagesError(found.unreadable)
+    return torch.from_numpy(found.features).to(classifier.model.device)
 
 
 def _hessian_sentence(check: HessianCheck) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 import zlib
 from collections import defaultdict
@@ -13,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
+from deltaenergy.labels import class_indices
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def sample_few_shots(
     if shots < 1:
         raise InputError(f"shots must be at least 1, got {shots}.")
     pools: dict[int, dict[str, list[ImageItem]]] = defaultdict(lambda: defaultdict(list))
-    for item, label in zip(items, class_indices(items, classes, "training")):
+    for item, label in zip(items, class_indices(items, classes, "Training images")):
         pools[label][item.domain or ""].append(item)
     missing = [name for k, name in enumerate(classes) if k not in pools]
     if missing:
@@ -103,44 +103,6 @@ def _draw(
             drawn.append(queue.pop(0))
         turn += 1
     return drawn
-
-
-def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str) -> list[int]:
-    """The class of each image: its label is a class name, or becomes one when _ is read as a space and case ignored."""
-    index = {_plain(name): k for k, name in reversed(list(enumerate(classes)))}
-    exact = {name: k for k, name in reversed(list(enumerate(classes)))}
-    indices: list[int] = []
-    for item in items:
-        if item.label is None:
-            raise InputError(
-                f"The {what} image {item.id} has no label. Give a folder with one subfolder per class, or a table with "
-                "a label column."
-            )
-        k = exact.get(item.label, index.get(_plain(item.label)))
-        if k is None:
-            raise InputError(
-                f"The {what} images hold a class {item.label!r} that is not among the {len(classes)} classes "
-                f"(first image: {item.id}).{_near(item.label, classes)}"
-            )
-        indices.append(k)
-    return indices
-
-
-def class_names(items: Sequence[ImageItem]) -> list[str]:
-    """Class names from labels, in order of appearance: folder names with _ read as a space."""
-    return list(dict.fromkeys(item.label.replace("_", " ") for item in items if item.label is not None))
-
-
-def _near(label: str, classes: Sequence[str]) -> str:
-    """The nearest class names, and all of them where they are few."""
-    if len(classes) <= 20:
-        return did_you_mean(label, classes)
-    near = difflib.get_close_matches(label, classes, n=2)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.replace("_", " ").split()).casefold()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,12 +16,13 @@ from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
+from deltaenergy.labels import class_indices
 from deltaenergy.models.base import Model, TowerModel, require_towers
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, TrainImages, Validation
-from deltaenergy.tuning.fewshot import FewShot, class_indices, sample_few_shots
+from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.views import Encoded, encode_views
 
 DEFAULT_VIEWS = 8
@@ -137,7 +138,7 @@ def prepare_validation(
     if isinstance(images, Validation):
         return images
     items = labelled_items(images, domains)
-    labels = class_indices(items, classes, "validation")
+    labels = class_indices(items, classes, "Validation images")
     absent = [name for k, name in enumerate(classes) if k not in set(labels)]
     if absent:
         warnings.warn(

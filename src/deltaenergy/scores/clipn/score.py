@@ -19,7 +19,7 @@ from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Score, ScoreInputs, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.registry import register_score
 
 if TYPE_CHECKING:
@@ -61,40 +61,35 @@ class Clipn(Score):
     summary = 'yes or no for every class, by a second text tower that was taught to say "no"'
     formula = "Σ_k softmax(L s)_k σ(L (s_k − z·n_k))  (atd), or the σ of the top class (ctw)"
     paper = "Wang et al., ICCV 2023"
-    needs = frozenset({Need.FEATURES, Need.TEXTS})
+    requires = frozenset({Need.FEATURES, Need.TEXTS})
     no_tower: str = ""
     mode: str = "atd"
 
     def check(self) -> None:
         """The mode must be known; the tower is looked for when it is needed."""
         _check(self.mode)
-        object.__setattr__(self, "no_tower", str(self.no_tower))
 
     @property
     def missing(self) -> str | None:
-        """The tower, unless the class texts have been through one."""
-        if self.no_tower or "no_features" in self.state:
+        """The tower."""
+        if self.no_tower:
             return None
         return (
             "Score 'clipn' needs a \"no\" tower: make one with `deltaenergy clipn-train`, and name it as in "
             "clipn(no_tower=FOLDER)."
         )
 
-    def prepare(self, classifier: Classifier, progress: Progress | None = None) -> None:
-        """Run the class texts through the "no" tower, unless they came with the detector."""
-        super().prepare(classifier, progress)
-        if "no_features" in self.state:
-            return
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """The class texts through the "no" tower."""
         if self.missing is not None:
             raise InputError(self.missing)
         from deltaenergy.scores.clipn.tower import NoTower
 
         tower = NoTower.load(self.no_tower, classifier.model)
-        self.state["no_features"] = tower.class_features(classifier.classes, classifier.templates, progress)
+        return {"no_features": tower.class_features(classifier.classes, classifier.templates, progress)}
 
-    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        classifier = self.classifier
-        features = classifier.adapted_features(inputs.features)
-        no = features @ self.state["no_features"].T.to(features)
-        return torch.as_tensor(clipn(inputs.similarities, no, self.mode, classifier.model.logit_scale))
+        features = scorer.compared_features(inputs)
+        no = features @ scorer.state["no_features"].T.to(features)
+        return torch.as_tensor(clipn(inputs.similarities, no, self.mode, scorer.classifier.model.logit_scale))

@@ -1,0 +1,26 @@
+"""What the scores of class probabilities share: the largest probability, and the temperature as a setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from deltaenergy.scores.base import Score, check_positive
+
+
+def largest_probability(similarities: torch.Tensor, temperature: float) -> torch.Tensor:
+    """max_k softmax(s/T)_k = 1 / Σ_k exp((s_k − max s)/T)."""
+    top = similarities.amax(dim=1, keepdim=True)
+    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Tempered(Score):
+    """A score with one hyper-parameter: the temperature."""
+
+    temperature: float = 0.01
+
+    def check(self) -> None:
+        """The temperature must be positive."""
+        check_positive(self.name, temperature=self.temperature)

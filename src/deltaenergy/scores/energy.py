@@ -1,0 +1,34 @@
+"""Energy: negative free energy of the similarities, T · log Σ_k exp(s_k/T) (Liu et al., NeurIPS 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from deltaenergy.scores._softmax import Tempered
+from deltaenergy.scores.arrays import array_function
+from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.registry import register_score
+
+
+@array_function
+def energy(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
+    """Negative free energy, T · log Σ_k exp(s_k/T)."""
+    check_positive("energy", temperature=temperature)
+    return temperature * torch.logsumexp(similarities / temperature, dim=1)
+
+
+@register_score
+@dataclass(frozen=True)
+class Energy(Tempered):
+    """`energy` as a Score."""
+
+    name = "energy"
+    summary = "negative free energy of the similarities"
+    formula = "T · lse(s/T)"
+    paper = "Liu et al., NeurIPS 2020"
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        return torch.as_tensor(energy(inputs.similarities, self.temperature))

@@ -1,0 +1,35 @@
+"""Entropy: negative entropy of the class probabilities, Σ_k p_k log p_k with p = softmax(s/T)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from deltaenergy.scores._softmax import Tempered
+from deltaenergy.scores.arrays import array_function
+from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.registry import register_score
+
+
+@array_function
+def entropy(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
+    """Negative entropy of the class probabilities, Σ_k p_k log p_k."""
+    check_positive("entropy", temperature=temperature)
+    log_p = torch.log_softmax(similarities / temperature, dim=1)
+    return (log_p.exp() * log_p).sum(dim=1)
+
+
+@register_score
+@dataclass(frozen=True)
+class Entropy(Tempered):
+    """`entropy` as a Score."""
+
+    name = "entropy"
+    summary = "negative entropy of the class probabilities"
+    formula = "−H(softmax(s/T))"
+    paper = "Hendrycks & Gimpel, ICLR 2017 (as a baseline since)"
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        return torch.as_tensor(entropy(inputs.similarities, self.temperature))

@@ -1,0 +1,37 @@
+"""MSP: the largest class probability, max_k softmax(s/T)_k (Hendrycks & Gimpel, ICLR 2017).
+
+s are similarities (N, K); T = 0.01 is CLIP's own temperature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from deltaenergy.scores._softmax import Tempered, largest_probability
+from deltaenergy.scores.arrays import array_function
+from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.registry import register_score
+
+
+@array_function
+def msp(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
+    """Maximum softmax probability, max_k softmax(s/T)_k."""
+    check_positive("msp", temperature=temperature)
+    return largest_probability(similarities, temperature)
+
+
+@register_score
+@dataclass(frozen=True)
+class MSP(Tempered):
+    """`msp` as a Score."""
+
+    name = "msp"
+    summary = "maximum softmax probability"
+    formula = "max_k softmax(s/T)_k"
+    paper = "Hendrycks & Gimpel, ICLR 2017"
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        return torch.as_tensor(msp(inputs.similarities, self.temperature))

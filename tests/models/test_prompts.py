@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from deltaenergy.errors import InputError
+from deltaenergy.models.prompts import LearnedPrompts
 from deltaenergy.models.text import TextTower
-from deltaenergy.models.towers import LearnedPrompts
 from tests.checkpoints import write_clip
 
 NAMES = ["dog", "cat", "red car", "a photo of the blue dog", "x", "sketch of zebra", "cat"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import time
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,22 +20,49 @@ def fresh(tiny_clip_folder: Path) -> TowerModel:
     return de.load_model(tiny_clip_folder)
 
 
+class SlowCache(OrderedDict[str, torch.Tensor]):
+    """Lets the other threads run between a look and what follows from it."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        time.sleep(0.001)
+        return found
+
+
 def test_threads_may_encode_at_once(fresh: TowerModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight threads on overlapping prompts, with a cache so small that they keep throwing each other's out."""
+    """Overlapping prompts, with a cache so small that the threads keep throwing each other's out."""
     monkeypatch.setattr("deltaenergy.models.text.CACHED_PROMPTS", 5)
-    switch = sys.getswitchinterval()
-    texts = [f"a photo of a {word} {i}" for i in range(8) for word in ("dog", "cat", "red car")]
+    texts = [f"a photo of a {word} {i}" for i in range(4) for word in ("dog", "cat", "red car")]
     expected = dict(zip(texts, fresh.text.encode(texts)))
-    orders = [[texts[(start + step * i) % len(texts)] for i in range(12)] for start in range(8) for step in (1, 5, 7)]
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(fresh.text.encode, orders))
-    finally:
-        sys.setswitchinterval(switch)
+    fresh.text._cache = SlowCache(fresh.text._cache)
+    orders = [[texts[(start + step * i) % len(texts)] for i in range(5)] for start in range(12) for step in (1, 5, 7)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(fresh.text.encode, orders))
     for order, features in zip(orders, results):
         torch.testing.assert_close(features, torch.stack([expected[text] for text in order]), atol=1e-6, rtol=0)
     assert len(fresh.text._cache) <= 5
+
+
+def test_the_tokenizer_is_never_called_by_two_threads_at_once(fresh: TowerModel) -> None:
+    """Fast tokenizers raise "Already borrowed" when one thread sets their padding while another reads."""
+
+    class Watched:
+        inside = most = 0
+
+        def __init__(self, tokenizer: Any) -> None:
+            self.tokenizer, self.eos_token_id = tokenizer, tokenizer.eos_token_id
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            time.sleep(0.01)
+            self.inside -= 1
+            return self.tokenizer(*args, **options)
+
+    fresh.text.tokenizer = watched = Watched(fresh.text.tokenizer)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fresh.text.encode, [[f"dog {i}"] for i in range(8)]))
+    assert watched.most == 1
 
 
 def test_the_cache_forgets_what_was_not_used_for_longest(fresh: TowerModel, monkeypatch: pytest.MonkeyPatch) -> None:

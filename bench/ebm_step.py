@@ -6,7 +6,7 @@ import torch
 
 from deltaenergy.classifiers.base import Outputs
 from deltaenergy.classifiers.ebm import Ebm
-from deltaenergy.models.towers import LearnedPrompts
+from deltaenergy.models.prompts import LearnedPrompts
 from timing import alternate, report
 from towers import CONTEXT, batch, class_names, initial_context, text_tower
 

@@ -63,7 +63,7 @@ def test_tip_adapter_f_moves_the_keys_only(tiny_clip: Model, train_set: TrainSet
 
 def test_cocoop_shifts_the_context_of_each_image(tiny_clip: Model, train_set: TrainSet, features: Any) -> None:
     classifier = de.tune(tiny_clip, CLASSES, train_set, method="cocoop", recipe={"epochs": 2})
-    from deltaenergy.models.towers import LearnedPrompts
+    from deltaenergy.models.prompts import LearnedPrompts
 
     t = tensors_of(classifier)
     prompts = LearnedPrompts(tiny_clip.text, CLASSES, 4)

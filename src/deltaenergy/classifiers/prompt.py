@@ -16,8 +16,8 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
+from deltaenergy.models.prompts import LearnedPrompts, NamePosition
 from deltaenergy.models.text import TextTower
-from deltaenergy.models.towers import LearnedPrompts, NamePosition
 from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 

@@ -74,6 +74,31 @@ def test_cocoop_shifts_the_context_of_each_image(tiny_clip: Model, train_set: Tr
         np.testing.assert_allclose(found[i], texts @ features[i], atol=1e-5)
 
 
+def test_cocoop_with_large_weights_in_every_place(tiny_clip: Model, train_set: TrainSet, features: Any) -> None:
+    """Every weight and bias is large enough that leaving it out would show."""
+    from deltaenergy.classifiers.cocoop import CoCoOp
+    from deltaenergy.models.prompts import LearnedPrompts
+
+    built = CoCoOp().build(tiny_clip, CLASSES, train_set.images, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    for name in ("w1", "b1", "w2", "b2"):
+        parameter = built.get_parameter(name)
+        drawn = 0.5 * torch.randn(parameter.shape, generator=generator)
+        parameter.data.copy_(1 + drawn.abs() if name == "b1" else drawn)  # so that no unit is off for all images
+    t, found = tensors_of(built), built.similarities(features)
+    prompts = LearnedPrompts(tiny_clip.text, CLASSES, 4)
+
+    def expected(i: int, **changed: Any) -> Any:
+        w = {**t, **changed}
+        shift = np.maximum(w["w1"] @ features[i] + w["b1"], 0) @ w["w2"].T + w["b2"]
+        return prompts(torch.from_numpy((w["context"] + shift).astype(np.float32))).detach().numpy() @ features[i]
+
+    for i in (0, 7, 17):
+        np.testing.assert_allclose(found[i], expected(i), atol=1e-5)
+        for name in ("b1", "b2"):
+            assert np.abs(found[i] - expected(i, **{name: np.zeros_like(t[name])})).max() > 1e-3, name
+
+
 def test_cocoop_begins_as_words(tiny_clip: Model, train_set: TrainSet) -> None:
     from deltaenergy.classifiers.cocoop import CoCoOp
 

@@ -18,6 +18,7 @@ import torch
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
+from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files.bound import sealed
@@ -42,25 +43,128 @@ def test_the_schedule_is_the_recipe_s() -> None:
             Recipe(**wrong)  # type: ignore[arg-type]
 
 
-def test_two_steps_equal_sgd_by_hand(tiny_clip: Model, train_set: TrainSet) -> None:
-    """v ← 0.9 v + g + 5e-4 θ;  θ ← θ − rate · v, with gradients from autograd on the plain loss."""
+def one_view_of(train_set: TrainSet) -> CachedViews:
     images = train_set.images
-    assert isinstance(images, CachedViews)
-    one_view = CachedViews(images.features[:, :1], images.labels)
-    classifier = CoOp(context_length=3).build(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
-    context = classifier.get_parameter("context").detach().clone()
-    fit(classifier, one_view, recipe={"epochs": 2, "batch_size": 64}, generator=torch.Generator().manual_seed(2))
+    assert isinstance(images, CachedViews) and images.patches is not None
+    return CachedViews(images.features[:, :1], images.labels, images.patches[:, :1])
 
-    velocity = torch.zeros_like(context)
-    fresh = CoOp(context_length=3).build(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
-    for rate in (1e-5, 0.002):
+
+def entropy_of_background(logits: torch.Tensor, labels: torch.Tensor, top_k: int) -> torch.Tensor:
+    """LoCoOp's mean entropy, patch by patch."""
+    entropies = []
+    for image, label in zip(logits, labels):
+        for patch in image:
+            if label not in patch.argsort(descending=True)[:top_k]:
+                p = patch.exp() / patch.exp().sum()
+                entropies.append(-(p * p.log()).sum())
+    assert entropies, "no patch is background: the case says nothing"
+    return torch.stack(entropies).mean()
+
+
+@pytest.mark.parametrize("method", ["coop", "ebm", "locoop"])
+def test_two_steps_equal_sgd_by_hand(method: str, tiny_clip: Model, train_set: TrainSet) -> None:
+    """v ← 0.9 v + g + 5e-4 θ;  θ ← θ − rate · v, with gradients of the loss written down anew from each paper.
+
+    coop: CE(L z·t);  ebm: CE + 3 e^{mean(lse(z·t) − lse((z⊙m)·t))}, m the top half of z ⊙ h;
+    locoop: CE − 2 mean H(softmax(L u·t)) over patches whose top class is not the label.
+    """
+    spec = {
+        "coop": "coop(context_length=3)",
+        "ebm": "coop(context_length=3)+ebm(weight=3,p=0.5)",
+        "locoop": "locoop(context_length=3,weight=2,top_k=1)",
+    }[method]
+    one_view = one_view_of(train_set)
+    classifier = make_method(spec).build(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
+    context = classifier.get_parameter("context").detach().clone()
+    recipe = {"epochs": 2, "batch_size": 64, "warmup_lr": 0.001}
+    fit(classifier, one_view, recipe=recipe, generator=torch.Generator().manual_seed(2))
+    z, labels, scale = one_view.features[:, 0], one_view.labels, tiny_clip.logit_scale
+    assert one_view.patches is not None
+    patches = one_view.patches[:, 0].float()
+
+    def loss(theta: torch.Tensor) -> torch.Tensor:
+        texts = classifier.prompts(theta)  # type: ignore[operator]
+        logits = scale * z @ texts.T
+        value = -torch.log_softmax(logits, dim=1)[torch.arange(len(z)), labels].mean()
+        if method == "ebm":
+            nearest = texts[(z @ texts.T).argmax(dim=1)].detach()
+            products = z * nearest
+            mask = (products >= products.sort(dim=1, descending=True).values[:, [z.shape[1] // 2 - 1]]).float()
+            change = torch.logsumexp(z @ texts.T, dim=1) - torch.logsumexp((z * mask) @ texts.T, dim=1)
+            value = value + 3 * torch.exp(change.mean())
+        if method == "locoop":
+            value = value - 2 * entropy_of_background(scale * patches @ texts.T, labels, 1)
+        return value
+
+    velocity, start = torch.zeros_like(context), context.clone()
+    for rate in (0.001, 0.002):
         theta = context.clone().requires_grad_()
-        texts = fresh.prompts(theta)  # type: ignore[operator]
-        logits = tiny_clip.logit_scale * one_view.features[:, 0] @ texts.T
-        (gradient,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, one_view.labels), theta)
+        (gradient,) = torch.autograd.grad(loss(theta), theta)
         velocity = 0.9 * velocity + gradient + 5e-4 * context
         context = context - rate * velocity
-    torch.testing.assert_close(classifier.get_parameter("context").detach(), context, atol=1e-5, rtol=1e-4)
+    moved = (context - start).abs().max()
+    # Far below what leaving out a term, its sign, its weight or the logit scale would change.
+    torch.testing.assert_close(classifier.get_parameter("context").detach(), context, atol=float(1e-3 * moved), rtol=0)
+
+
+def test_weight_decay_is_part_of_the_step(tiny_clip: Model, train_set: TrainSet) -> None:
+    """With a decay of 0.5 the context shrinks by rate · 0.5 beyond the gradient's step: θ(0) − θ(0.5) = rate · ½ θ0."""
+    one_view = one_view_of(train_set)
+    found = {}
+    for decay in (0.0, 0.5):
+        built = CoOp(context_length=3).build(tiny_clip, CLASSES, one_view, torch.Generator().manual_seed(1))
+        start = built.get_parameter("context").detach().clone()
+        recipe = {"epochs": 1, "batch_size": 64, "warmup_lr": 0.1, "weight_decay": decay}
+        fit(built, one_view, recipe=recipe, generator=torch.Generator().manual_seed(2))
+        found[decay] = built.get_parameter("context").detach()
+    torch.testing.assert_close(found[0.0] - found[0.5], 0.1 * 0.5 * start, atol=1e-6, rtol=1e-3)
+
+
+def test_tip_adapter_f_s_first_step_is_adamw_s(tiny_clip: Model, train_set: TrainSet) -> None:
+    """From zero moments m̂ = g and v̂ = g²: F ← F (1 − 0.001 · 0.01) − 0.001 g / (|g| + 1e-4)."""
+    one_view = one_view_of(train_set)
+    built = make_method("tip-adapter-f").build(tiny_clip, CLASSES, one_view, torch.Generator())
+    keys = built.get_parameter("keys").detach().clone()
+    z, labels = one_view.features[:, 0], one_view.labels
+    theta = keys.clone().requires_grad_()
+    one_hot = torch.eye(3)[labels]
+    logits = tiny_clip.logit_scale * z @ built.text_features.T + torch.exp(-5.5 * (1 - z @ theta.T)) @ one_hot
+    (g,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, labels), theta)
+    fit(built, one_view, recipe={"epochs": 1}, generator=torch.Generator().manual_seed(2))
+    expected = keys * (1 - 1e-5) - 0.001 * g / (g.abs() + 1e-4)
+    torch.testing.assert_close(built.get_parameter("keys").detach(), expected, atol=2e-6, rtol=0)
+
+
+def test_a_resumed_run_puts_the_best_epoch_back(tiny_clip: Model, train_set: TrainSet, tmp_path: Path) -> None:
+    """Killed after the best epoch, with shuffled labels for validation, so that the best is not the last."""
+    images = train_set.images
+    assert isinstance(images, CachedViews)
+    validation = Validation(images.features[:, 0], images.labels.roll(4), identity="shuffled")
+
+    def run(**options: Any) -> Any:
+        recipe = {"epochs": 6, "patience": 6, "warmup_lr": 0.02, "lr": 0.05}
+        return de.tune(tiny_clip, CLASSES, train_set, "coop", val=validation, recipe=recipe, **options)
+
+    whole = run()
+    kept = whole.record["kept_epoch"]
+    assert kept < 6
+
+    class Killed(Exception):
+        pass
+
+    def kill(log: Any) -> None:
+        if log.epoch == kept + 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(checkpoints=tmp_path, on_epoch=kill)
+    resumed = run(checkpoints=tmp_path)
+    assert resumed.record["kept_epoch"] == kept
+    assert torch.equal(resumed.get_parameter("context"), whole.get_parameter("context"))
+    last = de.tune(
+        tiny_clip, CLASSES, train_set, "coop", recipe={"epochs": 6, "warmup_lr": 0.02, "lr": 0.05}
+    ).get_parameter("context")
+    assert not torch.equal(last, whole.get_parameter("context"))
 
 
 def test_the_best_epoch_on_validation_is_kept_and_training_stops(tiny_clip: Model, train_set: TrainSet) -> None:

@@ -39,7 +39,6 @@ def fit(
     task = _Task(classifier, data, validation, on_epoch)
     trained = train(task, planned, generator=generator, checkpoints=checkpoints, on_epoch=task.told)
     classifier.phase, classifier.generator = "", None
-    classifier.requires_grad_(False)
     classifier.eval()
     return trained
 

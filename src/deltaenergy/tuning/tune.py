@@ -127,6 +127,7 @@ class _Job:
                 checkpoints=None if folder is None else CheckpointFolder(folder, self.identity(method, recipes)),
                 on_epoch=self.on_epoch,
             )
+        classifier.requires_grad_(False)
         classifier.record = {
             "shots": sample.shots,
             "seed": self.seed,

@@ -1,0 +1,1 @@
+"""Contract checks that other packages can run on their own scores and tuning methods."""

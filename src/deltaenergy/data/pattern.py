@@ -45,6 +45,8 @@ def _at_any_depth(folder: Path, rest: tuple[str, ...]) -> Iterator[Listed]:
         rest = rest[1:]
     if rest:
         yield from _expand(folder, rest)
+    elif (itself := look_at(folder)) is not None:
+        yield itself
     for entry in tree(folder, strict=False):
         if not rest or entry.kind is Kind.CLOSED:
             yield entry

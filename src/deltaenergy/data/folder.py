@@ -21,10 +21,19 @@ def folder_images(folder: Path) -> list[ImageItem]:
 
     What cannot be read, such as a folder without permission, has an item too, which says so when it is opened.
     """
-    items = [entry.item(None if entry.path.parent == folder else entry.path.parent.name) for entry in walk(folder)]
+    items = [entry.item(_label(entry, folder)) for entry in walk(folder)]
     if not items:
         raise _no_images(folder)
     return items
+
+
+def _label(entry: Listed, root: Path) -> str | None:
+    """The name of the folder that the image lies in.
+
+    A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
+    """
+    folder = entry.path if entry.kind is Kind.CLOSED and not entry.linked else entry.path.parent
+    return None if folder == root else folder.name
 
 
 def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
@@ -86,14 +95,15 @@ def _class_folders(root: Path, entries: list[Listed], domain: str | None) -> lis
         found = [folder] if folder.problem is not None else list(walk(folder.path, strict=False))
         if not found:
             raise InputError(f"The class folder {str(folder.path)!r} holds no image. Add some, or remove the folder.")
-        items += [entry.item(folder.path.name, domain) for entry in found]
+        label = None if folder.problem is not None else folder.path.name
+        items += [entry.item(label, domain) for entry in found]
     return items
 
 
 def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
     """The folders among the entries of `root`, one per class or domain; an error if there are none, or images beside.
 
-    A link that leads nowhere stands for the folder that it should lead to.
+    A link that leads nowhere may have led to one.
     """
     folders = [entry for entry in entries if entry.kind in (Kind.FOLDER, Kind.CLOSED)]
     loose = [entry.path.name for entry in entries if entry.kind in (Kind.IMAGE, Kind.UNREADABLE)]

@@ -115,7 +115,7 @@ def look_at(path: Path) -> Listed | None:
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
     except (OSError, ValueError) as error:
-        return _out_of_reach(path, error) if linked or isinstance(error, PermissionError) else None
+        return _out_of_reach(path, error, linked) if linked or isinstance(error, PermissionError) else None
     return _of_mode(path, mode, linked)
 
 
@@ -143,7 +143,7 @@ def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
             return Listed(path, Kind.IMAGE)
         return _of_mode(path, entry.stat(follow_symlinks=False).st_mode, linked=False)
     except OSError as error:
-        return _out_of_reach(path, error)
+        return _out_of_reach(path, error, entry.is_symlink())
 
 
 def _of_mode(path: Path, mode: int, linked: bool) -> Listed:
@@ -156,9 +156,9 @@ def _of_mode(path: Path, mode: int, linked: bool) -> Listed:
     return Listed(path, Kind.UNREADABLE, linked, what_it_is(mode))
 
 
-def _out_of_reach(path: Path, error: OSError | ValueError) -> Listed:
+def _out_of_reach(path: Path, error: OSError | ValueError, linked: bool) -> Listed:
     kind = Kind.UNREADABLE if is_image_name(path.name) else Kind.CLOSED
-    return Listed(path, kind, problem=why_not_reached(path, error))
+    return Listed(path, kind, linked, why_not_reached(path, error))
 
 
 def _real(path: Path) -> Path:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deltaenergy.data.shards import Entry, StoreRecord, write_record, write_shard
+from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.shards import Entry, write_shard
 from deltaenergy.data.store import FeatureStore
 from timing import alternate, report
 
@@ -23,12 +24,14 @@ def write_store(folder: Path) -> None:
     """A store of random features, without a model."""
     rng = np.random.default_rng(0)
     model = {"name": "random", "fingerprint": "random"}
-    write_record(folder, StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True))
+    shards = []
     for number, start in enumerate(range(0, IMAGES, SHARD)):
         rows = min(SHARD, IMAGES - start)
         ids = [f"image {start + row}" for row in range(rows)]
         entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
-        write_shard(folder, number, entries, {"features": rng.standard_normal((rows, DIMENSION), dtype=np.float32)})
+        features = rng.standard_normal((rows, DIMENSION), dtype=np.float32)
+        shards.append(write_shard(folder, number, entries, {"features": features}).record)
+    write_manifest(folder, StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
 
 
 def main() -> None:

@@ -67,10 +67,16 @@ class ClassFinder:
 
 
 def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str) -> list[int]:
-    """The position of each image's class. Images without a label, or of no class, are an error; `what` begins it."""
+    """The position of each image's class. Images without a label, or of no class, are an error; `what` begins it.
+
+    What stands there without a label because it cannot be read, such as a broken link, has position −1.
+    """
     finder = ClassFinder(classes)
     found: list[int] = []
     for item in items:
+        if item.label is None and item.refused:
+            found.append(-1)
+            continue
         if item.label is None:
             raise InputError(
                 f"{what}: {item.id} has no class label. Give a folder with one subfolder per class, or a table with a "

@@ -300,14 +300,15 @@ def test_missing_file_and_broken_link(tmp_path: Path) -> None:
 def test_links_that_lead_in_a_circle(tmp_path: Path) -> None:
     link = tmp_path / "link.jpg"
     link.symlink_to(link)
-    assert reason(link).startswith("cannot be read: ")
+    assert reason(link) == "cannot be read: its symbolic links lead in a circle"
 
 
 def test_folder_pipe_and_impossible_name(tmp_path: Path) -> None:
     assert reason(tmp_path) == "a folder, not an image file"
     os.mkfifo(tmp_path / "pipe.jpg")
-    assert reason(tmp_path / "pipe.jpg") == "not a regular file"
-    assert reason(Path("a\0b.jpg"))
+    assert reason(tmp_path / "pipe.jpg") == "a named pipe, not a regular file"
+    assert reason(Path("a\0b.jpg")) == "no file has this name: it holds a NUL character"
+    assert reason(Path("a\ud800.jpg")) == "no file has this name: it is not valid text"
     assert reason(Path("x" * 5000 + ".jpg")).startswith("cannot be read: ")
     (tmp_path / "file").touch()
     assert reason(tmp_path / "file" / "a.jpg")

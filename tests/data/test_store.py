@@ -23,7 +23,7 @@ from tests.checkpoints import write_clip
 
 def contents(folder: Path) -> dict[str, str]:
     """Every file of a store with the hash of its bytes."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.name != ".lock"}
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
 class Counting:
@@ -227,9 +227,9 @@ def test_options_must_fit_the_store(tiny_clip: Model, photos: Path, tmp_path: Pa
 def test_only_one_process_fills_a_store(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
     build_store(tiny_clip, photos, tmp_path / "store")
-    with (tmp_path / "store" / ".lock").open("w") as file:
+    with (tmp_path / "store" / ".deltaenergy.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another process"):
+        with pytest.raises(InputError, match=r"Another run is writing to .*store"):
             build_store(tiny_clip, photos, tmp_path / "store")
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaenergy.data.shards import Entry, StoreRecord, write_record, write_shard
+from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.shards import Entry, write_shard
 from deltaenergy.data.store import FeatureStore
 
 DIMENSION = 3
@@ -34,7 +35,7 @@ def vector(picture: int, dtype: str) -> np.ndarray[tuple[int], np.dtype[np.float
 def test_rows(contents: list[list[tuple[str, int | None]]], dtype: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_record(folder, StoreRecord({"name": "m", "fingerprint": "f"}, DIMENSION, False, dtype, 6, complete=True))
+        written = []
         expected: dict[str, int | None] = {}
         seen: set[int] = set()
         for number, images in enumerate(contents):
@@ -49,7 +50,9 @@ def test_rows(contents: list[list[tuple[str, int | None]]], dtype: str, data: st
                 entries.append(Entry(image, None, None, None if picture is None else str(picture), "", row, error))
                 expected[image] = picture
             array = np.array(rows, dtype).reshape(-1, DIMENSION)
-            write_shard(folder, number, entries, {"features": array})
+            written.append(write_shard(folder, number, entries, {"features": array}).record)
+        record = StoreRecord({"name": "m", "fingerprint": "f"}, DIMENSION, False, dtype, 6, complete=True)
+        write_manifest(folder, record, written)
         store = FeatureStore.open(folder)
         readable = {image: picture for image, picture in expected.items() if picture is not None}
         assert store.ids == list(readable)

@@ -1,4 +1,4 @@
-"""`deltaenergy features`: encode images once into a feature store."""
+"""`deltaenergy features`: encode images once into a feature store, or check the bytes of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def features(
             help="Folders, files, globs, tables with a path column, WebDataset .tar files, or hf:NAME[:SPLIT]."
         ),
     ],
-    out_folder: Annotated[Path, typer.Option("--out", "-o", help="The store's folder; made, or gone on with.")],
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The store's folder; made, or gone on with.", show_default=False)
+    ] = None,
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
     shard_size: Annotated[
@@ -32,6 +34,9 @@ def features(
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. [default: all]")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte of the stores given, and name damaged files.")
+    ] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -41,6 +46,13 @@ def features(
     Run it again to go on after an interruption, to add images, or to encode files that changed. Equal pictures are
     encoded once. Unreadable ones are recorded in the store and listed.
     """
+    if verify:
+        if out_folder is not None:
+            raise InputError("--verify takes stores and writes nothing: leave --out away.")
+        _verify(images, json_output)
+        return
+    if out_folder is None:
+        raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
     from deltaenergy.data.store_writer import build_store
 
     if dataset is not None:
@@ -76,6 +88,17 @@ def features(
         out.print(f"{store.path}: {len(store)} image(s)", markup=False)
         err.print("[dim]Give this folder wherever images are asked for.[/]")
     common.finish(store.unreadable)
+
+
+def _verify(stores: list[str], json_output: bool) -> None:
+    from deltaenergy.data.store import verify_store
+
+    sound = [verify_store(store) for store in stores]
+    if json_output:
+        common.print_json([{"store": str(store.path), "images": len(store)} for store in sound])
+        return
+    for store in sound:
+        out.print(f"{store.path}: {len(store)} image(s), every byte as it was written", markup=False)
 
 
 def _of_dataset(name: str, roots: list[str], split: str | None) -> Any:

@@ -22,8 +22,11 @@ import yaml
 
 from deltaenergy.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.class_names import ClassName, NameList, name_list, template_ensemble
+from deltaenergy.data.decode import Refusal
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.data.sources import CoopSplit, Folders, Found, Lists, Source, Table, Vocabulary
+from deltaenergy.data.walk import Kind, list_folder
 from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
 
 _FOLDER = resources.files("deltaenergy.data") / "datasets"
@@ -103,7 +106,7 @@ class Dataset:
 
     def locate(self, root: str | Path) -> Located | None:
         """Where the data set lies under `root`, or None."""
-        for folder in self.candidates(Path(root).expanduser()):
+        for folder in self.candidates(user_path(root)):
             for source in self.sources:
                 if source.is_there(folder, self._words):
                     return Located(folder, source)
@@ -115,7 +118,8 @@ class Dataset:
         if located is None:
             raise DatasetMissingError(self.missing(root))
         for found in located.source.find(located.folder, self._words):
-            if found.entry is not None or not self.labelled:
+            # A folder that cannot be listed may have no class of its own, and is still to be told of.
+            if found.entry is not None or found.problem is not None or not self.labelled:
                 yield found
 
     def images(
@@ -144,7 +148,7 @@ class Dataset:
         return [
             ImageItem(
                 found.path.as_posix(),
-                found.path,
+                found.path if found.problem is None else Refusal(found.problem),
                 self._label(found.entry, label) if found.entry is not None else None,
                 found.domain,
             )
@@ -175,15 +179,13 @@ class Dataset:
 
     def candidates(self, root: Path) -> list[Path]:
         """The folders of `root` that may be this data set: those with its name, then parts of it."""
-        if not root.is_dir():
+        if not is_folder(root):
             raise InputError(f"The data root {str(root)!r} is not a folder.")
         if self.folders == (".",):
             return [root]
         exact, parts = [], []
-        for child in sorted(root.iterdir()):
+        for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is Kind.FOLDER):
             plain = _plain(child.name)
-            if not child.is_dir():
-                continue
             if plain in map(_plain, self.folders):
                 exact.append(child)
             elif self.parts and plain not in _all_folder_names() and self._is_part(plain):

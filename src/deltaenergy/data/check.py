@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltaenergy.data.catalogue import Dataset, get_dataset, list_datasets
+from deltaenergy.data.regular import is_file, is_folder, user_path
+from deltaenergy.data.walk import Kind, list_folder
 from deltaenergy.errors import InputError
 
 COMPLETE, PARTIAL, DIFFERS, PRESENT, ABSENT = "complete", "partial", "differs", "present", "absent"
@@ -50,8 +52,8 @@ class DatasetReport:
 
 def check_root(root: str | Path, names: Sequence[str] | None = None) -> list[DatasetReport]:
     """A report on each data set of the catalogue, or on those named."""
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
+    folder = user_path(root)
+    if not is_folder(folder):
         raise InputError(f"The data root {str(root)!r} is not a folder.")
     chosen = [get_dataset(name) for name in names or list_datasets()]
     return [check_dataset(dataset, folder) for dataset in chosen if dataset.folders != (".",)]
@@ -59,10 +61,11 @@ def check_root(root: str | Path, names: Sequence[str] | None = None) -> list[Dat
 
 def unknown_folders(root: str | Path) -> list[str]:
     """The folders under `root` that no data set of the catalogue claims."""
-    folder = Path(root).expanduser()
+    folder = user_path(root)
     datasets = [dataset for dataset in map(get_dataset, list_datasets()) if dataset.folders != (".",)]
     claimed = {path for dataset in datasets for path in dataset.candidates(folder)}
-    return sorted(child.name for child in folder.iterdir() if child.is_dir() and child not in claimed)
+    folders = [entry.path for entry in list_folder(folder, hidden=True) if entry.kind is Kind.FOLDER]
+    return [child.name for child in folders if child not in claimed]
 
 
 def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
@@ -76,7 +79,7 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
     by_class: Counter[str] = Counter()
     in_part: Counter[tuple[str, str]] = Counter()
     for found in dataset.find(root):
-        if not found.path.is_file():
+        if found.problem is not None or not is_file(found.path):
             continue
         key = found.entry.key if found.entry is not None else ""
         for part in {"all", found.split or dataset.test_split, found.domain or "all"}:

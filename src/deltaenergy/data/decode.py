@@ -2,27 +2,41 @@
 
 Whatever comes in, out comes what a person would see: upright (EXIF rotation applied), first frame only, 16-bit grey
 scaled to 8 bits, transparency laid on white. The bytes of a broken file can make Pillow raise nearly anything; here
-it all becomes `UnreadableImage`. No global setting of Pillow is touched, so any number of threads may decode at once.
+it all becomes `UnreadableImage`. No global setting of Pillow is touched, so any number of threads may decode at once,
+as far as the budget of pixels reaches (`budget.py`).
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
-import stat
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+
+from deltaenergy.data.budget import PIXELS
+from deltaenergy.data.regular import why_not_a_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 # About twice Pillow's own warning limit, where Pillow refuses too. Larger pictures are taken for decompression bombs.
 MAX_PIXELS = 178_956_970
+
+# JPEG files above this many pixels are decoded at 1/2, 1/4 or 1/8 of their size (the format's own coarser steps), as
+# small as leaves both sides at this length: nine times the input of a CLIP. Other pictures are decoded in full.
+DRAFT_ABOVE = 50_000_000
+DRAFT_SIDE = 2048
+
+# Conversions that need several copies of the pixels are made in strips of about this many.
+_STRIP_PIXELS = 1 << 22
 
 # Formats that are decoded in this process from their own bytes. Left out on purpose: EPS (starts Ghostscript), ICO
 # and ICNS (their header does not tell the decoded size), TGA (has no signature, so noise passes for it).
@@ -33,8 +47,6 @@ EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".gif", ".webp", ".bmp", ".dib", ".tif", ".tiff"}
     | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif"}
 )
-
-ImageSource: TypeAlias = Path | Image.Image | bytes | Callable[[], "ImageSource"]
 
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -55,23 +67,57 @@ class UnreadableImage(Exception):
     """The image cannot be decoded; the message is the reason."""
 
 
+class Streamed(ABC):
+    """An encoded picture that is read piece by piece from where it lies, such as a file inside an archive."""
+
+    @abstractmethod
+    def open(self) -> IO[bytes]:
+        """The picture's bytes as a file. Raises `UnreadableImage`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Stands for a picture that cannot be read, so that it is listed with the others of its kind."""
+
+    reason: str
+
+    @property
+    def stamp(self) -> str:
+        """While the reason is the same, nothing has changed."""
+        return self.reason
+
+    def __call__(self) -> NoReturn:
+        """There is nothing to read."""
+        raise UnreadableImage(self.reason)
+
+
+ImageSource: TypeAlias = Path | Image.Image | bytes | Streamed | Callable[[], "ImageSource"]
+
+
 def open_image(source: ImageSource) -> Image.Image:
     """The image upright, in RGB, first frame only. Raises `UnreadableImage`, and nothing else for a broken image.
 
     Transparent parts are laid on white. An image given as a PIL object is left as it is; the result is a copy.
     """
+    with opened(source) as image:
+        return image
+
+
+@contextlib.contextmanager
+def opened(source: ImageSource) -> Iterator[Image.Image]:
+    """`open_image` for a block that needs the picture but a moment: until it ends, its pixels count as decoded."""
+    _ = PIXELS.limit  # a wrong setting is no fault of the picture's
+    with contextlib.ExitStack() as held:
+        with reasons():
+            image = _open(source, held)
+        yield image
+
+
+@contextlib.contextmanager
+def reasons() -> Iterator[None]:
+    """Whatever goes wrong while a picture is read becomes `UnreadableImage`."""
     try:
-        if isinstance(source, Image.Image):
-            with _LOCKS[id(source) // 64 % len(_LOCKS)]:
-                rgb = _to_rgb(source)
-            return rgb.copy() if rgb is source else rgb
-        if callable(source):
-            return open_image(source())
-        if isinstance(source, bytes):
-            return _decode(io.BytesIO(source))
-        _check_file(source)
-        with source.open("rb") as stream:
-            return _decode(stream)
+        yield
     except UnreadableImage:
         raise
     # Pillow's parsers raise OSError, SyntaxError, ValueError, KeyError, struct.error, zlib.error, MemoryError and more.
@@ -79,22 +125,37 @@ def open_image(source: ImageSource) -> Image.Image:
         raise UnreadableImage(_reason(error)) from error
 
 
-def _check_file(path: Path) -> None:
-    """Refuse what is no regular file before opening it: to open a named pipe would wait for ever."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        broken = path.is_symlink()
-        raise UnreadableImage(
-            "a symbolic link to a file that does not exist" if broken else "the file does not exist"
-        ) from None
-    if stat.S_ISDIR(status.st_mode):
-        raise UnreadableImage("a folder, not an image file")
-    if not stat.S_ISREG(status.st_mode):
-        raise UnreadableImage("not a regular file")
+@contextlib.contextmanager
+def alone_with(image: Image.Image) -> Iterator[None]:
+    """No other thread loads this PIL image meanwhile."""
+    with _LOCKS[id(image) // 64 % len(_LOCKS)]:
+        yield
 
 
-def _decode(stream: IO[bytes]) -> Image.Image:
+def open_file(path: Path) -> IO[bytes]:
+    """The picture's file, open. What is no regular file is refused unopened."""
+    if (reason := why_not_a_file(path)) is not None:
+        raise UnreadableImage(reason)
+    return path.open("rb")
+
+
+def _open(source: ImageSource, held: contextlib.ExitStack) -> Image.Image:
+    if isinstance(source, Image.Image):
+        # The budget first: a thread that waited for it with the lock in hand could stop another with the same lock.
+        _check_size(source)
+        held.enter_context(PIXELS.hold(source.width * source.height))
+        with alone_with(source):
+            rgb = _to_rgb(source)
+        return rgb.copy() if rgb is source else rgb
+    if isinstance(source, bytes):
+        return _decode(io.BytesIO(source), held)
+    if isinstance(source, Path | Streamed):
+        with open_file(source) if isinstance(source, Path) else source.open() as stream:
+            return _decode(stream, held)
+    return _open(source(), held)
+
+
+def _decode(stream: IO[bytes], held: contextlib.ExitStack) -> Image.Image:
     start = stream.read(512)
     if not start:
         raise UnreadableImage("the file is empty")
@@ -105,10 +166,17 @@ def _decode(stream: IO[bytes]) -> Image.Image:
     except UnidentifiedImageError:
         kind = "it holds text" if _is_text(start) else "unknown format or damaged header"
         raise UnreadableImage(f"not an image: {kind}") from None
+    _check_size(image)
+    pixels = image.width * image.height
+    if image.format in {"JPEG", "MPO"} and pixels > DRAFT_ABOVE:
+        image.draft(None, (DRAFT_SIDE, DRAFT_SIDE))
+        # A progressive file is held whole while it is decoded, at whatever size.
+        pixels = pixels if "progressive" in image.info else image.width * image.height
+    held.enter_context(PIXELS.hold(pixels))
     return _to_rgb(image)
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if not width or not height:
         raise UnreadableImage(f"it has no pixels ({width} × {height})")
@@ -118,16 +186,34 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         )
     if image.mode == "LAB":
         raise UnreadableImage("its colour space LAB cannot be converted to RGB")
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
     image.load()
     rotation = _UPRIGHT.get(_orientation(image))
     if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
         image = _eight_bit(image)
     elif image.has_transparency_data:
-        image = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = _on_white(image)
     if image.mode != "RGB":
         image = image.convert("RGB")
     return image if rotation is None else image.transpose(rotation)
+
+
+def strips(image: Image.Image) -> Iterator[tuple[tuple[int, int, int, int], Image.Image]]:
+    """The picture from top to bottom in parts of bounded size, each with its place (left, top, right, bottom)."""
+    rows = max(1, _STRIP_PIXELS // max(1, image.width))
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(top + rows, image.height))
+        yield box, image.crop(box)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    result = Image.new("RGB", image.size)
+    for box, strip in strips(image):
+        part = strip.convert("LA").convert("RGBA") if strip.mode == "La" else strip.convert("RGBA")
+        result.paste(Image.alpha_composite(Image.new("RGBA", part.size, "white"), part).convert("RGB"), box)
+    return result
 
 
 def _orientation(image: Image.Image) -> int:
@@ -144,16 +230,21 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     Integers count from 0 (black) to 65535 (white), floats from 0 to 1. Values outside these ranges carry no scale
     of their own: there the smallest is black and the largest white.
     """
-    values = np.asarray(image)
-    if not np.isfinite(values).all():
-        raise UnreadableImage("its grey values hold NaN or infinity")
-    low, high = float(values.min()), float(values.max())
+    low, high = np.inf, -np.inf
+    for _, strip in strips(image):
+        values = np.asarray(strip)
+        if not np.isfinite(values).all():
+            raise UnreadableImage("its grey values hold NaN or infinity")
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
     black, white = 0.0, 1.0 if image.mode == "F" else 65535.0
     if low < black or high > white:
         black, white = low, high
     scale = 255 / (white - black) if white > black else 0.0
-    scaled: npt.NDArray[np.float64] = (values.astype(np.float64) - black) * scale
-    return Image.fromarray(np.rint(scaled).astype(np.uint8))
+    result = Image.new("L", image.size)
+    for box, strip in strips(image):
+        scaled: npt.NDArray[np.float64] = (np.asarray(strip).astype(np.float64) - black) * scale
+        result.paste(Image.fromarray(np.rint(scaled).astype(np.uint8)), box)
+    return result
 
 
 def _is_text(start: bytes) -> bool:

@@ -7,24 +7,33 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.regular import is_folder, user_path
+from deltaenergy.data.walk import Kind, Listed, list_folder, list_or_problem, walk
 from deltaenergy.errors import InputError
 
 
 def folder_images(folder: Path) -> list[ImageItem]:
-    """Every image below `folder`, sorted by path. Those in subfolders are labelled with their folder's name."""
-    items = [
-        ImageItem(path.as_posix(), path, label=None if path.parent == folder else path.parent.name)
-        for path in walk(folder)
-    ]
+    """Every image below `folder`, sorted by path. Those in subfolders are labelled with their folder's name.
+
+    What cannot be read, such as a folder without permission, has an item too, which says so when it is opened.
+    """
+    items = [entry.item(_label(entry, folder)) for entry in walk(folder)]
     if not items:
         raise _no_images(folder)
     return items
+
+
+def _label(entry: Listed, root: Path) -> str | None:
+    """The name of the folder that the image lies in.
+
+    A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
+    """
+    folder = entry.path if entry.kind is Kind.CLOSED and not entry.linked else entry.path.parent
+    return None if folder == root else folder.name
 
 
 def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
@@ -35,17 +44,21 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     """
     root = existing_folder(path)
     if not domains:
-        return _class_folders(root, None)
-    return [item for folder in _subfolders(root, "domain") for item in _class_folders(folder, folder.name)]
+        return _class_folders(root, list_folder(root), None)
+    items: list[ImageItem] = []
+    for domain in _subfolders(root, list_folder(root), "domain"):
+        inside = list_or_problem(domain.path) if domain.problem is None else [domain]
+        items += _class_folders(domain.path, inside, domain.path.name)
+    return items
 
 
 def existing_folder(path: str | os.PathLike[str]) -> Path:
     """`path` as a folder that exists, or an error with the nearest name."""
-    folder = Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
+    folder = user_path(path)
     # The functions of os.path, unlike those of Path, answer "no" for names that the system refuses.
     if not os.path.lexists(folder):
         raise does_not_exist(folder)
-    if not os.path.isdir(folder):  # noqa: PTH112
+    if not is_folder(folder):
         raise InputError(f"{str(folder)!r} is a file, but a folder with one subfolder per class is needed.")
     return folder
 
@@ -74,21 +87,26 @@ def does_not_exist(path: Path) -> InputError:
     return InputError(f"{str(path)!r} does not exist{where}.{hint}")
 
 
-def _class_folders(root: Path, domain: str | None) -> list[ImageItem]:
+def _class_folders(root: Path, entries: list[Listed], domain: str | None) -> list[ImageItem]:
+    if [entry.path for entry in entries] == [root]:  # the folder itself cannot be listed
+        return [entry.item(None, domain) for entry in entries]
     items: list[ImageItem] = []
-    for folder in _subfolders(root, "class"):
-        found = [ImageItem(path.as_posix(), path, folder.name, domain) for path in walk(folder)]
+    for folder in _subfolders(root, entries, "class"):
+        found = [folder] if folder.problem is not None else list(walk(folder.path, strict=False))
         if not found:
-            raise InputError(f"The class folder {str(folder)!r} holds no image. Add some, or remove the folder.")
-        items += found
+            raise InputError(f"The class folder {str(folder.path)!r} holds no image. Add some, or remove the folder.")
+        label = None if folder.problem is not None else folder.path.name
+        items += [entry.item(label, domain) for entry in found]
     return items
 
 
-def _subfolders(root: Path, kind: str) -> list[Path]:
-    """The folders in `root`, one per class or domain; an error if there are none, or images beside them."""
-    entries = _entries(root)
-    folders = [root / entry.name for entry in entries if entry.is_dir()]
-    loose = [entry.name for entry in entries if _is_image_name(entry.name) and not entry.is_dir()]
+def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
+    """The folders among the entries of `root`, one per class or domain; an error if there are none, or images beside.
+
+    A link that leads nowhere may have led to one.
+    """
+    folders = [entry for entry in entries if entry.kind in (Kind.FOLDER, Kind.CLOSED)]
+    loose = [entry.path.name for entry in entries if entry.kind in (Kind.IMAGE, Kind.UNREADABLE)]
     if not folders:
         found = f"{len(loose)} image(s) but no folders" if loose else "no folders"
         raise InputError(f"{str(root)!r} holds {found}. It must hold one folder per {kind}, with the images inside.")
@@ -100,36 +118,7 @@ def _subfolders(root: Path, kind: str) -> list[Path]:
     return folders
 
 
-def walk(folder: Path, linked: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Image files below `folder` in sorted order. Linked folders are followed, but not into themselves."""
-    for entry in _entries(folder):
-        # The entry's type comes with the listing; only symbolic links cost a look at the file.
-        if entry.is_dir():
-            path = folder / entry.name
-            if not entry.is_symlink():
-                yield from walk(path, linked)
-                continue
-            target = path.resolve()
-            if target not in linked and not folder.resolve().is_relative_to(target):
-                yield from walk(path, linked | {target})
-        elif _is_image_name(entry.name):
-            yield folder / entry.name
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            visible = [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise InputError(f"The folder {str(folder)!r} cannot be listed: {error.strerror}.") from error
-    return sorted(visible, key=lambda entry: entry.name)
-
-
-def _is_image_name(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in EXTENSIONS  # noqa: PTH122 (a Path per name is slow)
-
-
 def _no_images(folder: Path) -> InputError:
-    others = [entry.name for entry in _entries(folder)]
+    others = [entry.path.name for entry in list_folder(folder)]
     what = f"It holds {len(others)} other entries, such as {others[0]!r}." if others else "It is empty."
     return InputError(f"The folder {str(folder)!r} holds no image. {what} Image files end in .jpg, .png, .webp, ….")

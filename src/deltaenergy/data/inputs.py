@@ -16,13 +16,16 @@ import numpy as np
 from PIL import Image
 
 from deltaenergy.data.decode import EXTENSIONS
-from deltaenergy.data.folder import does_not_exist, folder_images, labelled_folders, walk
+from deltaenergy.data.folder import does_not_exist, folder_images, labelled_folders
 from deltaenergy.data.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.shards import is_store
+from deltaenergy.data.manifest import is_store
+from deltaenergy.data.pattern import matches
+from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
 from deltaenergy.data.tar import TAR_EXTENSIONS, tar_images
+from deltaenergy.data.walk import Kind, Listed, walk
 from deltaenergy.errors import InputError
 
 __all__ = ["labelled_folders", "load_images", "with_unique_ids"]
@@ -68,12 +71,12 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
     if text.startswith(("http://", "https://")):
         raise InputError(f"{text!r} is an address, and images are not downloaded. Save it to a file and give its path.")
-    path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
+    path = user_path(text)
     is_pattern = glob.has_magic(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.
     if not alone and not is_pattern and path.suffix.lower() in EXTENSIONS:
         return [ImageItem(path.as_posix(), path)]
-    if os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
+    if is_folder(path):
         return FeatureStore.open(path).items() if is_store(path) else folder_images(path)
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):
@@ -83,10 +86,9 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
             return tar_images(path)
         return [ImageItem(path.as_posix(), path)]
     if is_pattern:
-        # glob.glob and not Path.glob: a user's pattern may be absolute.
-        matches = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207
-        if matches:
-            return _from_matches(text, matches)
+        found = matches(path)
+        if found:
+            return _from_matches(text, found)
         if alone:
             raise InputError(f"No file matches the pattern {text!r}.")
     if alone or path.suffix.lower() in TABLE_EXTENSIONS | TAR_EXTENSIONS:
@@ -94,22 +96,22 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
     return [ImageItem(path.as_posix(), path)]
 
 
-def _from_matches(pattern: str, matches: list[str]) -> list[ImageItem]:
+def _from_matches(pattern: str, entries: list[Listed]) -> list[ImageItem]:
     """What a pattern matched: image files, the images in folders, and archives; other files are passed over."""
     # A pattern with ** matches a folder and the files in it as well: each path counts once.
-    found: dict[Path, None] = {}
+    found: dict[Path, Listed] = {}
     in_archives: list[ImageItem] = []
-    for name in matches:
-        path = Path(name)
-        if path.suffix.lower() in TAR_EXTENSIONS and path.is_file():
-            in_archives += tar_images(path)
-        elif path.suffix.lower() in EXTENSIONS:
-            found[path] = None
-        elif path.is_dir():
-            found.update(dict.fromkeys(walk(path)))
+    for entry in entries:
+        if entry.path.suffix.lower() in TAR_EXTENSIONS and entry.kind is Kind.OTHER:
+            reason = why_not_a_file(entry.path)
+            in_archives += tar_images(entry.path) if reason is None else [replace(entry, problem=reason).item()]
+        elif entry.kind is Kind.FOLDER:
+            found.update((inside.path, inside) for inside in walk(entry.path, strict=False))
+        elif entry.kind is not Kind.OTHER:
+            found[entry.path] = entry
     if not found and not in_archives:
-        raise InputError(f"The pattern {pattern!r} matches {matches[0]!r}, but no image.")
-    return [ImageItem(path.as_posix(), path) for path in found] + in_archives
+        raise InputError(f"The pattern {pattern!r} matches {str(entries[0].path)!r}, but no image.")
+    return [entry.item() for entry in found.values()] + in_archives
 
 
 def _from_object(value: Any, position: int) -> list[ImageItem] | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaenergy.data.decode import ImageSource
+from deltaenergy.data.decode import ImageSource, Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class ImageItem:
     """An image by reference: where it is, what it is called in results, and its class and domain where known.
 
-    `source` is a path, a PIL image, an encoded file as bytes, or a function that gives one of these when the image
-    is needed (a row of a hub data set); `deltaenergy.data.decode.open_image` opens all of them.
+    `source` is a path, a PIL image, an encoded file as bytes or inside an archive, or a function that gives one of
+    these when the image is needed (a row of a hub data set); `deltaenergy.data.decode.open_image` opens all of them.
     """
 
     id: str
@@ -26,6 +26,11 @@ class ImageItem:
             text = getattr(self, name)
             if text is not None and not text.isascii():
                 object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is known already that it cannot be read."""
+        return isinstance(self.source, Refusal)
 
 
 @dataclass(frozen=True, slots=True)

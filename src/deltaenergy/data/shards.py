@@ -1,48 +1,39 @@
 """The feature store on disk: what each file holds, and how a shard is written so that it is there whole or not at all.
 
-    store.json              what made it: model, precision, shard size, whether the last run finished
+    store.json              the manifest: what made the store, and every shard with the checksums of its files
     00000.features.npy      unit image features (n, D) of one shard, memory-mapped when read
     00000.patches.npy       unit patch features (n, P, D), where asked for
     00000.index.parquet     one line per image: id, label, domain, content hash, its row here, or why it has none
 
-A shard exists when its index file does. That file is written last and holds the checksums of the arrays, so a kill
-at any moment leaves at most arrays without an index, which the next run overwrites.
+Each file is written under a temporary name and renamed, the manifest after the files that it lists. A kill at any
+moment leaves at most files that no manifest lists, which the next run overwrites.
 """
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from deltaenergy.data.content import hash_bytes, hash_file
+from deltaenergy.data.manifest import RECORD, Manifest, Part, ShardRecord, StoreRecord
+from deltaenergy.data.regular import why_not_a_file
 from deltaenergy.errors import ArtifactError
-from deltaenergy.files import read_json, replacing, write_json
+from deltaenergy.files import hash_strings, replacing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
-FORMAT = "deltaenergy feature store 1"
-DTYPES = ("float32", "float16")
-_RECORD = "store.json"
-_INDEX = ".index.parquet"
-_CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class StoreRecord:
-    """The content of `store.json`."""
-
-    model: dict[str, Any]
-    feature_dim: int
-    patches: bool
-    dtype: str
-    shard_size: int
-    complete: bool
+_ENDINGS = {"features": "features.npy", "patches": "patches.npy", "index": "index.parquet"}
+_SHARD_FILE = r"\d{5,}\.(?:features\.npy|patches\.npy|index\.parquet)"
 
 
 class Entry(NamedTuple):
@@ -50,6 +41,7 @@ class Entry(NamedTuple):
 
     `content` is the hash of its bytes, `stamp` what tells cheaply whether they may have changed (size and time of a
     file), `row` its place in the shard that this entry came with; a picture that another entry brought in has none.
+    An entry with neither content nor error withdraws an earlier one: a folder that could not be listed, and now can.
     """
 
     id: str
@@ -63,125 +55,206 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard's index, and the checksums of its arrays by file name ending."""
+    """One shard: what the manifest says of it, and its index."""
 
-    number: int
-    rows: int
+    record: ShardRecord
     entries: list[Entry]
-    checksums: dict[str, str]
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+        return self.record.number
+
+    @property
+    def rows(self) -> int:
+        """How many images have features here."""
+        return self.record.rows
 
 
-def is_store(path: object) -> bool:
-    """Whether `path` names a folder that holds a feature store."""
-    if not isinstance(path, str | Path):
-        return False
-    try:
-        return (Path(path) / _RECORD).is_file()
-    except (OSError, ValueError):  # too long a name, or a NUL in it
-        return False
-
-
-def read_record(folder: Path) -> StoreRecord:
-    """What made the store, or an `ArtifactError`."""
-    if not folder.is_dir():
-        raise ArtifactError(f"{folder} is not a folder. A feature store is a folder written by `deltaenergy features`.")
-    record = read_json(folder / _RECORD)
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise ArtifactError(f"{folder / _RECORD} does not describe a feature store that this version reads ({FORMAT}).")
-    try:
-        return StoreRecord(**{field.name: record[field.name] for field in fields(StoreRecord)})
-    except KeyError as error:
-        raise ArtifactError(f"{folder / _RECORD}: the entry {error} is missing.") from error
-
-
-def write_record(folder: Path, record: StoreRecord) -> None:
-    """Write `store.json`."""
-    write_json(folder / _RECORD, {"format": FORMAT, **asdict(record)})
-
-
-def shard_numbers(folder: Path) -> list[int]:
-    """The shards that exist, ascending."""
-    names = (path.name.removesuffix(_INDEX) for path in folder.glob(f"*{_INDEX}"))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def array_path(folder: Path, number: int, kind: str) -> Path:
-    """The file of a shard's `features` or `patches`."""
-    return folder / f"{number:05d}.{kind}.npy"
+def part_path(folder: Path, number: int, kind: str) -> Path:
+    """The file of a shard's `features`, `patches` or `index`."""
+    return folder / f"{number:05d}.{_ENDINGS[kind]}"
 
 
 def write_shard(folder: Path, number: int, entries: list[Entry], arrays: Mapping[str, npt.NDArray[Any]]) -> Shard:
-    """Write the arrays, then the index that makes them count."""
+    """Write the arrays and the index. They count when the manifest lists them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    checksums: dict[str, str] = {}
+    files: dict[str, Part] = {}
     for kind, array in arrays.items():
-        with replacing(array_path(folder, number, kind)) as temporary:
+        with replacing(part_path(folder, number, kind)) as temporary:
             with temporary.open("wb") as file:
                 np.save(file, array, allow_pickle=False)
-            checksums[kind] = hash_file(temporary)
-    shard = Shard(number, len(arrays["features"]), entries, checksums)
+            files[kind] = Part(temporary.stat().st_size, hash_file(temporary))
     columns = {name: [getattr(entry, name) for entry in entries] for name in Entry._fields}
-    metadata = {"rows": str(shard.rows), "checksums": json.dumps(checksums, sort_keys=True)}
+    rows = len(arrays["features"])
+    checksums = {kind: part.checksum for kind, part in files.items()}
+    metadata = {"rows": str(rows), "checksums": json.dumps(checksums, sort_keys=True)}
     schema = pa.schema([(name, pa.int32() if name == "row" else pa.string()) for name in Entry._fields])
-    with replacing(folder / f"{number:05d}{_INDEX}") as temporary:
-        pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), temporary)
-    return shard
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), buffer)
+    index = buffer.getvalue()
+    with replacing(part_path(folder, number, "index")) as temporary:
+        temporary.write_bytes(index)
+    files["index"] = Part(len(index), hash_bytes(index))
+    return Shard(_record(number, entries, rows, files), entries)
 
 
-def read_shard(folder: Path, number: int) -> Shard:
-    """A shard's index. Raises `ArtifactError` if it cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder / f"{number:05d}{_INDEX}"
-    try:
-        table = pq.read_table(path, use_threads=False)
-        metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-        columns = [table.column(name).to_pylist() for name in Entry._fields]
-        checksums: dict[str, str] = json.loads(metadata["checksums"])
-        return Shard(number, int(metadata["rows"]), list(map(Entry._make, zip(*columns))), checksums)
-    except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}. {REPAIR}") from error
+def read_shards(folder: Path, manifest: Manifest) -> list[Shard]:
+    """All shards of the store, or an `ArtifactError` for the first that is not whole as far as a quick look tells."""
+    if manifest.shards is None:
+        shards = first_format_shards(folder, manifest.record)
+        for shard in shards:
+            _check_sizes(folder, shard.record)
+        return shards
+    for record in manifest.shards:
+        _check_sizes(folder, record)
+    return [read_shard(folder, record) for record in manifest.shards]
 
 
-def map_array(folder: Path, shard: Shard, kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """A shard's array, memory-mapped; `shape` is that of one row, with −1 where any length will do."""
-    path = array_path(folder, shard.number, kind)
+def read_shard(folder: Path, record: ShardRecord) -> Shard:
+    """A shard by its index, if that has the bytes that were written."""
+    path = part_path(folder, record.number, "index")
+    data = _read(path, REPAIR)
+    if hash_bytes(data) != record.files["index"].checksum:
+        raise ArtifactError(f"{path} is damaged: its checksum differs from that in {RECORD}. {REPAIR}")
+    _, entries = _parse_index(path, data, REPAIR)
+    if _record(record.number, entries, record.rows, record.files) != record:
+        raise ArtifactError(f"{path} holds other images than {RECORD} says. {REPAIR}")
+    return Shard(record, entries)
+
+
+def first_format_shards(folder: Path, record: StoreRecord) -> list[Shard]:
+    """The shards of a store whose manifest does not list them: those whose index is there.
+
+    Indices have no checksum in this format. In a store that was finished, a missing one shows by the gap in the
+    numbers, or by its arrays.
+    """
+    files = [path.name for path in folder.iterdir() if re.fullmatch(_SHARD_FILE, path.name)]
+    indexed = {int(name.partition(".")[0]) for name in files if name.endswith(_ENDINGS["index"])}
+    seen = {int(name.partition(".")[0]) for name in files}
+    if record.complete and (missing := sorted({*seen, *range(max(indexed, default=-1))} - indexed)):
+        raise ArtifactError(f"{part_path(folder, missing[0], 'index')} is missing. {_ANEW}")
+    return [_first_format_shard(folder, number, record) for number in sorted(indexed)]
+
+
+def damaged_files(folder: Path, record: ShardRecord) -> list[str]:
+    """The names of the shard's files whose bytes are not those that were written."""
+    paths = {part_path(folder, record.number, kind): part for kind, part in record.files.items()}
+    return [path.name for path, part in paths.items() if not _is_sound(path, part)]
+
+
+def map_array(folder: Path, shard: Shard, kind: str, store: StoreRecord) -> npt.NDArray[Any]:
+    """A shard's array, memory-mapped."""
+    path = part_path(folder, shard.number, kind)
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}. {REPAIR}") from error
-    fits = array.ndim == len(shape) + 1 and all(want in (-1, has) for want, has in zip(shape, array.shape[1:]))
-    if len(array) != shard.rows or not fits or array.dtype.name not in DTYPES:
+    dimensions = {"features": 2, "patches": 3}[kind]
+    wanted = (shard.rows, store.feature_dim, store.dtype, dimensions)
+    if (*array.shape[:1], *array.shape[-1:], array.dtype.name, array.ndim) != wanted:
         raise ArtifactError(
-            f"{path} holds {array.dtype} of shape {array.shape}, not {shard.rows} rows of {shape}. {REPAIR}"
+            f"{path} holds {array.dtype} of shape {array.shape}, not {shard.rows} rows of {store.feature_dim} "
+            f"{store.dtype} numbers. {REPAIR}"
         )
     return array
 
 
-def damage(folder: Path, shard: Shard) -> str | None:
-    """The name of the first of the shard's files whose bytes are not those that were written, or None."""
-    for kind, checksum in shard.checksums.items():
-        path = array_path(folder, shard.number, kind)
-        if not path.is_file() or hash_file(path) != checksum:
-            return path.name
+def remove_files(folder: Path, record: ShardRecord) -> None:
+    """Remove the files of a shard that the manifest lists no more."""
+    for kind in record.files:
+        part_path(folder, record.number, kind).unlink(missing_ok=True)
+
+
+def _is_sound(path: Path, part: Part) -> bool:
+    try:
+        return why_not_a_file(path) is None and path.stat().st_size == part.bytes and hash_file(path) == part.checksum
+    except OSError:
+        return False
+
+
+def _check_sizes(folder: Path, record: ShardRecord) -> None:
+    for kind, part in record.files.items():
+        path = part_path(folder, record.number, kind)
+        if (reason := why_not_a_file(path)) is not None:
+            raise ArtifactError(f"{path} cannot be read: {reason}. {REPAIR}")
+        if (size := path.stat().st_size) != part.bytes:
+            raise ArtifactError(f"{path} has {size} bytes, not {part.bytes} as when it was written. {REPAIR}")
+
+
+def _read(path: Path, advice: str) -> bytes:
+    if (reason := why_not_a_file(path)) is not None:
+        raise ArtifactError(f"{path} cannot be read: {reason}. {advice}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}. {advice}") from error
+
+
+def _record(number: int, entries: list[Entry], rows: int, files: dict[str, Part]) -> ShardRecord:
+    unreadable = sum(entry.error is not None for entry in entries)
+    return ShardRecord(number, len(entries), rows, unreadable, hash_strings(entry.id for entry in entries), files)
+
+
+def _parse_index(path: Path, data: bytes, advice: str) -> tuple[dict[str, str], list[Entry]]:
+    """The index's metadata and entries, each value checked, or an `ArtifactError`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        rows = int(metadata["rows"])
+        _check_columns(table)
+        columns = [table.column(name).to_pylist() for name in Entry._fields]
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise ArtifactError(f"{path} cannot be read: {error}. {advice}") from error
+    entries = list(map(Entry._make, zip(*columns)))
+    if (fault := _fault(entries, rows)) is not None:
+        raise ArtifactError(f"{path}: {fault}. {advice}")
+    return metadata, entries
+
+
+def _check_columns(table: pa.Table) -> None:
+    for name in Entry._fields:
+        kind = str(table.schema.field(name).type)
+        if kind != ("int32" if name == "row" else "string"):
+            raise ValueError(f"the column {name!r} holds {kind}")
+
+
+def _fault(entries: list[Entry], rows: int) -> str | None:
+    """What is wrong with the entries, if anything."""
+    counts = Counter(entry.id for entry in entries)
+    for entry in entries:
+        if entry.id is None or entry.stamp is None:
+            return f"an image has no {'id' if entry.id is None else 'stamp'}"
+        if counts[entry.id] > 1:
+            return f"the image {entry.id!r} stands there twice"
+        if entry.row is not None and (entry.content is None or entry.error is not None):
+            return f"the image {entry.id!r} has a row of features and yet could not be read"
+    if sorted(entry.row for entry in entries if entry.row is not None) != list(range(rows)):
+        return f"the images' rows are not the numbers from 0 to {rows - 1}"
     return None
 
 
-def remove_shard(folder: Path, number: int) -> None:
-    """Make a shard not count; its arrays are overwritten by the shard that takes its number."""
-    (folder / f"{number:05d}{_INDEX}").unlink(missing_ok=True)
+def _first_format_shard(folder: Path, number: int, record: StoreRecord) -> Shard:
+    path = part_path(folder, number, "index")
+    data = _read(path, _ANEW)
+    metadata, entries = _parse_index(path, data, _ANEW)
+    try:
+        checksums = json.loads(metadata["checksums"])
+        files = {kind: Part(_size(part_path(folder, number, kind)), str(checksums[kind])) for kind in record.kinds}
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"{path}: its checksums cannot be read: {error}. {_ANEW}") from error
+    files["index"] = Part(len(data), hash_bytes(data))
+    return Shard(_record(number, entries, int(metadata["rows"]), files), entries)
 
 
-def hash_file(path: Path) -> str:
-    """Hash of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _size(path: Path) -> int:
+    return path.stat().st_size if why_not_a_file(path) is None else 0
 
 
 REPAIR = "Run `deltaenergy features` again with the same images: it encodes anew what is damaged."
+_ANEW = "Without it, nobody knows which images its rows belong to. Make the store anew in another folder."

@@ -20,18 +20,23 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deltaenergy.data.class_names import ClassName, NameList
-from deltaenergy.data.folder import walk
+from deltaenergy.data.regular import is_file, is_folder
+from deltaenergy.data.walk import Kind, Listed, list_or_problem, look_at, walk
 from deltaenergy.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An image of a data set: where it is, and its class, split and domain as far as the source tells."""
+    """An image of a data set: where it is, and its class, split and domain as far as the source tells.
+
+    With a `problem` it is something that should be an image, or a folder of them, and cannot be read.
+    """
 
     path: Path
     entry: ClassName | None = None
     split: str | None = None
     domain: str | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Folders(Source):
     def _layout(self, folder: Path, words: Vocabulary) -> tuple[str, ...] | None:
         for layout in self.layouts:
             parts = PurePosixPath(layout).parts
-            if next(self._follow(folder, parts, words, {}), None) is not None:
+            if any(found.problem is None for found in self._follow(folder, parts, words, {})):
                 return parts
         return None
 
@@ -99,36 +104,45 @@ class Folders(Source):
         self, folder: Path, parts: tuple[str, ...], words: Vocabulary, known: dict[str, Any]
     ) -> Iterator[Found]:
         if not parts:
-            for path in walk(folder):
-                yield Found(path, known.get("class"), known.get("split"), known.get("domain"))
+            for entry in walk(folder, strict=False):
+                yield self._found(entry, known)
             return
         part, rest = parts[0], parts[1:]
         if not part.startswith("{"):
-            if (folder / part).is_dir():
+            if is_folder(folder / part):
                 yield from self._follow(folder / part, rest, words, known)
             return
         kind = part.strip("{}")
         for child, meaning in self._children(folder, kind, words):
-            yield from self._follow(child, rest, words, {**known, kind: meaning})
+            more = known if meaning is None else {**known, kind: meaning}
+            if child.problem is not None:
+                yield self._found(child, more)
+            else:
+                yield from self._follow(child.path, rest, words, more)
 
-    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Path, Any]]:
-        folders = _subfolders(folder)
-        if kind == "class":
-            for child in folders:
-                if (entry := self._class(child.name, words)) is not None:
-                    yield child, entry
-            # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
-            for entry in words.names.classes if words.names is not None else ():
-                if "/" in entry.key and (folder / entry.key).is_dir():
-                    yield folder / entry.key, entry
-            return
+    def _found(self, entry: Listed, known: dict[str, Any]) -> Found:
+        return Found(entry.path, known.get("class"), known.get("split"), known.get("domain"), entry.problem)
+
+    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Listed, Any]]:
+        """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
+        children = [child for child in list_or_problem(folder) if child.kind in (Kind.FOLDER, Kind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains
         by_name = {alias.lower(): name for name, others in aliases.items() for alias in (name, *others)}
-        for child in folders:
-            if not aliases:
-                yield child, child.name
-            elif child.name.lower() in by_name:
-                yield child, by_name[child.name.lower()]
+        for child in children:
+            name = child.path.name
+            if child.path == folder:
+                yield child, None
+            elif kind == "class":
+                if (entry := self._class(name, words)) is not None:
+                    yield child, entry
+            elif not aliases:
+                yield child, name
+            elif name.lower() in by_name:
+                yield child, by_name[name.lower()]
+        # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
+        for entry in words.names.classes if kind == "class" and words.names is not None else ():
+            if "/" in entry.key and (inner := look_at(folder / entry.key)) is not None and inner.kind is Kind.FOLDER:
+                yield inner, entry
 
     def _class(self, name: str, words: Vocabulary) -> ClassName | None:
         if self.class_is == "index" and words.names is not None:
@@ -149,7 +163,7 @@ class CoopSplit(Source):
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
         """Whether the split file is there."""
-        return (folder / self.file).is_file()
+        return is_file(folder / self.file)
 
     def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
         """The images that the file names, whether or not they are on disk."""
@@ -157,7 +171,7 @@ class CoopSplit(Source):
         try:
             splits = json.loads(file.read_text(encoding="utf-8"))
             rows = [(split, str(row[0]), int(row[1]), str(row[2])) for split in splits for row in splits[split]]
-        except (OSError, ValueError, TypeError, IndexError, KeyError) as error:
+        except (OSError, ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
             raise InputError(f"{str(file)!r} cannot be read as a CoOp split file: {error}") from error
         images = _first_folder(folder, self.images)
         for split, path, index, name in rows:
@@ -189,15 +203,19 @@ class Lists(Source):
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
         """Whether any of the files is there."""
-        return any((folder / file).is_file() for file in self.files.values())
+        return any(is_file(folder / file) for file in self.files.values())
 
     def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
         """The images that the files name, whether or not they are on disk."""
         for split, name in self.files.items():
             file = folder / name
-            if not file.is_file():
+            if not is_file(file):
                 continue
-            for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                lines = file.read_text(encoding="utf-8").splitlines()
+            except (OSError, ValueError) as error:
+                raise InputError(f"{str(file)!r} cannot be read as a list of images: {error}") from error
+            for line in lines:
                 if line.strip() and not line.startswith("#"):
                     first, _, rest = line.strip().partition(" ")
                     yield Found(folder / self.image.format(first), self._class(words, file, first, rest), split)
@@ -225,7 +243,7 @@ class Table(Source):
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
         """Whether the table is there."""
-        return (folder / self.file).is_file()
+        return is_file(folder / self.file)
 
     def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
         """The images that the table names, whether or not they are on disk."""
@@ -237,17 +255,10 @@ class Table(Source):
                     entry = words.names.classes[int(row[self.class_column])]
                     split, domain = self.splits[int(row[self.split_column])], self.domains[int(row[self.domain_column])]
                     yield Found(folder / row[self.path_column], entry, split, domain)
-        except (OSError, KeyError, ValueError, IndexError) as error:
+        except (OSError, KeyError, ValueError, TypeError, IndexError, csv.Error) as error:
             raise InputError(f"{str(file)!r} cannot be read as this data set's table: {error!r}") from error
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    try:
-        return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
-    except OSError as error:
-        raise InputError(f"The folder {str(folder)!r} cannot be listed: {error.strerror}.") from error
 
 
 def _first_folder(folder: Path, names: tuple[str, ...]) -> Path:
     """The first of the folders that is there, or the first."""
-    return next((folder / name for name in names if (folder / name).is_dir()), folder / names[0])
+    return next((folder / name for name in names if is_folder(folder / name)), folder / names[0])

@@ -20,23 +20,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.encoder import Describes
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.shards import (
-    Entry,
-    Shard,
-    StoreRecord,
-    damage,
-    map_array,
-    read_record,
-    read_shard,
-    shard_numbers,
-)
+from deltaenergy.data.manifest import RECORD, StoreRecord, read_manifest
+from deltaenergy.data.regular import user_path
+from deltaenergy.data.shards import REPAIR, Entry, Shard, damaged_files, map_array, read_shards
 from deltaenergy.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from deltaenergy.models.base import Model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +65,7 @@ class FeatureStore:
 
     def __init__(self, path: Path, record: StoreRecord, shards: Sequence[Shard]) -> None:
         self.path = path
+        self._record = record
         self.model = record.model
         self.fingerprint = str(record.model["fingerprint"])
         self.feature_dim = record.feature_dim
@@ -81,6 +74,7 @@ class FeatureStore:
         self._shards = list(shards)
         self._maps: dict[tuple[int, str], npt.NDArray[Any]] = {}
         self._entries, places = latest_entries(self._shards)
+        self._entry_places = places
         present = self._present = [i for i, place in enumerate(places) if place is not None]
         # For each image with features: its shard (position in `_shards`) and its row there.
         self._places = np.array([places[i] for i in present], np.int64).reshape(-1, 2)
@@ -94,14 +88,20 @@ class FeatureStore:
         ]
 
     @classmethod
-    def open(cls, path: str | Path, model: Model | None = None) -> FeatureStore:
-        """Open a store; given a `model`, also check that it made the features. Checks sizes; `verify` checks bytes."""
-        folder = Path(path).expanduser()
-        record = read_record(folder)
-        store = cls(folder, record, [read_shard(folder, number) for number in shard_numbers(folder)])
+    def open(cls, path: str | Path, model: Describes | None = None) -> FeatureStore:
+        """Open a store; given a `model`, also check that it made the features.
+
+        Checked are the manifest, the indices byte by byte, and that every array is there with its size. `verify`
+        checks the arrays' bytes too. What is not as it was written is an `ArtifactError`.
+        """
+        folder = user_path(path)
+        manifest = read_manifest(folder)
+        store = cls(folder, manifest.record, read_shards(folder, manifest))
         if model is not None:
             store.check_model(model)
-        if not store.complete:
+        if store.complete:
+            store._check_contents()
+        else:
             warnings.warn(
                 f"{folder} is not finished: it holds {len(store)} images so far. "
                 "Run `deltaenergy features` again with the same images to go on.",
@@ -157,13 +157,24 @@ class FeatureStore:
             for entry, row in zip(self._entries, rows)
         ]
 
-    def check_model(self, model: Model) -> None:
+    def check_model(self, model: Describes) -> None:
         """Raise `ArtifactError`, saying what differs, unless `model` made these features."""
         check_same_model(self.path, self.model, model)
 
     def verify(self) -> list[str]:
         """The names of damaged files: every byte is read and compared with its checksum."""
-        return [name for shard in self._shards if (name := damage(self.path, shard)) is not None]
+        damaged = [name for shard in self._shards for name in damaged_files(self.path, shard.record)]
+        try:
+            read_manifest(self.path)
+        except ArtifactError:
+            damaged.append(RECORD)
+        return damaged
+
+    def _check_contents(self) -> None:
+        """In a finished store every picture that an image shares with another is there."""
+        for entry, place in zip(self._entries, self._entry_places):
+            if place is None and entry.error is None:
+                raise ArtifactError(f"{self.path}: the features of {entry.id!r} are in none of its shards. {REPAIR}")
 
     def _gather(self, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         places = self._places[rows]
@@ -186,17 +197,25 @@ class FeatureStore:
     def _map(self, position: int, kind: str) -> npt.NDArray[Any]:
         key = (position, kind)
         if key not in self._maps:
-            shape = (self.feature_dim,) if kind == "features" else (-1, self.feature_dim)
             # As a plain array: numpy.memmap objects are slow to slice.
-            self._maps[key] = np.asarray(map_array(self.path, self._shards[position], kind, shape))
+            self._maps[key] = np.asarray(map_array(self.path, self._shards[position], kind, self._record))
         return self._maps[key]
+
+
+def verify_store(path: str | Path) -> FeatureStore:
+    """The store at `path` if every byte is as it was written, else an `ArtifactError` with the damaged files."""
+    store = FeatureStore.open(path)
+    damaged = store.verify()
+    if damaged:
+        raise ArtifactError(f"{store.path} is damaged: {', '.join(damaged)}. {REPAIR}")
+    return store
 
 
 def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int, int] | None]]:
     """Each image's latest entry, in order of first appearance, with the place of its features: (shard, row) or None.
 
-    An image that came again (because its file changed) replaces its earlier entry. A picture that several images
-    share is found by its content.
+    An image that came again (because its file changed) replaces its earlier entry, one that was withdrawn is left
+    out. A picture that several images share is found by its content.
     """
     entries = [entry for shard in shards for entry in shard.entries]
     positions = [position for position, shard in enumerate(shards) for _ in shard.entries]
@@ -214,10 +233,11 @@ def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int
         (position, entry.row) if entry.row is not None else by_content.get(entry.content)
         for entry, position in zip(entries, positions)
     ]
-    return entries, places
+    kept = [i for i, entry in enumerate(entries) if entry.content is not None or entry.error is not None]
+    return [entries[i] for i in kept], [places[i] for i in kept]
 
 
-def check_same_model(path: Path, stored: dict[str, Any], model: Model) -> None:
+def check_same_model(path: Path, stored: dict[str, Any], model: Describes) -> None:
     """Raise `ArtifactError`, saying what differs, unless `stored` describes `model`."""
     found = model.describe()
     if found["fingerprint"] == stored["fingerprint"]:

@@ -8,53 +8,39 @@ and ends with the same bytes, as one that was not.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from deltaenergy.data.decode import ImageSource, UnreadableImage
+from deltaenergy.data.content import content_or_error, stamp_of
+from deltaenergy.data.decode import Refusal
+from deltaenergy.data.encoder import Describes, Encoder, require_encoder
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.shards import (
-    DTYPES,
-    Entry,
-    Shard,
-    StoreRecord,
-    damage,
-    hash_file,
-    is_store,
-    read_record,
-    read_shard,
-    remove_shard,
-    shard_numbers,
-    write_record,
-    write_shard,
-)
+from deltaenergy.data.manifest import DTYPES, Manifest, StoreRecord, is_store, read_manifest, write_manifest
+from deltaenergy.data.regular import user_path
+from deltaenergy.data.repair import inspect
+from deltaenergy.data.shards import Entry, Shard, remove_files, write_shard
 from deltaenergy.data.store import FeatureStore, StoredImage, check_same_model, latest_entries
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.files import FolderLock
+from deltaenergy.files.locks import NAME as LOCK
 from deltaenergy.files.writing import is_temporary, remove_litter
-
-if TYPE_CHECKING:
-    from deltaenergy.models.base import Model
-    from deltaenergy.progress import Progress
+from deltaenergy.progress import Progress
 
 SHARD_SIZE = 1024
 # A ViT-B/16 has 196 patches: 128 images of them are 50 MB in float32.
 SHARD_SIZE_WITH_PATCHES = 128
 _READ_THREADS = 4
-_LOCK = ".lock"
 
 
 def build_store(
-    model: Model,
+    model: Describes,
     images: Any,
     out: str | Path,
     *,
@@ -81,42 +67,50 @@ def build_store(
         batch_size: images per pass of the image tower.
         progress: called with (done, total) images.
     """
-    folder = Path(out).expanduser()
+    folder, encoder = user_path(out), require_encoder(model)
     items = load_images(images)
     if any(isinstance(item.source, StoredImage) for item in items):
         raise InputError("images is a feature store already: give the pictures that it should be made from.")
     with _locked(folder):
-        record = _open_or_create(folder, model, patches, dtype, shard_size)
-        shards = _sound_shards(folder, {item.id for item in items})
-        todo = _still_to_do(items, shards, retry_unreadable)
-        if todo:
-            _write_record(folder, replace(record, complete=False))
-            writer = _Writer(model, folder, record, shards, batch_size)
-            done = len(items) - len(todo)
-            for start in range(0, len(todo), record.shard_size):
-                window = todo[start : start + record.shard_size]
-                writer.add(window, _shifted(progress, done, len(items)))
-                done += len(window)
-                if progress is not None:
-                    progress(done, len(items))
-        if todo or not record.complete:
-            _write_record(folder, replace(record, complete=True))
+        manifest = _open_or_create(folder, encoder, patches, dtype, shard_size)
+        record = manifest.record
+        found = inspect(folder, manifest, items)
+        todo = _still_to_do(items, found.sound, retry_unreadable)
+        with _said_if_impossible(folder):
+            remove_litter(folder)
+            if todo or found.damaged:
+                write_manifest(folder, replace(record, complete=False), [shard.record for shard in found.sound])
+            for damaged in found.damaged:
+                remove_files(folder, damaged)
+        writer = _Writer(encoder, folder, record, found.sound, batch_size)
+        done = len(items) - sum(not pending.withdrawn for pending in todo)
+        for start in range(0, len(todo), record.shard_size):
+            window = todo[start : start + record.shard_size]
+            writer.add(window, _shifted(progress, done, len(items)))
+            done += sum(not pending.withdrawn for pending in window)
+            if progress is not None:
+                progress(done, len(items))
+        if todo or found.damaged or not record.complete or manifest.shards is None:
+            with _said_if_impossible(folder):
+                write_manifest(folder, replace(record, complete=True), [shard.record for shard in writer.shards])
     return FeatureStore.open(folder)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """An image to be done, with its stamp."""
+    """An image to be done, with its stamp; or an entry that is to be withdrawn."""
 
     item: ImageItem
     stamp: str
+    withdrawn: bool = False
 
 
 class _Writer:
     """Turns windows of images into shards."""
 
-    def __init__(self, model: Model, folder: Path, record: StoreRecord, shards: list[Shard], batch_size: int) -> None:
+    def __init__(self, model: Encoder, folder: Path, record: StoreRecord, shards: list[Shard], batch_size: int) -> None:
         self.model, self.folder, self.record, self.batch_size = model, folder, record, batch_size
+        self.shards = list(shards)
         self.known = {entry.content for shard in shards for entry in shard.entries if entry.row is not None}
         self.latest = {entry.id: entry for shard in shards for entry in shard.entries}
         taken = {shard.number for shard in shards}
@@ -126,7 +120,7 @@ class _Writer:
     def add(self, window: Sequence[_Pending], progress: Progress | None) -> None:
         """Encode the pictures of `window` that are new, and write its shard, unless it would say nothing new."""
         with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="hash") as pool:
-            contents = list(pool.map(_content_or_error, (pending.item for pending in window)))
+            contents = list(pool.map(_content_or_error, window))
         new: dict[str, ImageItem] = {}
         for pending, (content, _) in zip(window, contents):
             if content is not None and content not in self.known:
@@ -141,18 +135,17 @@ class _Writer:
             entries.append(Entry(item.id, item.label, item.domain, content, pending.stamp, row, reason))
         if any(self.latest.get(entry.id) != entry for entry in entries):
             with _said_if_impossible(self.folder):
-                write_shard(self.folder, next(self.numbers), entries, arrays)
+                self.shards.append(write_shard(self.folder, next(self.numbers), entries, arrays))
+                # Only now does the shard count.
+                write_manifest(self.folder, replace(self.record, complete=False), [s.record for s in self.shards])
             self.known |= rows.keys()
 
     def _encode(
         self, new: dict[str, ImageItem], progress: Progress | None
     ) -> tuple[dict[str, Any], dict[str, int], dict[str, str]]:
         """Arrays by kind, and by content either the row or the reason why there is none."""
-        # Not at the top: models import this room to read stores.
-        from deltaenergy.models.base import require_towers
-
         content_of = {item.id: content for content, item in new.items()}
-        encoded = require_towers(self.model, "a feature store").encode(
+        encoded = self.model.encode(
             list(new.values()), patches=self.record.patches, batch_size=self.batch_size, progress=progress
         )
         arrays = {"features": encoded.features.astype(self.record.dtype)}
@@ -165,24 +158,24 @@ class _Writer:
         return arrays, rows, errors
 
 
-def _open_or_create(
-    folder: Path, model: Model, patches: bool, dtype: str | None, shard_size: int | None
-) -> StoreRecord:
+def _open_or_create(folder: Path, model: Encoder, patches: bool, dtype: str | None, shard_size: int | None) -> Manifest:
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"Unknown dtype {dtype!r}.{did_you_mean(dtype, DTYPES)}")
     if shard_size is not None and shard_size < 1:
         raise InputError(f"shard_size must be at least 1, got {shard_size}.")
     if not is_store(folder):
-        others = [path.name for path in folder.iterdir() if path.name != _LOCK and not is_temporary(path.name)]
+        others = [path.name for path in folder.iterdir() if path.name != LOCK and not is_temporary(path.name)]
         if others:
             raise InputError(
                 f"{folder} is not empty and holds no feature store (but {others[0]!r}). Name a new folder."
             )
         size = shard_size or (SHARD_SIZE_WITH_PATCHES if patches else SHARD_SIZE)
         record = StoreRecord(model.describe(), model.feature_dim, patches, dtype or "float32", size, complete=False)
-        _write_record(folder, record)
-        return record
-    record = read_record(folder)
+        with _said_if_impossible(folder):
+            write_manifest(folder, record, [])
+        return Manifest(record, [])
+    manifest = read_manifest(folder)
+    record = manifest.record
     check_same_model(folder, record.model, model)
     asked = {"patches": patches or None, "dtype": dtype, "shard_size": shard_size}
     for name, value in asked.items():
@@ -191,37 +184,7 @@ def _open_or_create(
                 f"{folder} was made with {name} = {getattr(record, name)}, not {value}: "
                 f"leave {name} out to go on with it, or name a new folder."
             )
-    return record
-
-
-def _sound_shards(folder: Path, given: set[str]) -> list[Shard]:
-    """The shards whose bytes are as they were written; the others are removed with a warning.
-
-    A damaged shard with images that are not `given` now is an error: they could not be encoded again.
-    """
-    remove_litter(folder)
-    shards, damaged = [], []
-    for number in shard_numbers(folder):
-        try:
-            shard = read_shard(folder, number)
-        except ArtifactError:
-            damaged.append((number, f"the index of shard {number:05d}"))
-            continue
-        name = damage(folder, shard)
-        if name is None:
-            shards.append(shard)
-            continue
-        lost = [entry.id for entry in shard.entries if entry.id not in given]
-        if lost:
-            raise ArtifactError(
-                f"{folder}: {name} is damaged, and {len(lost)} of its images are not among those given now, the first "
-                f"is {lost[0]}. Give them too, so that they can be encoded again, or make a new store."
-            )
-        damaged.append((number, name))
-    for number, name in damaged:
-        warnings.warn(f"{folder}: {name} is damaged; its images are encoded again.", stacklevel=3)
-        remove_shard(folder, number)
-    return shards
+    return manifest
 
 
 def _still_to_do(items: Sequence[ImageItem], shards: Sequence[Shard], retry_unreadable: bool) -> list[_Pending]:
@@ -229,55 +192,31 @@ def _still_to_do(items: Sequence[ImageItem], shards: Sequence[Shard], retry_unre
     known = {entry.id: (entry, place) for entry, place in zip(entries, places)}
     todo = []
     for item in items:
-        stamp = _stamp(item)
+        stamp = stamp_of(item)
         entry, place = known.get(item.id, (None, None))
         same = entry is not None and (entry.stamp, entry.label, entry.domain) == (stamp, item.label, item.domain)
         finished = place is not None or (entry is not None and entry.error is not None and not retry_unreadable)
         if not (same and finished):
             todo.append(_Pending(item, stamp))
-    return todo
+    return todo + _withdrawals(items, entries)
 
 
-def _stamp(item: ImageItem) -> str:
-    """What tells without reading the picture whether it may have changed; where there is no such thing, its content.
-
-    A source that is a function may carry its own as the attribute `stamp`.
-    """
-    if isinstance(item.source, Path):
-        try:
-            status = item.source.stat()
-        except OSError:
-            return "missing"
-        return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
-    stamp = getattr(item.source, "stamp", None)
-    if stamp is None:
-        content, error = _content_or_error(item)
-        stamp = content or error
-    return str(stamp)
+def _withdrawals(items: Sequence[ImageItem], entries: Sequence[Entry]) -> list[_Pending]:
+    """Entries for folders that could not be listed earlier, and of which there are images now."""
+    closed = [entry for entry in entries if entry.error is not None and entry.content is None]
+    if not closed:
+        return []
+    given = {item.id for item in items}
+    listed = {str(parent) for item in items for parent in PurePosixPath(item.id).parents}
+    return [
+        _Pending(ImageItem(entry.id, Refusal("withdrawn")), "withdrawn", withdrawn=True)
+        for entry in closed
+        if entry.id in listed and entry.id not in given
+    ]
 
 
-def _content_or_error(item: ImageItem) -> tuple[str | None, str | None]:
-    """Hash of the picture's bytes (or of the pixels of one that is open already), or why it cannot be had."""
-    try:
-        return _content(item.source), None
-    except UnreadableImage as error:
-        return None, str(error)
-    except OSError as error:
-        return None, f"cannot be read: {(error.strerror or str(error)).lower()}"
-
-
-def _content(source: ImageSource) -> str:
-    if isinstance(source, Path):
-        return hash_file(source)
-    digest = hashlib.blake2b(digest_size=16)
-    if isinstance(source, Image.Image):
-        digest.update(f"{source.mode} {source.size}".encode())
-        digest.update(source.tobytes())
-    elif callable(source):
-        return _content(source())
-    else:
-        digest.update(source)
-    return digest.hexdigest()
+def _content_or_error(pending: _Pending) -> tuple[str | None, str | None]:
+    return (None, None) if pending.withdrawn else content_or_error(pending.item)
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
@@ -285,11 +224,6 @@ def _shifted(progress: Progress | None, before: int, total: int) -> Progress | N
     if progress is None:
         return None
     return lambda done, _: progress(before + done, total)
-
-
-def _write_record(folder: Path, record: StoreRecord) -> None:
-    with _said_if_impossible(folder):
-        write_record(folder, record)
 
 
 @contextlib.contextmanager
@@ -305,18 +239,13 @@ def _said_if_impossible(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Only one process fills a store at a time. The lock ends with the process, however that ends."""
-    with _said_if_impossible(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / _LOCK).open("w")
-    with file:
+    """Only one process fills a store at a time. What comes before the first file is written is said plainly, too."""
+    with contextlib.ExitStack() as held:
         try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such locks on this platform
-            pass
-        except OSError:
-            message = f"{folder} is being filled by another process. Wait for it, or name another folder."
-            raise InputError(message) from None
+            with _said_if_impossible(folder):
+                held.enter_context(FolderLock(folder))
+        except ValueError as error:  # a NUL in its name, or what is no valid text
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"No folder can be called {str(folder)!r}: {error}.") from error
         yield

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.data.decode import ImageSource, UnreadableImage
+from deltaenergy.data.decode import ImageSource, Refusal
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.regular import check_file
 from deltaenergy.errors import InputError
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
@@ -47,11 +48,14 @@ def table_file_texts(path: Path) -> list[str]:
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tuple[list[str], Callable[[str], list[Any]]]]:
     """The columns' names and a function that gives a column's values; whatever goes wrong is said with the path."""
+    check_file(path, "The table")
     read = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_jsonl)
     try:
         yield read(path)
     except InputError:
         raise
+    except RecursionError as error:
+        raise InputError(f"The table {str(path)!r} cannot be read: its values are nested too deeply.") from error
     except (OSError, ValueError, KeyError, NotImplementedError, csv.Error) as error:  # also pyarrow's
         raise InputError(f"The table {str(path)!r} cannot be read: {error}") from error
 
@@ -112,15 +116,10 @@ def _items(columns: Sequence[str], values: Callable[[str], list[Any]], what: str
                 "as in datasets.load_dataset('parquet', data_files=...)['train'], and give that data set."
             )
         name = optional_text(cell)
-        source: ImageSource = _no_path if name is None else base / name
+        source: ImageSource = Refusal("the table names no file in this row") if name is None else base / name
         identity = f"row {row}" if name is None else (base / name).as_posix()
         items.append(ImageItem(identity, source, optional_text(label), optional_text(domain)))
     return items
-
-
-def _no_path() -> ImageSource:
-    """Stands for the image of a row whose path is empty, so that it is listed with those that cannot be read."""
-    raise UnreadableImage("the table names no file in this row")
 
 
 def _read_csv(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:

@@ -147,7 +147,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as readable JSON, all or nothing. NaN and infinity are no JSON: a `ValueError`."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    data = json_bytes(value)
+    with replacing(path) as temporary:
+        write_bytes(temporary, data)
+
+
+def json_bytes(value: Any) -> bytes:
+    """What `write_json` writes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.budget import PIXELS
+from deltaenergy.data.decode import UnreadableImage, opened
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
@@ -64,6 +65,7 @@ def stream_batches(
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
+    _ = PIXELS.limit  # says at once if it is set wrongly
     items = load_images(images)
     stored = any(isinstance(item.source, StoredImage) for item in items)
     return (_stored_batches if stored else _decoded_batches)(model, items, patches, batch_size, progress)
@@ -140,11 +142,15 @@ def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]],
 def _decode_ahead(
     model: TowerModel, items: list[ImageItem], ahead: int
 ) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
-    """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory."""
+    """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory.
+
+    Those wait at the model's size. How many are decoded at a time, at their own size, the budget of pixels decides.
+    """
 
     def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
         try:
-            return model.preprocessing(open_image(item.source))
+            with opened(item.source) as image:
+                return model.preprocessing(image)
         except UnreadableImage as error:
             return str(error)
         except MemoryError:

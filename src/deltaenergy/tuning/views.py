@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.decode import UnreadableImage, opened
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import TowerModel
@@ -135,10 +135,10 @@ def view_pixels(
 
     def read(item: ImageItem, seed: tuple[int, int, int]) -> npt.NDArray[np.uint8] | Unreadable:
         try:
-            image = open_image(item.source)
+            with opened(item.source) as image:
+                view = random_view(image, model.preprocessing, np.random.default_rng(list(seed)))
         except UnreadableImage as error:
             return Unreadable(item.id, str(error))
-        view = random_view(image, model.preprocessing, np.random.default_rng(list(seed)))
         return np.ascontiguousarray(np.asarray(view.convert("RGB"), dtype=np.uint8).transpose(2, 0, 1))
 
     with ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="views") as pool:

@@ -1,0 +1,111 @@
+"""Every command that takes images meets the same folder of problems: all are listed, the rest is done, exit code 1."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deltaenergy.data.store import FeatureStore
+from tests.cli.runner import Runner
+from tests.data.hostile import PROBLEMS, hostile
+from tests.labelled_pictures import write_pictures
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this platform")
+
+CLASSES = "cat,dog"
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Runner]:
+    show = warnings.showwarning
+    yield Runner(capsys)
+    warnings.showwarning = show
+
+
+@pytest.fixture
+def problems(photos: Path) -> Iterator[Path]:
+    with hostile(photos):
+        yield photos
+
+
+def check_listed(text: str) -> None:
+    plain = " ".join(text.split())
+    for name, part in PROBLEMS.items():
+        assert name in plain, name
+        assert part in plain, name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["score", "features", "calibrate", "evaluate", "choose"])
+def test_listed_and_skipped(
+    command: Runner, problems: Path, tiny_clip_folder: Path, tmp_path: Path, name: str
+) -> None:
+    model = ["--model", tiny_clip_folder]
+    out = tmp_path / "out"
+    arguments = {
+        "score": [problems, "--classes", CLASSES, *model],
+        "features": [problems, "--out", out, *model],
+        "calibrate": [problems, "--classes", CLASSES, "--out", out, *model],
+        "evaluate": ["--id", problems, "--open", write_pictures(tmp_path / "open"), "--classes", CLASSES, *model],
+        "choose": ["--id", problems, "--classes", CLASSES, "--score", "mcm,energy", *model],
+    }[name]
+    done = command(name, *arguments)
+    assert done.code == 1, done.err
+    check_listed(done.err)
+    if name == "features":
+        assert len(FeatureStore.open(out)) == 8
+        # Nothing changed: the second run finds the same problems, and encodes nothing.
+        again = command(name, *arguments)
+        assert again.code == 1
+        check_listed(again.err)
+        from_store = command("score", out, "--classes", CLASSES, *model)
+        assert from_store.code == 1
+        check_listed(from_store.err)
+
+
+def test_a_folder_that_was_locked_is_done_when_it_is_open(
+    command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path
+) -> None:
+    hidden, folder = tmp_path / "elsewhere", photos / "cat"
+    folder.rename(hidden)
+    folder.symlink_to("nowhere")
+    arguments = ["features", photos, "--out", tmp_path / "out", "--model", tiny_clip_folder]
+    done = command(*arguments)
+    assert (done.code, len(FeatureStore.open(tmp_path / "out"))) == (1, 4)
+    folder.unlink()
+    hidden.rename(folder)
+    done = command(*arguments)
+    assert (done.code, len(FeatureStore.open(tmp_path / "out"))) == (0, 8), done.err
+    assert FeatureStore.open(tmp_path / "out").unreadable == []
+    assert command(*arguments).code == 0
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800", "~nobody-of-this-name/x"])
+def test_impossible_names(command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path, name: str) -> None:
+    model = ["--model", tiny_clip_folder]
+    assert command("score", name, "--classes", CLASSES, *model).code == 2
+    assert command("features", name, "--out", tmp_path / "out", *model).code == 2
+    assert command("features", "--verify", name).code == 2
+    assert command("features", name, photos, "--out", tmp_path / "out", *model).code == 1
+    if not name.startswith("~"):
+        assert command("features", photos, "--out", tmp_path / name, *model).code == 2
+
+
+def test_verify(command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    assert command("features", photos, "--out", store, "--model", tiny_clip_folder, "--shard-size", 3).code == 0
+    done = command("features", "--verify", store)
+    assert done.code == 0
+    assert "8 image(s), every byte as it was written" in " ".join(done.out.split())
+    assert command("features", store, "--verify", "--json").json == [{"store": str(store), "images": 8}]
+    array = store / "00001.features.npy"
+    array.write_bytes(array.read_bytes()[:-1] + b"x")
+    done = command("features", "--verify", store)
+    assert done.code == 2
+    assert "00001.features.npy" in done.err
+    assert "leave --out away" in command("features", "--verify", store, "--out", store).err
+    assert "Give --out" in command("features", photos).err

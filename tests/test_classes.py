@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from deltaenergy.errors import InputError
         (["dog", " "], r"classes\[1\] is blank"),
         ("dog", "list of names"),
         ([3], "not a string"),
+        (["dog", "caf\udce9"], r"classes\[1\] is 'caf\\udce9', which is no text"),
     ],
 )
 def test_unusable_class_lists_are_refused(classes: list[str], message: str) -> None:
@@ -72,3 +74,51 @@ def test_unusable_class_files(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
     with pytest.raises(InputError, match="UTF-8"):
         read_classes(str(tmp_path / "latin.txt"))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["./nope", "../nope", "lists/nope", "~/nope", "~nobody", ".nope", "/nope", "nope.txt", "NOPE.CSV", "dog,./nope"],
+)
+def test_what_looks_like_a_path_is_no_class_name(
+    argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"the file .*(nope|NOPE|nobody).* does not exist"):
+        read_classes(argument)
+
+
+def test_names_with_slashes_and_dots_can_be_listed() -> None:
+    assert read_classes("tv/monitor,") == ["tv/monitor"]
+    assert read_classes("tv/monitor,St. Bernard,.22 rifle") == ["tv/monitor", "St. Bernard", ".22 rifle"]
+    assert read_classes("St. Bernard") == ["St. Bernard"]
+
+
+def test_folders_and_pipes_are_no_lists_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        read_classes(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(InputError, match="no ordinary file"):
+        read_classes(str(tmp_path / "pipe.txt"))
+    # A folder that happens to be called like a class is no hindrance.
+    (tmp_path / "dog").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_classes("dog") == ["dog"]
+
+
+def test_a_file_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "names.txt").write_text("dog\n")
+    assert read_classes("~/names.txt") == ["dog"]
+
+
+def test_a_huge_file_is_no_list_of_names(tmp_path: Path) -> None:
+    with (tmp_path / "huge.txt").open("wb") as file:
+        file.truncate(65 << 20)  # sparse
+    with pytest.raises(InputError, match="no list of names"):
+        read_classes(str(tmp_path / "huge.txt"))
+
+
+def test_templates_are_text() -> None:
+    with pytest.raises(InputError, match="no text"):
+        check_templates("a {}\udc80", None)

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deltaenergy as de
+from deltaenergy.data.items import ImageItem
 from deltaenergy.detector import threshold_at
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.bound import sealed
+from deltaenergy.scoring import Scored
 from tests.checkpoints import write_clip
 
 
@@ -102,6 +104,35 @@ def test_use_before_calibration_is_a_named_error(classifier: de.Classifier) -> N
 def test_a_senseless_keep_rate_is_refused(classifier: de.Classifier, keep: float) -> None:
     with pytest.raises(InputError, match="keep must be"):
         de.Detector(classifier).calibrate(unit_features(3), keep=keep)
+
+
+def scored(values: list[float]) -> Scored:
+    count = len(values)
+    return Scored(
+        items=[ImageItem(f"{i}.png", b"") for i in range(count)],
+        unreadable=[],
+        features=np.zeros((count, 16), np.float32),
+        predicted=np.zeros(count, np.int64),
+        confidence=np.full(count, 0.5, np.float32),
+        values={"energy": np.array(values)},
+    )
+
+
+def test_a_score_of_nan_is_never_known(classifier: de.Classifier) -> None:
+    """Nine calibration scores: the smallest p-value is 1/10, and NaN gets it, as −∞ does."""
+    detector = de.Detector(classifier, "energy").calibrate_scored(scored([float(i) for i in range(9)]), keep=1.0)
+    nan, low, tie, high = detector.judge(scored([math.nan, -math.inf, 0.0, 100.0]))
+    assert nan.is_ood is True and nan.p_value == 0.1
+    assert low.is_ood is True and low.p_value == 0.1
+    assert tie.is_ood is False and tie.p_value == 0.2
+    assert high.is_ood is False and high.p_value == 1.0
+
+
+def test_calibration_scores_of_nan_are_an_error_that_names_the_image(classifier: de.Classifier) -> None:
+    detector = de.Detector(classifier, "energy")
+    with pytest.raises(InputError, match=r"image 1\.png is not a number, as those of 1 more"):
+        detector.calibrate_scored(scored([1.0, math.nan, math.nan]))
+    assert detector.threshold is None
 
 
 def test_nothing_to_calibrate_on_is_an_error(classifier: de.Classifier, tmp_path: Path) -> None:

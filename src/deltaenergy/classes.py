@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from deltaenergy.errors import InputError
 
 DEFAULT_TEMPLATE = "a photo of a {}."
+TEXT_SUFFIXES = {".txt", ".csv", ".tsv", ".names", ".list", ".json", ".yaml", ".yml"}
+# A list of names is far smaller; a larger file is some other one.
+LARGEST_FILE = 64 << 20
 
 
 def check_classes(classes: Sequence[str], *, warn: bool = True) -> tuple[str, ...]:
@@ -24,6 +28,7 @@ def check_classes(classes: Sequence[str], *, warn: bool = True) -> tuple[str, ..
             raise InputError(f"classes[{position}] is {name!r}, not a string.")
         if not name.strip():
             raise InputError(f"classes[{position}] is blank: every class needs a name.")
+        _check_text(f"classes[{position}]", name)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice and warn:
         warnings.warn(
@@ -43,11 +48,20 @@ def check_templates(template: str | None, templates: Sequence[str] | None) -> tu
     if template == "" or not chosen:
         raise InputError(f"template is empty: give for example {DEFAULT_TEMPLATE!r}.")
     for text in chosen:
+        _check_text("template", text)
         if text.count("{}") != 1:
             raise InputError(
                 f"template {text!r} must hold exactly one {{}} for the class name, as {DEFAULT_TEMPLATE!r} does."
             )
     return chosen
+
+
+def _check_text(what: str, text: str) -> None:
+    """Raise `InputError` for halves of surrogate pairs: bytes on a command line that are no UTF-8 become these."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"{what} is {text!r}, which is no text: it holds bytes that are not UTF-8.") from None
 
 
 def fill(template: str, name: str) -> str:
@@ -56,25 +70,44 @@ def fill(template: str, name: str) -> str:
 
 
 def read_classes(argument: str) -> list[str]:
-    """Class names from the command line: `dog,cat`, or a text file with one name per line (blank lines ignored)."""
-    path = Path(argument)
-    try:
-        is_file = path.is_file()
-    except OSError:  # a long comma list is no valid file name
-        is_file = False
-    if is_file:
-        try:
-            # utf-8-sig also drops the byte-order mark that some editors write.
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--classes: {path} cannot be read as UTF-8 text: {error}") from error
-        names = [line.strip() for line in lines if line.strip()]
-        if not names:
-            raise InputError(f"--classes: {path} holds no class name. Write one name per line.")
-        return names
-    if path.suffix in {".txt", ".csv", ".names"}:
-        raise InputError(f"--classes: the file {path} does not exist.")
+    """Class names from the command line: `dog,cat`, or a text file with one name per line (blank lines ignored).
+
+    What looks like a path (`./names`, `lists/names`, `names.txt`) must be a file: a misspelt one is no class name. A
+    single name with a slash is written as a list, `"tv/monitor,"`.
+    """
+    path = Path(os.path.expanduser(argument))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
+    if os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
+        return _names_in_file(path)
+    if os.path.lexists(path) and _like_a_path(argument):
+        kind = "a folder" if os.path.isdir(path) else "no ordinary file"  # noqa: PTH112
+        raise InputError(f"--classes: {argument} is {kind}. Give a text file with one name per line.")
     names = [name.strip() for name in argument.split(",") if name.strip()]
     if not names:
         raise InputError('--classes is empty. Write for example --classes "dog,cat", or name a file.')
+    listed = "," in argument
+    for name in names:
+        if _like_a_path(name, listed):
+            hint = "" if listed else f' For a class of that name write "{name},".'
+            raise InputError(f"--classes: the file {name} does not exist.{hint}")
     return names
+
+
+def _names_in_file(path: Path) -> list[str]:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(f"--classes: {path} is larger than {LARGEST_FILE >> 20} MiB, which is no list of names.")
+        # utf-8-sig also drops the byte-order mark that some editors write.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--classes: {path} cannot be read as UTF-8 text: {error}") from error
+    names = [line.strip() for line in lines if line.strip()]
+    if not names:
+        raise InputError(f"--classes: {path} holds no class name. Write one name per line.")
+    return names
+
+
+def _like_a_path(text: str, listed: bool = False) -> bool:
+    """Whether someone who typed this meant a file. In a list, only what can be nothing else counts."""
+    if PurePath(text).suffix.lower() in TEXT_SUFFIXES or text.startswith(("./", "../", "~/", "/")):
+        return True
+    return not listed and ("/" in text or os.sep in text or text.startswith((".", "~")))

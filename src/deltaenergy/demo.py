@@ -63,7 +63,13 @@ def sample_photographs() -> list[ImageItem]:
     return [ImageItem(Path(file).name, folders[package] / file, label) for package, file, label in PHOTOGRAPHS]
 
 
-def run_demo(model_name: str = "lite", command: str | None = None, progress: Progress | None = None) -> Demo:
+def run_demo(
+    model_name: str = "lite",
+    command: str | None = None,
+    progress: Progress | None = None,
+    *,
+    device: str = "auto",
+) -> Demo:
     """Classify the sample photographs, reject those of other things, and measure both."""
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
     from deltaenergy.detector import Detector
@@ -73,7 +79,7 @@ def run_demo(model_name: str = "lite", command: str | None = None, progress: Pro
     photographs = sample_photographs()
     known = [item for item in photographs if item.label is not None]
     others = [item for item in photographs if item.label is None]
-    classifier = ZeroShotClassifier(load_model(model_name), CLASSES)
+    classifier = ZeroShotClassifier(load_model(model_name, device=device), CLASSES)
     detector = Detector(classifier, SCORE).calibrate(calibration_views(known), progress=progress)
     evaluation = evaluate(
         classifier,

@@ -38,7 +38,7 @@ class Verdict:
         confidence: softmax probability of that class at the model's own temperature.
         score: larger = more in-distribution.
         p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`).
-        is_ood: whether the score is below the threshold.
+        is_ood: whether the score is below the threshold, or not a number: then nothing speaks for the image.
     """
 
     id: str
@@ -154,6 +154,7 @@ class Detector:
         values = np.sort(scored.values[self.score.spec])
         if not len(values):
             raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+        check_numbers(scored, self.score.spec)
         self.calibration_scores = values
         self.threshold = threshold_at(values, keep)
         self.keep = keep
@@ -185,15 +186,15 @@ class Detector:
                 confidence=float(scored.confidence[i]),
                 score=float(values[i]),
                 p_value=float(p_values[i]),
-                is_ood=bool(values[i] < threshold),
+                is_ood=not values[i] >= threshold,  # so that NaN is unknown
             )
             for i, item in enumerate(scored.items)
         ]
         return Predictions(verdicts, scored.unreadable)
 
     def p_values(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1)."""
-        below = np.searchsorted(self.calibration_scores, values, side="right")
+        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); a score of NaN gets the smallest, 1 / (n + 1)."""
+        below = np.where(np.isnan(values), 0, np.searchsorted(self.calibration_scores, values, side="right"))
         return np.asarray((1.0 + below) / (len(self.calibration_scores) + 1.0))
 
     @property
@@ -240,6 +241,17 @@ def check_keep(keep: float) -> None:
     """Raise `InputError` unless `keep` is a share above zero."""
     if not 0 < keep <= 1:
         raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
+
+
+def check_numbers(scored: Scored, spec: str) -> None:
+    """Raise `InputError` if an image's score is NaN: a threshold among such values would mean nothing."""
+    bad = np.flatnonzero(np.isnan(scored.values[spec]))
+    if len(bad):
+        raise InputError(
+            f"The score {spec} of the in-distribution image {scored.items[bad[0]].id} is not a number"
+            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
+            "Leave it out, or use another score."
+        )
 
 
 def threshold_at(ascending: npt.NDArray[np.float64], keep: float) -> float:

@@ -1,16 +1,42 @@
 """Errors whose message is meant for the user: what was wrong, where, and what to do about it.
 
-The command line prints the message of a `DeltaEnergyError` and exits with code 2; it never shows its traceback.
+The command line prints the message of a `DeltaEnergyError` and exits with code 2; it never shows its traceback. What
+the operating system refuses (a full disk, a missing right) is put into words here too.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
+
+# What the system's error numbers mean for a file, and what can be done about it.
+OS_REMEDIES = {
+    errno.EACCES: ("the right to do this is missing", "Choose another place, or ask for that right."),
+    errno.EPERM: ("this is not permitted", "Choose another place, or ask for that right."),
+    errno.EROFS: ("the file system is read-only", "Choose a place on another one."),
+    errno.ENOSPC: ("no space is left on the disk", "Make room, or choose a place on another disk."),
+    errno.EDQUOT: ("your share of the disk is used up", "Make room, or choose a place on another disk."),
+    errno.EFBIG: ("the file would be larger than allowed here", "Choose a place on another disk."),
+    errno.ENAMETOOLONG: ("the name is too long", "Choose a shorter one."),
+    errno.ELOOP: ("its links go round in a circle", "Choose another place, or mend the link."),
+    errno.ENOENT: ("it does not exist", "Check the name."),
+    errno.ENOTDIR: ("a part of its path is a file, not a folder", "Check the name."),
+    errno.EISDIR: ("it is a folder, not a file", "Give the name of a file."),
+    errno.EEXIST: ("it is there already", "Choose another name."),
+    errno.EIO: ("the disk or the connection to it failed", "Try again, or copy the data elsewhere."),
+    errno.ESTALE: ("the connection to its disk was lost", "Try again, or copy the data elsewhere."),
+    errno.EMFILE: ("too many files are open", "Raise the limit, as with `ulimit -n 4096`."),
+    errno.ENFILE: ("too many files are open on this machine", "Close other programs."),
+    errno.ENOMEM: ("there is not enough memory", "Close other programs, or use a smaller --batch-size."),
+    errno.ETIMEDOUT: ("it did not answer in time", "Check the connection, and try again."),
+    errno.ECONNREFUSED: ("the connection was refused", "Check the connection, and try again."),
+    errno.ENETUNREACH: ("there is no network", "Check the connection, and try again."),
+}
 
 
 class DeltaEnergyError(Exception):
@@ -56,3 +82,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return f"{hint} Known: {', '.join(known)}."
+
+
+def explain_os_error(error: OSError) -> str:
+    """What the system refused, for which file, and what to do: one message."""
+    files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    reason, remedy = OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error) or type(error).__name__, ""))
+    return f"{' and '.join(files)}{': ' if files else ''}{reason.rstrip('.')}. {remedy}".strip()

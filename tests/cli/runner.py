@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deltaenergy.cli import common
 from deltaenergy.cli.main import run
 
 
@@ -27,7 +28,7 @@ class Result:
 
 
 class Runner:
-    """`runner("score", "photos", …)` -> Result. Exceptions other than SystemExit fail the test: no tracebacks."""
+    """`runner("score", "photos", …)` -> Result. An error of ours (exit code 70) fails the test with its traceback."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -35,10 +36,11 @@ class Runner:
     def __call__(self, *arguments: object) -> Result:
         """Run one command."""
         self._capsys.readouterr()
-        # The consoles were made at import; point them at the streams of this test.
-        common.out.file, common.err.file = None, None
         with pytest.raises(SystemExit) as exit_:
             run([str(argument) for argument in arguments])
         captured = self._capsys.readouterr()
         code = exit_.value.code
+        if code == 70:
+            saved = re.search(r"the traceback is in (.+)\.$", captured.err.strip())
+            pytest.fail(captured.err + (Path(saved[1]).read_text(encoding="utf-8") if saved else ""))
         return Result(code if isinstance(code, int) else 0, captured.out, captured.err)

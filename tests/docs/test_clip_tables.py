@@ -90,3 +90,27 @@ def test_choose_stays_near_the_best_fixed_score(tables: ModuleType, data: Any) -
     measured = {spec: tables.judge(test, spec, ~test.to_choose)[0] for spec in tables.CANDIDATES}
     assert measured[taken] > max(measured.values()) - 1.5
     assert measured[taken] > measured["mcm"]
+
+
+def test_theorem_3_is_false_as_stated(tables: ModuleType, shared_data: Path) -> None:
+    """Worked out again in NumPy: of 1,008 pictures 839 meet the condition with ε = 0.1, and none the conclusion."""
+    import theorem_3
+
+    folder = shared_data / "clip_vit_b16"
+    features, texts = (np.load(folder / f"{name}.npy").astype(np.float64) for name in ("pacs", "pacs_text"))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    met = violated = 0
+    for z in features:
+        s = texts @ z
+        kept = np.argsort(-(z * texts[s.argmax()]))[: int(np.ceil(0.4 * len(z)))]
+        masked = texts[:, kept] @ z[kept]
+        total, total_masked = np.exp(s / 0.1).sum(), np.exp(masked / 0.1).sum()
+        a = np.exp(s.max() / 0.1) - 1
+        loss, delta = np.log(total / total_masked), np.log(total / (total - a))
+        if loss <= 0.1 and a >= np.expm1(0.1) * total_masked:
+            met += 1
+            violated += delta < -loss
+    assert (met, violated) == (839, 839)
+    found = theorem_3.check(folder, 0.4)
+    assert (int(found.stated.sum()), found.counterexamples) == (839, 839)

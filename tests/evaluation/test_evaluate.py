@@ -131,6 +131,13 @@ def test_thresholds_and_fit_of_a_detector_are_kept(classifier, sets):
     assert list(found.is_ood(found.sets[2], "multi-delta-energy")) == [v.is_ood for v in verdicts]
 
 
+def test_a_score_of_nan_is_never_kept(classifier, sets):
+    found = run(classifier, sets)
+    known = found.sets[0].scored.values["mcm"]
+    known[:] = np.nan
+    assert found.is_ood(found.sets[0]).all()
+
+
 def test_unreadable_pictures_are_listed_and_left_out(classifier, sets):
     (sets / "known" / "blue" / "broken.png").write_bytes(b"not a picture")
     (sets / "grey" / "empty.png").write_bytes(b"")

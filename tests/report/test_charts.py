@@ -8,10 +8,10 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaenergy.report.axes import Axis, log_ticks, nice_ticks
+from deltaenergy.report.axes import LARGEST, Axis, log_ticks, nice_ticks, padded
 from deltaenergy.report.charts import (
     Curve,
     HistogramRow,
@@ -74,6 +74,9 @@ def test_histogram_bars_stand_for_counts():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=30), st.floats(-5, 5))
+@example([5e-324], 0.0)
+@example([0.0, -5e-324], 0.0)
+@example([1.0, 1.0 + 2**-52], 1.0)
 def test_no_bar_stands_across_the_threshold(values, threshold):
     chart = histogram_chart([HistogramRow("a", np.array(values), 0)], title="t", x_label="x", threshold=threshold)
     numbers = numbers_of(chart)
@@ -100,6 +103,42 @@ def test_odd_values_are_drawn_inside_the_chart(values):
     Page(chart)
     assert all(0 <= n <= 360 for n in numbers_of(chart))
     assert "nan" not in chart and "inf" not in chart
+
+
+# Every float64 there is: subnormal, huge, equal but for the last bit.
+any_number = st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True)
+any_numbers = st.lists(any_number, min_size=1, max_size=8)
+
+
+@given(any_numbers, any_numbers, any_number, st.booleans())
+@example([0.0, 5e-324], [0.0], 5e-324, True)
+@example([1.7e308, -1.7e308], [1.7e308], -1.7e308, False)
+def test_no_number_breaks_a_chart(x, y, threshold, log):
+    y = [y[i % len(y)] for i in range(len(x))]
+    rows = [HistogramRow("a", np.array(x), 0), HistogramRow("b", np.array(y), 1)]
+    ends = (abs(number) for number in (x[0], y[0]))
+    charts = [
+        histogram_chart(rows, title="t", x_label="x", threshold=threshold),
+        histogram_chart(rows, title="t", x_label="x"),
+        curve_chart([Curve("c", x, y, low=y, high=x, markers=True)], title="t", x_label="x", y_label="y", x_log=log),
+        scatter_chart([Point("p", a, b, y_interval=(b, a)) for a, b in zip(x, y)], title="t", x_label="x", y_label="y"),
+        heat_chart(np.array([x, y]), ["r", "s"], ["c"] * len(x), title="t", x_label="x", y_label="y"),
+    ]
+    for chart in charts:
+        assert not re.search(r'="[^"]*(nan|inf)', chart.lower())
+        assert all(-1 <= n <= 2000 for n in numbers_of(chart))
+    low, high = sorted(ends)
+    for ticks in (nice_ticks(low, high), nice_ticks(-high, low), log_ticks(low, high) if high > 0 else []):
+        assert len(ticks) < 2000 and all(math.isfinite(tick) for tick in ticks)
+
+
+@given(any_number.filter(math.isfinite), any_number.filter(math.isfinite))
+def test_room_around_values_makes_a_range_that_can_be_divided(one, other):
+    low, high = padded(min(one, other), max(one, other))
+    edges = np.linspace(low, high, 41)
+    assert (np.diff(edges) > 0).all()
+    clipped = np.clip([one, other], -LARGEST, LARGEST)
+    assert low <= clipped.min() and clipped.max() <= high
 
 
 def test_labels_are_escaped_and_charts_have_a_text_alternative():

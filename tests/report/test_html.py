@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy.report.html import Markup, join, tag
+from deltaenergy.report.html import Markup, isolated, join, tag
 from tests.report.checks import Page
 
 
@@ -33,3 +33,36 @@ def test_any_text_comes_back_as_written(text):
 def test_undecodable_file_names_can_be_written():
     name = b"caf\xe9.jpg".decode("utf-8", errors="surrogateescape")
     assert b"caf" in tag("p", name, title=name).encode("utf-8")
+
+
+CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def open_isolates(text: str) -> int:
+    """How many isolates are open at the end, as UAX #9 (BD8, BD9) counts them; −1 if one was closed too often."""
+    depth = 0
+    for letter in text:
+        depth += letter in "\u2066\u2067\u2068"
+        depth -= letter == "\u2069"
+        if depth < 0:
+            return -1
+    return depth
+
+
+@given(st.text(alphabet=CONTROLS + "ab א", max_size=20))
+def test_no_name_turns_its_neighbours_round(name):
+    shown = isolated(name)
+    assert open_isolates(shown) == 0
+    if any(letter in CONTROLS for letter in name):
+        # One isolate from the first letter to the last: overrides inside end with it.
+        assert shown[0] == "\u2068" and shown[-1] == "\u2069"
+        assert all(open_isolates(shown[:end]) > 0 for end in range(1, len(shown)))
+        assert [c for c in shown if c not in CONTROLS] == [c for c in name if c not in CONTROLS]
+    else:
+        assert shown == name
+    page = Page(tag("p", name, title=name))
+    assert page.text == shown and page.all("p")[0]["title"] == shown
+
+
+def test_text_around_a_name_is_outside_its_isolate():
+    assert tag("p", isolated("gpj\u202eexe") + ", 97 %") == "<p>\u2068\u2068gpj\u202eexe\u2069, 97 %\u2069</p>"

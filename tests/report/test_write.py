@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 
 import pytest
 from PIL import Image
@@ -138,6 +139,21 @@ def test_hostile_names_are_text(tmp_path, sets):
     page, document = written(found, tmp_path, title=EVIL)
     assert EVIL in page.text and "<script" not in document and "<b>" not in document
     assert any(image["alt"].startswith("<img src=x onerror=alert(1)>.png") for image in page.all("img"))
+
+
+def test_names_that_turn_text_round_are_isolated(tmp_path, sets):
+    (sets / "known" / "red" / "photo\u202egnp.exe.png").write_bytes(
+        (sets / "dark").rglob("*.png").__next__().read_bytes()
+    )
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green\u202e", "blue"])
+    items = [ImageItem(str(p), p, "red") for p in sorted((sets / "known" / "red").iterdir())]
+    found = evaluate(classifier, ["mcm"], [("se\u202et", items)], open_sets=[("grey", sets / "grey")], resamples=20)
+    _, document = written(found, tmp_path)
+    assert "\u202e" in document
+    # Wherever the override stands, an isolate is open around it.
+    for text in re.split("<[^>]*>", document) + re.findall('="([^"]*)"', document):
+        for place in (i for i, letter in enumerate(text) if letter == "\u202e"):
+            assert text[:place].count("\u2068") > text[:place].count("\u2069")
 
 
 def test_pictures_that_are_gone_or_never_were(tmp_path, sets):

@@ -68,6 +68,36 @@ def test_the_paper_s_condition_does_not_suffice() -> None:
     assert found.margin[0] < 0
 
 
+def test_nor_does_it_where_epsilon_is_positive() -> None:
+    """Z = 4, a = 1, Z' = 6 (rounded): a ≥ (e^0.1 − 1) Z' = 0.63, yet ΔE = ln 4/3 < ln 6/4 = −L."""
+    features = torch.tensor([[0.8, -0.6, 0.0]], dtype=torch.float64)
+    texts = torch.tensor([[0.6863, 0.3376, 0.6443], [0.6863, 0.3376, -0.6443]], dtype=torch.float64)
+    found = check_bound(features, texts, 1 / 3, 0.5, epsilon=0.1)
+    assert found.delta_energy[0] == pytest.approx(math.log(4 / 3), abs=1e-3)
+    assert found.loss[0] == pytest.approx(math.log(4 / 6), abs=1e-3)
+    assert found.stated[0] and not found.holds[0] and found.counterexamples == 1
+    # A larger ε asks for more: (e^0.2 − 1) Z' = 1.33 > a. A smaller one than L is not met, whatever a is.
+    assert not check_bound(features, texts, 1 / 3, 0.5, epsilon=0.2).stated[0]
+    assert not check_bound(features, texts, 1 / 3, 0.5, epsilon=-0.5).stated[0]
+
+
+def test_unreadable_images_are_left_out_and_listed(tiny_clip: Model, tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "train")
+    whole = check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder))
+    (folder / "cat" / "00 broken.png").write_bytes(b"no image")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "x.png").write_bytes((folder / "cat").joinpath("0.png").read_bytes())
+    (tmp_path / "open" / "y.png").write_bytes(b"no image")
+    found = check_theory(
+        de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder), open_images=tmp_path / "open"
+    )
+    assert [Path(image.id).name for image in found.unreadable] == ["00 broken.png", "y.png"]
+    np.testing.assert_array_equal(found.bound.margin, whole.bound.margin)
+    (tmp_path / "open" / "x.png").unlink()
+    with pytest.raises(InputError, match="None of the open images can be read"):
+        check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder), open_images=tmp_path / "open")
+
+
 def test_theorem_1_where_its_assumption_holds() -> None:
     """Only the largest similarity differs between these images, so b is the same for all."""
     top = torch.linspace(0.3, 0.5, 40, dtype=torch.float64)
@@ -149,3 +179,5 @@ def test_the_report_says_what_fails(tiny_clip: Model, pictures: Path) -> None:
         check_theory(tip, labelled_items(pictures))
     with pytest.raises(InputError, match="tau must be a positive number"):
         check_theory(zero_shot, labelled_items(pictures), tau=0)
+    with pytest.raises(InputError, match="epsilon must be a finite number"):
+        check_theory(zero_shot, labelled_items(pictures), epsilon=math.nan)

@@ -11,6 +11,8 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.records import unreadable_records
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +44,9 @@ def bench(
         ),
     ] = None,
     protocol: Annotated[str, typer.Option("--protocol", help="standard, or croft (as published tables).")] = "standard",
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Images per set at most: a quick look.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, max=MOST, help="Images per set at most: a quick look.")
+    ] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="For example 1,2. [default: the benchmark's]")] = None,
     out_folder: Annotated[
         Path, typer.Option("--out", "-o", help="Results folder; an existing one is gone on with.")
@@ -72,10 +76,15 @@ def bench(
         raise InputError(f"--data {data} is not a folder.")
     from deltaenergy.benchmarks.methods import parse_methods
     from deltaenergy.benchmarks.protocol import get_protocol
+    from deltaenergy.files import check_writable
 
     parse_methods(methods or spec.methods)  # a misspelt name should not wait for the model
     get_protocol(protocol)
-    with _announcing() as announce:
+    check_writable(out_folder, folder=True, option="--out")
+    if store is not None:
+        check_writable(store, folder=True, option="--store")
+    kept = f"Finished results are in {out_folder}: the same command goes on from there."
+    with common.keeping(kept), _announcing() as announce:
         summary = _run(
             spec,
             _model(model or spec.model, device, out_folder, announce),
@@ -133,12 +142,14 @@ def _seeds(text: str | None) -> list[int] | None:
         seeds = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise InputError(f"--seeds {text!r}: write whole numbers separated by commas, such as 1,2,3.") from None
-    if not seeds or min(seeds) < 0:
-        raise InputError(f"--seeds {text!r}: write whole numbers separated by commas, such as 1,2,3.")
+    if not seeds or min(seeds) < 0 or max(seeds) > LARGEST_SEED:
+        raise InputError(f"--seeds {text!r}: write whole numbers from 0 to {LARGEST_SEED:,}, separated by commas.")
     return list(dict.fromkeys(seeds))
 
 
 def _list(json_output: bool) -> None:
+    from rich.text import Text
+
     from deltaenergy.benchmarks.spec import benchmark_names, load_spec
 
     specs = [load_spec(name) for name in benchmark_names()]
@@ -146,7 +157,7 @@ def _list(json_output: bool) -> None:
         common.print_json([{"name": spec.name, "title": spec.title, "about": spec.about} for spec in specs])
         return
     for spec in specs:
-        out.print(f"[bold cyan]{spec.name:<14}[/]{spec.title}", soft_wrap=True)
+        out.print(Text(f"{spec.name:<14}", "bold cyan") + Text(spec.title), soft_wrap=True)
 
 
 def _print_tables(summary: Summary, out_folder: Path) -> None:
@@ -162,7 +173,7 @@ def _print_tables(summary: Summary, out_folder: Path) -> None:
         if out.is_terminal:
             _print_table(table)
         else:
-            out.print(formats.markdown(table), markup=False, soft_wrap=True)
+            out.print(formats.markdown(table))
 
 
 def _print_table(table: Table) -> None:
@@ -191,7 +202,7 @@ def _finish(summary: Summary, spec: BenchmarkSpec, out_folder: Path, json_output
                 "computed": summary.computed,
                 "found": summary.found,
                 "skipped": [asdict(skip) for skip in summary.skips],
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in summary.unreadable.values()],
+                "unreadable": unreadable_records(summary.unreadable.values()),
             }
         )
     else:
@@ -200,12 +211,10 @@ def _finish(summary: Summary, spec: BenchmarkSpec, out_folder: Path, json_output
         for skip in summary.skips:
             cases_of.setdefault((skip.what, skip.reason), []).append(skip.case)
         for (what, reason), cases in cases_of.items():
-            line = f"Skipped in {', '.join(cases)}: {what}. {reason}"
-            err.print(line, style="yellow", markup=False, soft_wrap=True)
+            err.print(f"Skipped in {', '.join(cases)}: {what}. {reason}", style="yellow")
         err.print(
             f"{summary.computed} result(s) computed, {summary.found} found in {out_folder}. "
-            f"Tables and plots: deltaenergy report {out_folder}",
-            markup=False,
+            f"Tables and plots: deltaenergy report {out_folder}"
         )
     if not summary.computed + summary.found:
         raise InputError(f"Nothing of {spec.name} could be run: {summary.skips[0].reason if summary.skips else ''}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err
+from deltaenergy.cli.records import detector_record, unreadable_records
 from deltaenergy.errors import InputError
 
 
@@ -21,7 +23,7 @@ def calibrate(
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
     keep: common.KeepOption = 0.95,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the detector that --out holds.")] = False,
+    overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -30,55 +32,43 @@ def calibrate(
 
     With --detector, its classifier (a tuned one, say) gets a new threshold, and a new score if --score is given.
     """
-    from deltaenergy.artifact import RECORD
+    from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
-    from deltaenergy.files import check_writable, keeping_result
+    from deltaenergy.files import keeping_result
 
-    check_writable(out_folder, folder=True, option="--out")
-    if (out_folder / RECORD).exists() and not overwrite:
-        raise InputError(f"--out {out_folder} holds a detector already. Choose another folder, or give --overwrite.")
+    common.check_detector_out(out_folder, overwrite)
+    # Resolved before the model is loaded, so that a mistyped path is reported at once.
+    items = load_images(common.read_image_arguments(images))
+    chosen = common.make_scores(scores) if scores or detector is None else None
+    if chosen is not None and len(chosen) != 1:
+        raise InputError("A detector has one score: give --score once.")
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
-        with err.status(f"Loading detector {detector} …"):
-            loaded = Detector.load(detector, device=device)
-        chosen = common.make_scores(scores) if scores else [loaded.score]
-        classifier = loaded.classifier
+        loaded = common.load_detector(detector, device)
+        new = Detector(loaded.classifier, chosen[0] if chosen else loaded.score)
     else:
-        chosen = common.make_scores(scores)
-        classifier = common.make_classifier(common.load_model_with_status(model, device), classes, template)
-    if len(chosen) != 1:
-        raise InputError("A detector has one score: give --score once.")
-    new = common.prepare(Detector(classifier, chosen[0]))
-    with common.progress_bar("Calibrating") as progress:
-        import warnings
-
-        with warnings.catch_warnings():
-            # The unreadable images are listed below, one by one.
-            warnings.filterwarnings("ignore", message=".*calibration image.*")
-            new.calibrate(common.read_photo_arguments(images), keep, batch_size=batch_size, progress=progress)
+        assert chosen is not None
+        new = Detector(common.zero_shot(model, device, classes, template), chosen[0])
+    common.prepare(new)
+    with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
+        # The unreadable images are listed below, one by one.
+        warnings.filterwarnings("ignore", message=".*calibration image.*")
+        new.calibrate(items, keep, batch_size=batch_size, progress=progress)
     keeping_result(out_folder, new.save, what="The detector")
     count = len(new.calibration_scores)
     if json_output:
-        common.print_json(
-            {
-                "detector": str(out_folder),
-                "score": new.score.spec,
-                "threshold": new.threshold,
-                "keep": keep,
-                "images": count,
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in new.unreadable],
-            }
-        )
+        unreadable = unreadable_records(new.unreadable)
+        common.print_json({**detector_record(out_folder, new), "images": count, "unreadable": unreadable})
     else:
         err.print(
             f"Threshold {new.threshold:.6g} for {new.score.spec} keeps {keep:.0%} of {count} images. "
-            f"Detector saved to {out_folder}.",
-            markup=False,
+            f"Detector saved to {out_folder}."
         )
         if count * (1 - keep) < 5 and keep < 1:
             err.print(
-                f"[yellow]Only {count} images: the true keep rate may differ from {keep:.0%} by several points. "
-                "A hundred or more are better.[/]"
+                f"Only {count} images: the true keep rate may differ from {keep:.0%} by several points. "
+                "A hundred or more are better.",
+                style="yellow",
             )
     common.finish(new.unreadable)

@@ -10,11 +10,14 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.records import detector_record
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.choosing import Choice
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.data.items import ImageItem
     from deltaenergy.scores.base import Score
 
 
@@ -35,12 +38,13 @@ def choose(
     ] = None,
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
-    folds: Annotated[int, typer.Option("--folds", min=2, help="Parts the classes are dealt into.")] = 5,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the deal and the intervals.")] = 0,
+    folds: Annotated[int, typer.Option("--folds", min=2, max=MOST, help="Parts the classes are dealt into.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of the deal and the intervals.")] = 0,
     out_folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Calibrate a detector with the best score and save it here.")
     ] = None,
     keep: common.KeepOption = 0.95,
+    overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -52,22 +56,28 @@ def choose(
     is used.
     """
     from deltaenergy.choosing import CANDIDATES, choose_from_features, labelled_features
+    from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
+    from deltaenergy.files import keeping_result
 
-    if out_folder is not None and out_folder.is_file():
-        raise InputError(f"--out {out_folder} is a file. Give a folder, which is made if it does not exist.")
+    if out_folder is not None:
+        common.check_detector_out(out_folder, overwrite)
     candidates = feature_scores(scores or CANDIDATES)
-    classifier = _classifier(id_images, classes, model, template, detector, device)
+    items = load_images(id_images)
+    classifier = _classifier(id_images, items, classes, model, template, detector, device)
     with common.progress_bar("Encoding images") as progress:
-        features, truth, unreadable = labelled_features(classifier, id_images, batch_size=batch_size, progress=progress)
+        features, truth, unreadable = labelled_features(classifier, items, batch_size=batch_size, progress=progress)
     with common.progress_bar("Leaving classes out") as progress:
         choice = choose_from_features(
             classifier, features, truth, candidates, folds=folds, seed=seed, unreadable=unreadable, progress=progress
         )
+    saved = None
     if out_folder is not None:
-        Detector(classifier, choice.best).calibrate(features, keep).save(out_folder)
+        saved = Detector(classifier, choice.best).calibrate(features, keep)
+        keeping_result(out_folder, saved.save, what="The detector")
     if json_output:
-        common.print_json({**choice.to_dict(), "detector": None if out_folder is None else str(out_folder)})
+        made = {"detector": None} if saved is None or out_folder is None else detector_record(out_folder, saved)
+        common.print_json({**choice.to_dict(), **made})
     else:
         _print(choice, out_folder)
     common.finish(unreadable)
@@ -80,29 +90,30 @@ def feature_scores(specs: Sequence[str]) -> list[Score]:
 
 
 def _classifier(
-    images: str, classes: str | None, model: str, template: list[str] | None, detector: str | None, device: str
+    images: str,
+    items: Sequence[ImageItem],
+    classes: str | None,
+    model: str,
+    template: list[str] | None,
+    detector: str | None,
+    device: str,
 ) -> Classifier:
     """The detector's, or a zero-shot one of the named classes, or of the classes that the images are labelled with."""
-    from deltaenergy.detector import Detector
-
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
-        with err.status(f"Loading detector {detector} …"):
-            return Detector.load(detector, device=device).classifier
+        return common.load_detector(detector, device).classifier
     if classes is None:
-        from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-        from deltaenergy.data.inputs import load_images
         from deltaenergy.labels import class_names
 
-        names = class_names(load_images(images))
+        names = class_names(items)
         if not names:
             raise InputError(
                 f"--id {images}: the images have no classes. Sort them into one folder per class, or give a table "
                 "with a label column."
             )
-        return ZeroShotClassifier(common.load_model_with_status(model, device), names, templates=template or None)
-    return common.make_classifier(common.load_model_with_status(model, device), classes, template)
+        return common.zero_shot(model, device, names, template)
+    return common.zero_shot(model, device, classes, template)
 
 
 def _print(choice: Choice, out_folder: Path | None) -> None:
@@ -127,18 +138,15 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
     out.print(table)
     err.print(
         f"{choice.images} images of {choice.classes} classes; {choice.folds} parts left out in turn, seed "
-        f"{choice.seed}. Intervals: 95 %, classes resampled.",
-        markup=False,
+        f"{choice.seed}. Intervals: 95 %, classes resampled."
     )
     rivals = [candidate for candidate in choice.ranking[1:] if candidate.behind.low <= 0]
     if rivals:
-        err.print(
-            f"{len(rivals)} other(s) may be as good: the interval of their distance to the best holds 0.", markup=False
-        )
-    err.print(CAVEAT, style="yellow", markup=False)
-    err.print(f'Use it:  --score "{choice.best}"', markup=False)
+        err.print(f"{len(rivals)} other(s) may be as good: the interval of their distance to the best holds 0.")
+    err.print(CAVEAT, style="yellow")
+    err.print(f'Use it:  --score "{choice.best}"')
     if out_folder is not None:
-        err.print(f"Detector saved to {out_folder}.", markup=False)
+        err.print(f"Detector saved to {out_folder}.")
 
 
 def _percent(value: float, low: float, high: float) -> str:

@@ -9,6 +9,8 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.records import unreadable_records
 from deltaenergy.errors import InputError
 
 
@@ -18,13 +20,14 @@ def clipn_train(
     ],
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the tower.")],
     model: common.ModelOption = "lite",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the table.")] = 10,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=2, help="Pairs per step.")] = 256,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, max=MOST, help="Passes over the table.")] = 10,
+    train_batch: Annotated[int, typer.Option("--train-batch", min=2, max=MOST, help="Pairs per training step.")] = 256,
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate at the start.")] = 1e-4,
-    prompts: Annotated[int, typer.Option("--prompts", min=1, help='Learned "no" prompts.')] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of prompts and batches.")] = 0,
+    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help='Learned "no" prompts.')] = 16,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of prompts and batches.")] = 0,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
 ) -> None:
     """Teach a copy of the model's text tower to say "no", on your own images with texts.
 
@@ -33,18 +36,21 @@ def clipn_train(
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.table import TABLE_EXTENSIONS, table_file_texts
+    from deltaenergy.files import check_writable
     from deltaenergy.scores.clipn.training import NoRecipe, check_unfinished, encode_pairs, train_no_tower
 
+    check_writable(out_folder, folder=True, option="--out")
     check_unfinished(out_folder)
-    recipe = NoRecipe(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, prompts=prompts, seed=seed)
+    recipe = NoRecipe(epochs=epochs, batch_size=train_batch, learning_rate=learning_rate, prompts=prompts, seed=seed)
     if table.suffix.lower() not in TABLE_EXTENSIONS:
         raise InputError(f"{table} is no table. Give a file that ends in {', '.join(sorted(TABLE_EXTENSIONS))}.")
     items = load_images(table)
     texts = table_file_texts(table)
     loaded = common.load_model_with_status(model, device)
     with common.progress_bar("Encoding images") as progress:
-        pairs = encode_pairs(loaded, items, texts, progress)
-    with common.progress_bar("Training") as progress:
+        pairs = encode_pairs(loaded, items, texts, progress, batch_size=batch_size)
+    kept = f"Finished epochs are kept in {out_folder}: the same command goes on from there."
+    with common.keeping(kept), common.progress_bar("Training") as progress:
         losses = train_no_tower(loaded, pairs, out_folder, recipe, progress=progress)
     if json_output:
         common.print_json(
@@ -52,14 +58,13 @@ def clipn_train(
                 "no_tower": str(out_folder),
                 "pairs": len(pairs.texts),
                 "losses": losses,
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in pairs.unreadable],
+                "unreadable": unreadable_records(pairs.unreadable),
             }
         )
     else:
         err.print(
             f"Trained on {len(pairs.texts)} pairs; mean loss of the first epoch {losses[0]['loss']:.4f}, "
-            f"of the last {losses[-1]['loss']:.4f}.",
-            markup=False,
+            f"of the last {losses[-1]['loss']:.4f}."
         )
-        out.print(f'--score "clipn(no_tower={out_folder})"', markup=False, soft_wrap=True)
+        out.print(f'--score "clipn(no_tower={out_folder})"')
     common.finish(pairs.unreadable)

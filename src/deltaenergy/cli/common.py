@@ -1,17 +1,35 @@
-"""What the commands share: consoles, progress bars, exit codes, and options that mean the same everywhere."""
+"""What the commands share: progress bars, models and scores by name, JSON, and the list of unreadable images."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import math
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
+from deltaenergy.cli.console import err, out
+from deltaenergy.cli.guard import SOME_UNREADABLE, keeping
+from deltaenergy.cli.options import (
+    BatchOption,
+    ClassesOption,
+    DetectorOption,
+    DeviceOption,
+    JsonOption,
+    KeepOption,
+    ModelOption,
+    OverwriteOption,
+    ScoreOption,
+    TemplateOption,
+)
+from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 
@@ -22,40 +40,21 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model
     from deltaenergy.scores.base import Score
 
-# Results go to standard output; progress, notes and errors to standard error, so that pipes stay clean.
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-
-SOME_UNREADABLE = 1
-WRONG_USE = 2
-
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="lite (bundled, offline), a folder, or a hub id.", show_default=True)
+__all__ = [
+    "BatchOption",
+    "ClassesOption",
+    "DetectorOption",
+    "DeviceOption",
+    "JsonOption",
+    "KeepOption",
+    "ModelOption",
+    "OverwriteOption",
+    "ScoreOption",
+    "TemplateOption",
+    "err",
+    "keeping",
+    "out",
 ]
-ClassesOption = Annotated[
-    str | None, typer.Option("--classes", "-c", help='Class names: "dog,cat", or a text file with one per line.')
-]
-TemplateOption = Annotated[
-    list[str] | None,
-    typer.Option("--template", "-t", help="Prompt with {} for the name; repeat for an ensemble.", show_default=False),
-]
-ScoreOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--score",
-        "-s",
-        help='Score, with parameters if you like: "delta-energy(tau=0.1,c=1)". Repeat it, separate by commas, or all. '
-        "[default: delta-energy]",
-        show_default=False,
-    ),
-]
-KeepOption = Annotated[float, typer.Option("--keep", help="Share of in-distribution images to accept.")]
-DetectorOption = Annotated[
-    str | None, typer.Option("--detector", "-d", help="Folder written by calibrate or tune.", show_default=False)
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
-BatchOption = Annotated[int, typer.Option("--batch-size", min=1, help="Images per step of the image tower.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 
 @contextlib.contextmanager
@@ -64,9 +63,9 @@ def progress_bar(description: str) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
-        task = bars.add_task(description, total=None)
+        task = bars.add_task(visible(description), total=None)
 
         def move(done: int, total: int | None) -> None:
             bars.update(task, completed=done, total=total)
@@ -74,24 +73,73 @@ def progress_bar(description: str) -> Iterator[Progress]:
         yield move
 
 
+def status(text: str) -> contextlib.AbstractContextManager[Any]:
+    """A line on standard error while the block runs."""
+    from rich.text import Text
+
+    return err.status(Text(visible(text)))
+
+
 def load_model_with_status(name: str, device: str) -> Model:
     """`load_model`, with a line on standard error while it works."""
-    with err.status(f"Loading model {name} …"):
+    with status(f"Loading model {name} …"):
         from deltaenergy.models.loading import load_model
 
         return load_model(name, device=device)
 
 
-def make_classifier(model: Model, classes: str | Sequence[str] | None, templates: Sequence[str] | None) -> Classifier:
-    """A zero-shot classifier from the command line's words, or from class names that are known otherwise."""
-    from deltaenergy.classes import read_classes
-    from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+def load_detector(folder: str, device: str) -> Detector:
+    """`Detector.load`, with a line on standard error while it works."""
+    with status(f"Loading detector {folder} …"):
+        from deltaenergy.detector import Detector
 
+        return Detector.load(folder, device=device)
+
+
+def zero_shot(
+    model: str, device: str, classes: str | Sequence[str] | None, templates: Sequence[str] | None
+) -> Classifier:
+    """A zero-shot classifier from the command line's words, or from class names that are known otherwise."""
+    from deltaenergy.classes import check_classes, read_classes
+
+    # The names are looked at before the model, which takes longer.
     if classes is None:
         raise InputError('Give --classes, for example --classes "dog,cat", or --detector DIR.')
-    names = read_classes(classes) if isinstance(classes, str) else classes
-    with progress_bar("Encoding class names") as progress:
-        return ZeroShotClassifier(model, names, templates=templates or None, progress=progress)
+    names = check_classes(read_classes(classes) if isinstance(classes, str) else classes)
+    loaded = load_model_with_status(model, device)
+    from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+
+    with progress_bar("Encoding class names") as progress, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Class names stand more than once")  # said above
+        return ZeroShotClassifier(loaded, names, templates=templates or None, progress=progress)
+
+
+def check_report(path: Path | None) -> None:
+    """Refuse a report that could not be written, before the work rather than after it."""
+    from deltaenergy.files import check_writable
+
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"--report {path} is a folder. Give a file name that ends in .html.")
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise InputError(f"--report {path}: a report is an HTML file, so that its name must end in .html.")
+    check_writable(path, option="--report")
+
+
+def typed() -> str:
+    """The command as it was typed, for reports."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def check_detector_out(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder for a detector that cannot be written, or that holds one already, before the work."""
+    from deltaenergy.artifact import RECORD
+    from deltaenergy.files import check_writable
+
+    check_writable(folder, folder=True, option="--out")
+    if (folder / RECORD).exists() and not overwrite:
+        raise InputError(f"--out {folder} holds a detector already. Choose another folder, or give --overwrite.")
 
 
 def prepare(detector: Detector) -> Detector:
@@ -115,7 +163,7 @@ def make_scores(specs: Sequence[str] | None, *, quiet: bool = False) -> list[Sco
             scores += [score for score in everything if score.missing is None]
             for score in everything:
                 if score.missing is not None and not quiet:
-                    err.print(f"Left out of all: {score.missing}", markup=False, soft_wrap=True)
+                    err.print(f"Left out of all: {score.missing}")
         else:
             scores.append(make_score(spec))
     unique = {score.spec: score for score in scores}
@@ -124,29 +172,45 @@ def make_scores(specs: Sequence[str] | None, *, quiet: bool = False) -> list[Sco
     return list(unique.values())
 
 
-def read_photo_arguments(photos: Sequence[str]) -> list[str] | str:
+def read_image_arguments(images: Sequence[str]) -> list[str] | str:
     """Paths from the command line; `-` stands for the paths on standard input, one per line."""
-    if list(photos) == ["-"]:
-        lines = [line.strip() for line in sys.stdin]
-        paths = [line for line in lines if line]
-        if not paths:
-            raise InputError("Standard input holds no path. Write one path per line.")
-        return paths
-    return photos[0] if len(photos) == 1 else list(photos)
+    if list(images) != ["-"]:
+        return images[0] if len(images) == 1 else list(images)
+    if sys.stdin is None:
+        raise InputError("Standard input is closed. Give paths as arguments, or one per line on standard input.")
+    paths = [path for path in (line.strip() for line in sys.stdin) if path]
+    if not paths:
+        raise InputError("Standard input holds no path. Write one path per line.")
+    if any("\0" in path for path in paths):
+        raise InputError("Standard input holds NUL characters. Write one path per line (find without -print0).")
+    return paths
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """One JSON document on standard output. What is not a number, such as a score of NaN, is null."""
+    sys.stdout.write(to_json(value, indent=2, ascii_only=not sys.stdout.encoding.lower().startswith("utf")) + "\n")
+
+
+def to_json(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """`value` as JSON that every reader takes: NaN and infinities, which JSON has not, are null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def report_unreadable(unreadable: Sequence[Unreadable]) -> None:
     """List images that were skipped, on standard error."""
     if not unreadable:
         return
-    err.print(f"[yellow]{len(unreadable)} image(s) could not be read and were skipped:[/]")
+    err.print(f"{len(unreadable)} image(s) could not be read and were skipped:", style="yellow")
     for image in unreadable:
-        err.print(f"  {image.id}: {image.reason}", markup=False, soft_wrap=True)
+        err.print(f"  {visible(image.id)}: {image.reason}")
 
 
 def finish(unreadable: Sequence[Unreadable]) -> None:
@@ -157,10 +221,18 @@ def finish(unreadable: Sequence[Unreadable]) -> None:
 
 
 def show_warnings_plainly() -> None:
-    """Show Python warnings as one line for a user, without file and source line."""
+    """Show Python warnings and our log as one line for a user, without file and source line."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if issubclass(category, UserWarning):
-            err.print(f"Warning: {message}", style="yellow", markup=False, soft_wrap=True)
+            err.print(f"Warning: {message}", style="yellow")
 
     warnings.showwarning = show
+    log = logging.getLogger("deltaenergy")
+    if not any(isinstance(handler, _ToConsole) for handler in log.handlers):
+        log.addHandler(_ToConsole())
+
+
+class _ToConsole(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(record.getMessage())

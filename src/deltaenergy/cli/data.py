@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deltaenergy.cli import common
-from deltaenergy.cli.common import err, out
+from deltaenergy.cli.common import out
 
 if TYPE_CHECKING:
     from deltaenergy.data.check import DatasetReport
@@ -27,7 +27,7 @@ def check(
     """Say which data sets are there and complete, and what to do for the others. Files are counted, not opened."""
     from deltaenergy.data.check import check_root, unknown_folders
 
-    with err.status("Counting images …"):
+    with common.status("Counting images …"):
         reports = check_root(root, names)
         others = unknown_folders(root) if not names else []
     if json_output:
@@ -35,7 +35,7 @@ def check(
         return
     _print(reports)
     if others:
-        out.print(f"\nNo known data set, but usable as images: {', '.join(others)}", markup=False, soft_wrap=True)
+        out.print(f"\nNo known data set, but usable as images: {', '.join(others)}")
 
 
 @app.command("list")

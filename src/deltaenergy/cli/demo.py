@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deltaenergy.cli import common
-from deltaenergy.cli.common import err, out
+from deltaenergy.cli.common import out
+from deltaenergy.cli.records import detector_record, verdict_record
 
 if TYPE_CHECKING:
     from deltaenergy.demo import Demo
@@ -20,24 +21,27 @@ def demo(
     ),
     model: common.ModelOption = "lite",
     json_output: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
 ) -> None:
     """Classify sample photographs offline, reject those of other things, and write a report and a detector."""
-    with err.status("Importing …"):
+    from deltaenergy.files import check_writable, keeping_result
+
+    check_writable(out_folder, folder=True, option="--out")
+    with common.status("Importing …"):
         from deltaenergy.demo import run_demo
         from deltaenergy.report import write_report
     with common.progress_bar("Encoding photographs") as progress:
-        result = run_demo(model, command="deltaenergy demo", progress=progress)
+        result = run_demo(model, device=device, command="deltaenergy demo", progress=progress)
     report = out_folder / "report.html"
-    write_report(result.evaluation, report, title="deltaenergy demo")
-    result.detector.save(out_folder / "detector")
+    keeping_result(report, lambda place: write_report(result.evaluation, place, title="deltaenergy demo"))
+    keeping_result(out_folder / "detector", result.detector.save, what="The detector")
     if json_output:
         rows = [*result.known, *result.unknown]
         common.print_json(
             {
-                "images": [{name: getattr(row, name) for name in row.__dataclass_fields__} for row in rows],
-                "threshold": result.detector.threshold,
+                **detector_record(out_folder / "detector", result.detector),
+                "images": [verdict_record(row) for row in rows],
                 "report": str(report),
-                "detector": str(out_folder / "detector"),
             }
         )
         return
@@ -70,6 +74,6 @@ def _print(result: Demo, report: Path, detector: Path) -> None:
         f"\n{kept} of {len(result.known)} photographs of listed classes kept, "
         f"{rejected} of {len(result.unknown)} photographs of other things rejected."
     )
-    out.print(f"Report:   {report.resolve()}", soft_wrap=True)
-    out.print(f"Detector: {detector.resolve()}", soft_wrap=True)
-    out.print('Next:     deltaenergy score YOUR_PHOTOS --classes "dog,cat,…" --known PHOTOS_OF_THOSE', soft_wrap=True)
+    out.print(f"Report:   {report.resolve()}")
+    out.print(f"Detector: {detector.resolve()}")
+    out.print('Next:     deltaenergy score YOUR_IMAGES --classes "dog,cat,…" --id IMAGES_OF_THOSE')

@@ -1,9 +1,7 @@
-"""`deltaenergy evaluate`: accuracy and detection metrics on the user's own pictures, and a report."""
+"""`deltaenergy evaluate`: accuracy and detection metrics on the user's own images, and a report."""
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +9,9 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err
+from deltaenergy.cli.console import PlainConsole
+from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.text import visible
 from deltaenergy.errors import DeltaEnergyError, InputError
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ FOLDER_HELP = "a folder with one folder per class, or a flat one; repeat for sev
 
 
 def evaluate(
-    id_sets: Annotated[list[str], typer.Option("--id", help=f"Pictures of the classes: {FOLDER_HELP}")],
+    id_sets: Annotated[list[str], typer.Option("--id", help=f"Images of the classes: {FOLDER_HELP}")],
     shifted: Annotated[
         list[str] | None, typer.Option("--shifted", help=f"The same classes in another style: {FOLDER_HELP}")
     ] = None,
     open_sets: Annotated[
-        list[str] | None, typer.Option("--open", help=f"Pictures of none of the classes: {FOLDER_HELP}")
+        list[str] | None, typer.Option("--open", help=f"Images of none of the classes: {FOLDER_HELP}")
     ] = None,
     classes: common.ClassesOption = None,
     model: common.ModelOption = "lite",
@@ -43,33 +44,39 @@ def evaluate(
     detector: common.DetectorOption = None,
     keep: common.KeepOption = 0.95,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="At most so many pictures of each set, drawn with --seed.")
+        int | None,
+        typer.Option("--limit", min=1, max=MOST, help="At most so many images of each set, drawn with --seed."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="For --limit and the confidence intervals.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="For --limit and the confidence intervals.")
+    ] = 0,
     report: Annotated[Path | None, typer.Option("--report", "-r", help="Write a report to FILE.html.")] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Measure accuracy, and how well each score tells known pictures from unknown ones.
+    """Measure accuracy, and how well each score tells known images from unknown ones.
 
     Classes are the folder names of --id unless --classes is given. With --detector, its classifier is measured, with
     its own score and threshold unless --score is given.
     """
-    _check_report(report)
+    common.check_report(report)
     from deltaenergy.data.inputs import load_images
     from deltaenergy.evaluation import evaluate as run
 
     names = _set_names([*id_sets, *(shifted or []), *(open_sets or [])])
-    known = [(names[text], load_images(text)) for text in id_sets]
+    # Every set is looked for before the model is loaded, so that a mistyped path is reported at once.
+    known, other, unknown = (
+        [(names[text], load_images(text)) for text in sets or []] for sets in (id_sets, shifted, open_sets)
+    )
     found, classifier, used = _load(detector, classes, template, scores, known, model, device)
-    with common.progress_bar("Encoding pictures") as progress:
+    with common.progress_bar("Encoding images") as progress:
         evaluation = run(
             classifier,
             used,
             known,
-            [(names[text], text) for text in shifted or []],
-            [(names[text], text) for text in open_sets or []],
+            other,
+            unknown,
             keep=keep,
             detector=found,
             primary=_primary(scores, used),
@@ -77,29 +84,20 @@ def evaluate(
             seed=seed,
             batch_size=batch_size,
             progress=progress,
-            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            command=common.typed(),
         )
     if report is not None:
+        from deltaenergy.files import keeping_result
         from deltaenergy.report import write_report
 
-        with err.status("Writing the report …"):
-            write_report(evaluation, report)
-        err.print(f"Report written to {report}", markup=False, soft_wrap=True)
+        with common.status("Writing the report …"):
+            keeping_result(report, lambda place: write_report(evaluation, place), what="The report")
+        err.print(f"Report written to {report}")
     if json_output:
         common.print_json(evaluation.to_dict())
     else:
         _print(evaluation)
     common.finish(evaluation.unreadable)
-
-
-def _check_report(path: Path | None) -> None:
-    """Refuse a report that could not be written, before the work rather than after it."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise InputError(f"--report {path} is a folder. Give a file name that ends in .html.")
-    if path.suffix.lower() not in {".html", ".htm"}:
-        raise InputError(f"--report {path}: a report is an HTML file, so that its name must end in .html.")
 
 
 def _load(
@@ -113,17 +111,16 @@ def _load(
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores."""
     if detector is not None:
-        from deltaenergy.detector import Detector
-
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
-        with err.status(f"Loading detector {detector} …"):
-            found = Detector.load(detector, device=device)
+        if scores:
+            common.make_scores(scores, quiet=True)
+        found = common.load_detector(detector, device)
         used = _usable(scores, found.classifier) if scores else [found.scorer]
         return found, found.classifier, used
     common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
     named = classes if classes is not None else _folder_classes(known)
-    classifier = common.make_classifier(common.load_model_with_status(model, device), named, template)
+    classifier = common.zero_shot(model, device, named, template)
     return None, classifier, _usable(scores, classifier)
 
 
@@ -148,7 +145,7 @@ def _usable(specs: list[str] | None, classifier: Classifier) -> list[Scorer]:
         except DeltaEnergyError as error:
             if not _asks_for_all(specs):
                 raise
-            err.print(f"{score.spec} is left out: {error}", style="dim", markup=False, soft_wrap=True)
+            err.print(f"{score.spec} is left out: {error}", style="dim")
     return usable
 
 
@@ -157,7 +154,7 @@ def _asks_for_all(specs: list[str] | None) -> bool:
 
 
 def _primary(specs: list[str] | None, used: list[Scorer]) -> str | None:
-    """The score that the report's pictures show: the first asked for, or delta-energy when all are."""
+    """The score that the report's images show: the first asked for, or delta-energy when all are."""
     wanted = "delta-energy"
     return wanted if _asks_for_all(specs) and any(score.spec == wanted for score in used) else None
 
@@ -167,7 +164,7 @@ def _set_names(paths: list[str]) -> dict[str, str]:
     parts = {path: [part for part in Path(path).parts if part not in {"/", "."}] or [path] for path in paths}
     if len(parts) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise InputError(f"{twice} is given twice. Each set of pictures stands for itself.")
+        raise InputError(f"{twice} is given twice. Each set of images stands for itself.")
     names: dict[str, str] = {}
     for path, own in parts.items():
         for length in range(1, len(own) + 1):
@@ -180,12 +177,10 @@ def _set_names(paths: list[str]) -> dict[str, str]:
 
 def _print(evaluation: Evaluation) -> None:
     """Accuracies, then one table per pair of a closed and an open set."""
-    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
-    console = common.out if common.out.is_terminal else Console(highlight=False, width=160)
+    console = common.out if common.out.is_terminal else PlainConsole(width=160)
     if evaluation.accuracy:
         table = Table(box=None, header_style="bold", title="Accuracy", title_justify="left")
         for name in ("set", "group"):
@@ -193,10 +188,10 @@ def _print(evaluation: Evaluation) -> None:
         for name in ("images", "accuracy"):
             table.add_column(name, justify="right")
         for row in evaluation.accuracy:
-            table.add_row(Text(row.set), row.group.value, str(row.images), _cell(row.accuracy))
+            table.add_row(visible(row.set), row.group.value, str(row.images), _cell(row.accuracy))
         console.print(table)
     if not evaluation.detection:
-        err.print("[dim]No open set, so no detection metrics: add --open DIR.[/]")
+        err.print("No open set, so no detection metrics: add --open DIR.", style="dim")
     pairs: dict[str, list[DetectionRow]] = {}
     for found in evaluation.detection:
         closed = f"{found.closed} ({found.closed_group.value}, {found.closed_images})"
@@ -208,19 +203,18 @@ def _print(evaluation: Evaluation) -> None:
 
 def _detection_table(title: str, rows: list[DetectionRow], *, wide: bool) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     from deltaenergy.report.words import metric_name
 
     auroc, aupr_in, aupr_out, fpr, fpr_ood = rows[0].metrics
     brief = [fpr_ood, aupr_in, aupr_out] if wide else []
-    table = Table(box=None, header_style="bold", title=Text(title), title_justify="left")
+    table = Table(box=None, header_style="bold", title=visible(title), title_justify="left")
     table.add_column("score", overflow="fold")
     for name in [auroc, fpr, *brief]:
         table.add_column(metric_name(name), justify="right", no_wrap=True)
     for row in rows:
         cells = [_cell(row.metrics[auroc]), _cell(row.metrics[fpr])]
-        table.add_row(Text(row.score), *cells, *(f"{100 * row.metrics[name].value:.1f} %" for name in brief))
+        table.add_row(row.score, *cells, *(f"{100 * row.metrics[name].value:.1f} %" for name in brief))
     return table
 
 

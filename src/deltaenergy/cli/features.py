@@ -60,7 +60,7 @@ def features(
     elif split is not None:
         raise InputError("--split belongs to --dataset: name a data set, or give hf:NAME:SPLIT.")
     else:
-        given = _with_hub(common.read_photo_arguments(images))
+        given = _with_hub(common.read_image_arguments(images))
     loaded = common.load_model_with_status(model, device)
     with common.progress_bar("Encoding") as progress:
         store = build_store(
@@ -86,7 +86,7 @@ def features(
         )
     else:
         out.print(f"{store.path}: {len(store)} image(s)", markup=False)
-        err.print("[dim]Give this folder wherever images are asked for.[/]")
+        err.print("Give this folder wherever images are asked for.", style="dim")
     common.finish(store.unreadable)
 
 

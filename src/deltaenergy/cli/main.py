@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -24,8 +24,10 @@ from deltaenergy.cli import (
     theory,
     tune,
 )
-from deltaenergy.cli.common import WRONG_USE, err, show_warnings_plainly
-from deltaenergy.errors import DeltaEnergyError
+from deltaenergy.cli.common import show_warnings_plainly
+from deltaenergy.cli.guard import guarded
+from deltaenergy.cli.renamed import with_new_names
+from deltaenergy.errors import InputError
 
 app = typer.Typer(
     name="deltaenergy",
@@ -63,18 +65,15 @@ def main(
     """Say which of your classes an image is, and whether it is any of them at all."""
 
 
-def run(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: a user's mistake is one message and exit code 2, never a traceback."""
+def run(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: however a command ends, it is one message and an exit code, never a traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(guarded(lambda: _run(given), given))
+
+
+def _run(given: list[str]) -> object:
     show_warnings_plainly()
-    try:
-        app(args=None if arguments is None else list(arguments))
-    except DeltaEnergyError as error:
-        err.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(WRONG_USE)
-    except KeyboardInterrupt:
-        err.print("Interrupted.")
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output (head, less) is gone; that is no error.
-        sys.stderr.close()
-        sys.exit(0)
+    for argument in given:
+        if "\0" in argument:
+            raise InputError(f"The argument {argument!r} holds a NUL character, which no name or path can have.")
+    return app(args=with_new_names(given), prog_name="deltaenergy", standalone_mode=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from deltaenergy.cli.common import to_json
+from deltaenergy.cli.text import to_cell
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.files import check_writable, keeping_result, replacing
 
@@ -50,17 +51,23 @@ def _write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None
             pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in columns}), temporary)
         elif suffix == ".jsonl":
             with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+                file.writelines(to_json(dict(row)) + "\n" for row in rows)
         else:
             with temporary.open("w", encoding="utf-8", newline="") as file:
                 write_csv(file, rows, columns)
 
 
 def write_csv(file: TextIO, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Rows as CSV; empty cells for what is unknown."""
+    """Rows as CSV: empty cells for what is unknown, and text that neither a terminal nor a spreadsheet obeys."""
     writer = csv.DictWriter(file, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: "" if row.get(name) is None else row[name] for name in columns} for row in rows)
+    writer.writerows({name: _cell(row.get(name)) for name in columns} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return to_cell(value) if isinstance(value, str) else value
 
 
 def print_csv(rows: Sequence[Row], columns: Sequence[str]) -> None:

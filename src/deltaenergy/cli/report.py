@@ -21,12 +21,15 @@ def report(
     """Render what bench measured beside the paper's own figures, with curves, intervals and what was skipped."""
     from deltaenergy.benchmarks import formats
     from deltaenergy.benchmarks.results import Results
-    from deltaenergy.files import write_text
+    from deltaenergy.files import check_writable, write_text
     from deltaenergy.report.benchmark import benchmark_page, benchmark_runs, run_tables
 
+    page = out_file or results / "report.html"
     folder = Results(results)
     runs = benchmark_runs(folder)
-    page = out_file or results / "report.html"
+    for option, path in (("--out", page), ("--markdown", markdown), ("--latex", latex)):
+        if path is not None:
+            check_writable(path, option=option)
     write_text(page, benchmark_page(folder))
     written = [page]
     if markdown is not None:
@@ -36,4 +39,4 @@ def report(
     if latex is not None:
         write_text(latex, "\n".join(formats.latex(table) for run in runs for table in run_tables(run)))
         written.append(latex)
-    err.print(f"Written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+    err.print(f"Written: {', '.join(map(str, written))}")

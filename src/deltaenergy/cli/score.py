@@ -11,16 +11,19 @@ import typer
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
 from deltaenergy.cli.output import check_output, print_csv, write_rows
+from deltaenergy.cli.records import COLUMNS, score_keys, scored_records, unreadable_records
+from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector import Detector
     from deltaenergy.scores.base import Score
 
 
 def score(
-    photos: Annotated[
+    images: Annotated[
         list[str],
         typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
     ],
@@ -29,9 +32,9 @@ def score(
     scores: common.ScoreOption = None,
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
-    known: Annotated[
+    id_images: Annotated[
         list[str] | None,
-        typer.Option("--known", help="In-distribution images to set the threshold with, if there is no --detector."),
+        typer.Option("--id", help="In-distribution images to set the threshold with, if there is no --detector."),
     ] = None,
     keep: common.KeepOption = 0.95,
     out_file: Annotated[
@@ -43,101 +46,84 @@ def score(
 ) -> None:
     """Say which class each image is, how sure that is, and whether it is any of the classes.
 
-    The verdict known/unknown needs a threshold: give --detector (written by calibrate or tune), or --known with
+    The verdict known/unknown needs a threshold: give --detector (written by calibrate or tune), or --id with
     in-distribution images. Without either, the table has labels and scores only.
     """
     from deltaenergy.data.inputs import load_images
 
     check_output(out_file)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
-    images = load_images(common.read_photo_arguments(photos))
+    items = load_images(common.read_image_arguments(images))
+    unreadable: list[Unreadable] = []
     if detector is not None:
-        for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--known", known)):
+        for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
             if value:
                 raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
-        detectors = [_load(detector, device)]
+        detectors = [common.load_detector(detector, device)]
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
         used = common.make_scores(scores)
-        classifier = common.make_classifier(common.load_model_with_status(model, device), classes, template)
-        detectors = _calibrate(classifier, used, known, keep, batch_size)
-    _check_fitted(used, detectors)
-    rows, unreadable = _score(classifier, used, detectors, images, batch_size)
-    _emit(rows, unreadable, classifier, used, detectors, out_file, json_output)
+        _check_fitted(used, id_items)
+        classifier = common.zero_shot(model, device, classes, template)
+        detectors, unreadable = _calibrate(classifier, used, id_items, keep, batch_size)
+    records, skipped = _score(classifier, used, detectors, items, batch_size)
+    unreadable += skipped
+    _emit(records, unreadable, classifier, used, detectors, out_file, json_output)
     common.finish(unreadable)
 
 
-def _load(folder: str, device: str) -> Detector:
-    from deltaenergy.detector import Detector
-
-    with err.status(f"Loading detector {folder} …"):
-        return Detector.load(folder, device=device)
-
-
 def _calibrate(
-    classifier: Classifier, scores: list[Score], known: list[str] | None, keep: float, batch_size: int
-) -> list[Detector]:
-    """One detector per score, calibrated on the same encoded images; none if there are no known images."""
+    classifier: Classifier, scores: list[Score], images: list[ImageItem], keep: float, batch_size: int
+) -> tuple[list[Detector], list[Unreadable]]:
+    """One detector per score, calibrated on the same encoded images; none if there are no images."""
     from deltaenergy.detector import Detector
     from deltaenergy.scoring import score_images
 
-    if not known:
-        return []
+    if not images:
+        return [], []
     detectors = [common.prepare(Detector(classifier, score)) for score in scores]
+    scorers = [detector.scorer for detector in detectors]
     with common.progress_bar("Calibrating") as progress:
-        images = known[0] if len(known) == 1 else known
-        scorers = [detector.scorer for detector in detectors]
         scored = score_images(classifier, scorers, images, fit=True, batch_size=batch_size, progress=progress)
-    common.report_unreadable(scored.unreadable)
-    return [detector.calibrate_scored(scored, keep) for detector in detectors]
+    return [detector.calibrate_scored(scored, keep) for detector in detectors], list(scored.unreadable)
 
 
-def _check_fitted(scores: list[Score], detectors: list[Detector]) -> None:
+def _check_fitted(scores: list[Score], id_images: list[ImageItem]) -> None:
     for score in scores:
-        if score.needs_fit and not detectors:
+        if score.needs_fit and not id_images:
             raise InputError(
-                f"Score {score.spec!r} is fitted on in-distribution images: give some with --known, or a --detector."
+                f"Score {score.spec!r} is fitted on in-distribution images: give some with --id, or a --detector."
             )
 
 
 def _score(
     classifier: Classifier, scores: list[Score], detectors: list[Detector], images: Any, batch_size: int
-) -> tuple[list[dict[str, Any]], list[Any]]:
+) -> tuple[list[dict[str, Any]], list[Unreadable]]:
     from deltaenergy.detector import Detector
     from deltaenergy.scoring import score_images
 
-    for detector in detectors or [Detector(classifier, score) for score in scores]:
-        common.prepare(detector)
+    prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in scores]]
+    scorers = [detector.scorer for detector in prepared]
     with common.progress_bar("Scoring") as progress:
-        scored = score_images(classifier, scores, images, batch_size=batch_size, progress=progress)
-    rows: list[dict[str, Any]] = [
-        {"path": item.id, "label": classifier.classes[index], "confidence": float(confidence)}
-        for item, index, confidence in zip(scored.items, scored.predicted, scored.confidence)
-    ]
+        scored = score_images(classifier, scorers, images, batch_size=batch_size, progress=progress)
     verdicts = [detector.judge(scored) for detector in detectors]
-    for i, row in enumerate(rows):
-        for position, score in enumerate(scores):
-            # One score has plain column names; several are told apart by theirs.
-            mark = "" if len(scores) == 1 else f" {score.spec}"
-            row[f"score{mark}" if len(scores) == 1 else score.spec] = float(scored.values[score.spec][i])
-            row[f"p_value{mark}"] = verdicts[position][i].p_value if verdicts else None
-            row[f"is_ood{mark}"] = verdicts[position][i].is_ood if verdicts else None
-    return rows, scored.unreadable
+    return scored_records(scored, classifier.classes, scores, verdicts), list(scored.unreadable)
 
 
 def _emit(
-    rows: list[dict[str, Any]],
-    unreadable: list[Any],
+    records: list[dict[str, Any]],
+    unreadable: list[Unreadable],
     classifier: Classifier,
     scores: list[Score],
     detectors: list[Detector],
     out_file: Path | None,
     json_output: bool,
 ) -> None:
-    columns = list(rows[0]) if rows else ["path", "label", "confidence", "score", "p_value", "is_ood"]
+    columns = list(records[0]) if records else list(COLUMNS)
     if out_file is not None:
-        write_rows(out_file, rows, columns)
-        err.print(f"{len(rows)} image(s) written to {out_file}", markup=False)
+        write_rows(out_file, records, columns)
+        err.print(f"{len(records)} image(s) written to {out_file}")
     if json_output:
         common.print_json(
             {
@@ -145,18 +131,18 @@ def _emit(
                 "classes_hash": classifier.classes_hash,
                 "scores": [score.spec for score in scores],
                 "thresholds": [detector.threshold for detector in detectors],
-                "images": rows,
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in unreadable],
+                "images": records,
+                "unreadable": unreadable_records(unreadable),
             }
         )
     elif out_file is None:
         if sys.stdout.isatty():
-            _print_table(rows, scores, has_threshold=bool(detectors))
+            _print_table(records, scores, has_threshold=bool(detectors))
         else:
-            print_csv(rows, columns)
+            print_csv(records, columns)
 
 
-def _print_table(rows: list[dict[str, Any]], scores: list[Score], *, has_threshold: bool) -> None:
+def _print_table(records: list[dict[str, Any]], scores: list[Score], *, has_threshold: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -169,15 +155,15 @@ def _print_table(rows: list[dict[str, Any]], scores: list[Score], *, has_thresho
         if has_threshold:
             table.add_column("p", justify="right")
             table.add_column("verdict")
-    for row in rows:
-        cells: list[str | Text] = [Text(row["path"]), Text(row["label"]), f"{row['confidence']:.2f}"]
+    for record in records:
+        cells: list[str | Text] = [visible(record["path"]), visible(record["label"]), f"{record['confidence']:.2f}"]
         for score in scores:
-            mark, name = ("", "score") if len(scores) == 1 else (f" {score.spec}", score.spec)
-            cells.append(f"{row[name]:.4g}")
+            value, p_value, is_ood = score_keys(score, scores)
+            cells.append(f"{record[value]:.4g}")
             if has_threshold:
-                unknown = row[f"is_ood{mark}"]
-                cells += [f"{row[f'p_value{mark}']:.3f}", Text("unknown", "red") if unknown else Text("known", "green")]
+                verdict = Text("unknown", "red") if record[is_ood] else Text("known", "green")
+                cells += [f"{record[p_value]:.3f}", verdict]
         table.add_row(*cells)
     out.print(table)
     if not has_threshold:
-        err.print("[dim]No verdicts without a threshold: add --known DIR, or --detector DIR (see calibrate).[/]")
+        err.print("No verdicts without a threshold: add --id DIR, or --detector DIR (see calibrate).", style="dim")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +9,8 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.cli.options import check_finite
+from deltaenergy.cli.records import unreadable_records
 
 
 def theory(
@@ -27,29 +27,53 @@ def theory(
     p: Annotated[
         float | None, typer.Option("--p", help="Kept fraction of the mask. [default: that of its EBM term, or 0.6]")
     ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="ε of Theorem 3's condition. [default: each image's smallest]")
+    ] = None,
     report: Annotated[Path | None, typer.Option("--report", "-r", help="Write FILE.html with a plot.")] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
 ) -> None:
     """Check the paper's theorems on a detector and images: what holds, and which assumption fails on real data."""
+    from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
-    from deltaenergy.files import write_text
+    from deltaenergy.files import keeping_result, write_text
     from deltaenergy.theory import check_theory
     from deltaenergy.tuning.prepare import labelled_items
 
+    check_finite("--tau", tau, positive=True)
+    check_finite("--p", p, positive=True)
+    check_finite("--epsilon", epsilon)
+    common.check_report(report)
     items = labelled_items(id_folder, domains)
-    with err.status("Loading …"):
-        loaded = Detector.load(detector, device=device).classifier
-        other = None if against is None else Detector.load(against, model=loaded.model).classifier
+    others = None if open_folder is None else load_images(open_folder)
+    loaded = common.load_detector(str(detector), device).classifier
+    other = None
+    if against is not None:
+        with common.status(f"Loading detector {against} …"):
+            other = Detector.load(against, model=loaded.model).classifier
     with common.progress_bar("Encoding images") as progress:
-        found = check_theory(loaded, items, open_images=open_folder, against=other, tau=tau, p=p, progress=progress)
+        found = check_theory(
+            loaded,
+            items,
+            open_images=others,
+            against=other,
+            tau=tau,
+            p=p,
+            epsilon=epsilon,
+            batch_size=batch_size,
+            progress=progress,
+        )
     if report is not None:
         from deltaenergy.theory.page import theory_page
 
-        write_text(report, theory_page(found, shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])))
-        err.print(f"Report written to {report}.", markup=False)
+        page = theory_page(found, common.typed())
+        keeping_result(report, lambda place: write_text(place, page), what="The report")
+        err.print(f"Report written to {report}.")
     if json_output:
-        common.print_json(found.to_dict())
-        return
-    for name, text in found.sentences():
-        out.print(f"{name}: {text}", markup=False, soft_wrap=True)
+        common.print_json({**found.to_dict(), "unreadable": unreadable_records(found.unreadable)})
+    else:
+        for name, text in found.sentences():
+            out.print(f"{name}: {text}")
+    common.finish(found.unreadable)

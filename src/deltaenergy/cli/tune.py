@@ -10,6 +10,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err
+from deltaenergy.cli.options import LARGEST_SEED
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def tune(
         Path | None, typer.Option("--val", help="Validation images, as --train: keep the best epoch on them.")
     ] = None,
     shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Draws images, views, initial values and order.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of images, views and order.")] = 1,
     classes: common.ClassesOption = None,
     domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
     search: Annotated[bool, typer.Option("--search", help="Try the method's grid and keep the best on --val.")] = False,

@@ -133,9 +133,9 @@ class Evaluation:
         return RankedScores(*self.pair(row))
 
     def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
-        """The verdict on each image of a set: True where the score lies below its threshold."""
+        """The verdict on each image of a set: True where the score lies below its threshold, or is NaN."""
         spec = score or self.primary
-        return one.scored.values[spec] < self.thresholds[spec]
+        return ~(one.scored.values[spec] >= self.thresholds[spec])
 
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""

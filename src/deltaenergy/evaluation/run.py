@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.detector import check_keep, threshold_at
+from deltaenergy.detector import check_keep, check_numbers, threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
@@ -243,7 +243,10 @@ def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float)
     """Of each score, set on all ID sets; none if there is no such set."""
     result = {}
     for spec in specs:
-        values = [one.scored.values[spec] for one in sets if one.group is Group.ID and spec in one.scored.values]
+        id_sets = [one.scored for one in sets if one.group is Group.ID and spec in one.scored.values]
+        for scored in id_sets:
+            check_numbers(scored, spec)
+        values = [scored.values[spec] for scored in id_sets]
         if sum(map(len, values)):
             result[spec] = threshold_at(np.sort(np.concatenate(values)), keep)
     return result

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from deltaenergy.errors import DeltaEnergyError, InputError, OutputError
+from deltaenergy.errors import OS_REMEDIES, DeltaEnergyError, InputError, OutputError
 from deltaenergy.files.writing import temporary_folder
-
-_REMEDIES = {
-    errno.EACCES: ("you may not write there", "Choose another place, or ask for the right to write there."),
-    errno.EPERM: ("writing there is not permitted", "Choose another place, or ask for the right to write there."),
-    errno.EROFS: ("the file system is read-only", "Choose a place on another one."),
-    errno.ENOSPC: ("no space is left on the disk", "Make room, or choose a place on another disk."),
-    errno.EDQUOT: ("your share of the disk is used up", "Make room, or choose a place on another disk."),
-    errno.ENAMETOOLONG: ("the name is too long", "Choose a shorter one."),
-    errno.ELOOP: ("its links go round in a circle", "Choose another place."),
-}
 
 
 def check_writable(path: str | Path, *, folder: bool = False, option: str = "") -> None:
@@ -134,7 +123,7 @@ def _explained(said: str, where: str = "") -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
-        reason, remedy = _REMEDIES.get(error.errno or 0, (_reason(error), "Choose another place."))
+        reason, remedy = OS_REMEDIES.get(error.errno or 0, (_reason(error), "Choose another place."))
         place = f" ({where})" if where else ""
         raise InputError(f"{said} cannot be written: {reason}{place}. {remedy}") from error
     except ValueError as error:  # a NUL in the name

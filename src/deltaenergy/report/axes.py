@@ -12,11 +12,22 @@ Format = Callable[[float], str]
 
 # Wider charts than this take two columns of a page.
 WIDE = 450
+# A range is divided into bins and ticks, which must differ in float64. One narrower than these, relative to its values
+# or at all (subnormal numbers), cannot be divided; values beyond LARGEST would overflow in a difference.
+NARROWEST, TINIEST, LARGEST = 1e-12, 1e-290, 1e300
+# Where a logarithmic axis begins at the lowest.
+SMALLEST = 1e-300
+
+
+def is_range(low: float, high: float) -> bool:
+    """Whether [low, high] is finite and wide enough to be divided."""
+    span = high - low
+    return math.isfinite(span) and span > max(TINIEST, NARROWEST * max(abs(low), abs(high)))
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
+    if not is_range(low, high):
         return [low] if math.isfinite(low) else []
     raw = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -28,6 +39,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten within [low, high], and their doubles and fives when there are few."""
+    low, high = (min(max(SMALLEST, end), LARGEST) for end in (low, high))
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1,) if len(powers) > 4 else (1, 2, 5)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
@@ -58,8 +70,8 @@ class Axis:
         """The pixel of a value; values outside are pushed to the edge, so that infinities can be drawn."""
         low, high = self.low, self.high
         if self.log:
-            low, high, value = math.log(low), math.log(high), math.log(max(value, 1e-300))
-        share = (value - low) / (high - low) if high > low else 0.5
+            low, high, value = (math.log(max(number, SMALLEST)) for number in (low, high, value))
+        share = (value - low) / (high - low) if is_range(low, high) else 0.5
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
 
     def ticks(self, count: int = 5) -> list[float]:
@@ -68,9 +80,11 @@ class Axis:
 
 
 def padded(low: float, high: float, share: float = 0.04) -> tuple[float, float]:
-    """The range with a little room on both sides; a single value gets a range around it."""
-    if not high > low:
-        room = abs(low) * 0.1 or 1.0
+    """The range with a little room on both sides; values too close to be told apart get a range around them."""
+    low, high = (min(max(-LARGEST, end), LARGEST) for end in (low, high))
+    if not is_range(low, high):
+        size = max(abs(low), abs(high))
+        room = size * 0.1 if size > TINIEST else 1.0
         return low - room, high + room
     room = (high - low) * share
     return low - room, high + room

@@ -8,7 +8,7 @@ from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, HistogramRow, curve_chart, histogram_chart, legend_key
 from deltaenergy.report.galleries import is_small, picture_sections
-from deltaenergy.report.html import Markup, join, tag
+from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.report.metrics import accuracy_table, metrics_section, pairs_of, whole_groups
 from deltaenergy.report.page import Section, figure, render_page
 from deltaenergy.report.provenance import provenance_section, score_table
@@ -91,7 +91,7 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
             kept = float(np.mean(values >= evaluation.thresholds[spec]))
             note = f"{one.group.value}, {percent(kept, 0)} of {len(one):,} kept"
             rows.append(HistogramRow(one.name, values, GROUP_COLOURS[one.group], note))
-        said = "; ".join(f"{row.label}: {row.note}" for row in rows)
+        said = "; ".join(f"{isolated(row.label)}: {row.note}" for row in rows)
         chart = histogram_chart(
             rows,
             title=f"Histogram of {spec}",
@@ -120,13 +120,13 @@ def _roc_panel(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
     for row in shown:
         x, y = evaluation.ranked(row).roc_curve()
         curves.append(Curve(row.score, x, y, index=order.index(row.score)))
-    first = rows[0]
+    closed, opened = isolated(rows[0].closed), isolated(rows[0].open)
     chart = curve_chart(
         curves,
-        title=f"ROC curves of {first.closed} against {first.open}",
+        title=f"ROC curves of {closed} against {opened}",
         description="; ".join(f"{row.score}: AUROC {percent(row.metrics['auroc'].value)}" for row in ranking),
-        x_label=f"share of {first.open} kept",
-        y_label=f"share of {first.closed} kept",
+        x_label=f"share of {opened} kept",
+        y_label=f"share of {closed} kept",
         x_range=(0, 1),
         y_range=(0, 1),
         x_format=percent_tick,
@@ -149,5 +149,5 @@ def _roc_panel(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
     left_out = len(rows) - len(shown)
     said = f"{count(left_out, 'more score')} with no higher AUROC: see the tables."
     more = tag("p", said, class_="small") if left_out else None
-    caption = join(f"{first.closed} against {first.open}", tag("span", "AUROC beside each name", class_="sub"))
+    caption = join(f"{closed} against {opened}", tag("span", "AUROC beside each name", class_="sub"))
     return figure(join(chart, tag("ul", legend, class_="legend"), more), caption)

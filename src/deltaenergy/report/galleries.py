@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.report.html import join, tag
+from deltaenergy.report.html import isolated, join, tag
 from deltaenergy.report.page import Section
 from deltaenergy.report.pictures import Picture, gallery, pictures_of
 
@@ -27,7 +27,7 @@ def picture_sections(evaluation: Evaluation) -> list[Section]:
     if is_small(evaluation):
         galleries = [
             gallery(
-                f"{one.name}: {_GROUP_WORDS[one.group]}",
+                f"{isolated(one.name)}: {_GROUP_WORDS[one.group]}",
                 sorted(by_set[one.name], key=lambda picture: -picture.score),
                 shown=SHOW_ALL_UP_TO,
             )

@@ -1,5 +1,7 @@
 """HTML and SVG as nested calls. Text is escaped unless it is `Markup`, so that no class or file name can break a page.
 
+Nor can one turn its neighbours round: text with bidirectional controls stands in an isolate of its own (UAX #9).
+
 >>> tag("p", "1 < 2", tag("b", "!"), class_="note")
 '<p class="note">1 &lt; 2<b>!</b></p>'
 """
@@ -7,10 +9,14 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 from typing import Union
 
 VOID = frozenset({"br", "hr", "img", "meta", "link", "col"})
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BIDI = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
+_OPENERS, _FIRST_STRONG, _CLOSER = "\u2066\u2067\u2068", "\u2068", "\u2069"
 
 
 class Markup(str):
@@ -60,7 +66,23 @@ def _number(value: int | float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
+def isolated(name: str) -> str:
+    """A name for use inside a longer text: its bidirectional controls, if it has any, end with it."""
+    if not _BIDI.search(name):
+        return name
+    kept, depth = [], 0
+    for letter in name:
+        if letter in _OPENERS:
+            depth += 1
+        elif letter == _CLOSER:
+            if depth == 0:  # it would end our own isolate
+                continue
+            depth -= 1
+        kept.append(letter)
+    return f"{_FIRST_STRONG}{''.join(kept)}{_CLOSER * (depth + 1)}"
+
+
 def _printable(text: str) -> str:
-    """Without what UTF-8 or HTML cannot hold: lone surrogates of undecodable file names, control characters."""
+    """Without what UTF-8 or HTML cannot hold (lone surrogates, control characters), and isolated."""
     kept = text.encode("utf-8", errors="replace").decode("utf-8")
-    return "".join(c if c in "\n\t" or (ord(c) >= 32 and ord(c) != 127) else "\ufffd" for c in kept)
+    return isolated(_CONTROL.sub("\ufffd", kept))

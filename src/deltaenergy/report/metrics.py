@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
-from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.page import Section, table
 from deltaenergy.report.words import estimate, metric_name, percent, smaller_is_better
 
@@ -98,7 +98,7 @@ def _overview_table(evaluation: Evaluation, closed: str) -> Markup:
     return table(
         columns,
         cells,
-        caption=f"{closed} ({first.closed_group.value}, {first.closed_images:,}) against each open set",
+        caption=f"{isolated(closed)} ({first.closed_group.value}, {first.closed_images:,}) against each open set",
         numeric=frozenset(range(1, len(columns))),
         highlighted=_chosen(evaluation, list(evaluation.scores)),
     )
@@ -126,11 +126,11 @@ def _detection_table(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup
         for row in rows
     ]
     first = rows[0]
-    closed = f"{first.closed} ({first.closed_group.value}, {first.closed_images:,})"
+    closed = f"{isolated(first.closed)} ({first.closed_group.value}, {first.closed_images:,})"
     return table(
         ["score", *map(_titled, names)],
         cells,
-        caption=f"{closed} against {first.open} (open, {first.open_images:,})",
+        caption=f"{closed} against {isolated(first.open)} (open, {first.open_images:,})",
         numeric=frozenset(range(1, len(names) + 1)),
         highlighted=_chosen(evaluation, [row.score for row in rows]),
     )

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
-from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.thumbnails import thumbnail
 from deltaenergy.report.words import count, percent, score_value
 
@@ -79,7 +79,7 @@ def _card(picture: Picture) -> Markup:
     judged = "unknown" if picture.is_ood else "known"
     wrong = picture.wrongly_kept or picture.wrongly_rejected or picture.wrong_class
     source = thumbnail(picture.item)
-    alternative = f"{name}: judged {judged}, most like {picture.label}"
+    alternative = f"{isolated(name)}: judged {judged}, most like {isolated(picture.label)}"
     if source is None:
         shown = tag("span", "no picture", class_="no-picture", role="img", aria_label=alternative)
     else:
@@ -101,13 +101,18 @@ def _card(picture: Picture) -> Markup:
 
 def _what(picture: Picture) -> Child:
     sure = percent(picture.confidence, 0)
-    return f"most like {picture.label}" if picture.is_ood else f"{picture.label}, {sure}"
+    label = isolated(picture.label)
+    return f"most like {label}" if picture.is_ood else f"{label}, {sure}"
 
 
 def _truth(picture: Picture) -> Markup | None:
     """What the picture is, where the verdict missed it; else nothing, the verdict says it."""
     if picture.wrongly_kept:
-        return tag("span", f"is {picture.truth}" if picture.truth else "is none of the classes", class_="truth")
+        return tag(
+            "span", f"is {isolated(picture.truth)}" if picture.truth else "is none of the classes", class_="truth"
+        )
     if picture.wrongly_rejected or picture.wrong_class:
-        return tag("span", f"is {picture.truth}" if picture.truth else "is one of the classes", class_="truth")
+        return tag(
+            "span", f"is {isolated(picture.truth)}" if picture.truth else "is one of the classes", class_="truth"
+        )
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from deltaenergy.metrics import Estimate
-from deltaenergy.report.html import Markup, join, tag
+from deltaenergy.report.html import Markup, isolated, join, tag
 
 METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out", "accuracy": "accuracy"}
 
@@ -60,6 +60,7 @@ def one_in(share: float) -> str:
 
 def listed(names: list[str], most: int = 4) -> str:
     """`a, b and c`, or `a, b, c and 7 more`."""
+    names = list(map(isolated, names))
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

@@ -4,13 +4,14 @@ With Z = Σ_k e^{s_k/τ}, Z' = Σ_k e^{s'_k/τ} (masked features) and a = e^{s_1
 
     ΔE = log Z − log(Z − a),   L_ΔE = E2 − E0 = log Z − log Z'
 
-The paper's condition for L_ΔE ≤ ε_E is a ≥ (e^{ε_E} − 1) Z'. Its smallest ε_E is L_ΔE itself, where the condition reads
+The paper's condition is L_ΔE ≤ ε_E and a ≥ (e^{ε_E} − 1) Z'. Its smallest ε_E is L_ΔE itself, where the condition reads
 a ≥ Z − Z'. But its proof needs a ≥ Z' − Z, which is the same only up to sign: where masking raises the energy sum
-(Z' > Z, L_ΔE < 0, the usual case) the condition holds trivially and proves nothing. So three conditions are reported:
+(Z' > Z, L_ΔE < 0, the usual case) an ε_E ≤ 0 makes the condition hold trivially, and an ε_E > 0 makes it a real one
+that proves nothing all the same. So three conditions are reported:
 
-    stated     a ≥ (e^{L} − 1) Z'     the paper's, with the smallest ε_E
-    absolute   a ≥ (e^{|L|} − 1) Z'   the paper's, with ε_E = |L|: sufficient
-    needed     a ≥ Z' − Z             what the proof uses: sufficient, and weaker than `absolute`
+    stated     L ≤ ε_E and a ≥ (e^{ε_E} − 1) Z'   the paper's, with a given ε_E, else each image's smallest, L
+    absolute   a ≥ (e^{|L|} − 1) Z'               the paper's, with ε_E = |L|: sufficient
+    needed     a ≥ Z' − Z                         what the proof uses: sufficient, and weaker than `absolute`
 """
 
 from __future__ import annotations
@@ -51,8 +52,15 @@ class BoundCheck:
         return int((self.stated & ~self.holds).sum())
 
 
-def check_bound(features: torch.Tensor, texts: torch.Tensor, p: float, tau: float, reset: float = 0.0) -> BoundCheck:
-    """Theorem 3 for unit features (N, D) and texts (K, D), in float64."""
+def check_bound(
+    features: torch.Tensor,
+    texts: torch.Tensor,
+    p: float,
+    tau: float,
+    reset: float = 0.0,
+    epsilon: float | None = None,
+) -> BoundCheck:
+    """Theorem 3 for unit features (N, D) and texts (K, D), in float64; `epsilon` is the paper's ε_E."""
     z, t = features.double(), texts.double()
     outputs = Outputs(z @ t.T, z, t)
     mask = keep_mask(outputs, p)
@@ -66,6 +74,8 @@ def check_bound(features: torch.Tensor, texts: torch.Tensor, p: float, tau: floa
     unit = torch.maximum(log_z, log_masked)
     a = (top - unit).exp() - (reset / tau - unit).exp()
     z_sum, masked_sum = (log_z - unit).exp(), (log_masked - unit).exp()
+    level = loss if epsilon is None else torch.full_like(loss, epsilon)
+    stated = (loss <= level) & (a >= torch.expm1(level) * masked_sum - SLACK)
 
     def array(values: torch.Tensor) -> npt.NDArray[np.float64]:
         return values.cpu().numpy()
@@ -74,7 +84,7 @@ def check_bound(features: torch.Tensor, texts: torch.Tensor, p: float, tau: floa
         delta_energy=array(delta),
         loss=array(loss),
         holds=array(delta >= -loss - SLACK).astype(bool),
-        stated=array(a >= torch.expm1(loss) * masked_sum - SLACK).astype(bool),
+        stated=array(stated).astype(bool),
         absolute=array(a >= torch.expm1(loss.abs()) * masked_sum).astype(bool),
         needed=array(a >= masked_sum - z_sum).astype(bool),
         mask_distance=array((z - z * mask).norm(dim=1)),

@@ -29,7 +29,8 @@ def heat_chart(
     top, (cell_width, cell_height) = 10.0, cell
     width = left + cell_width * len(columns) + 10
     height = top + cell_height * len(rows) + 42
-    finite = values[np.isfinite(values)]
+    # Halved, since the difference of the largest numbers has no place in float64.
+    finite = values[np.isfinite(values)] / 2
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     parts = []
     for i, row in enumerate(rows):
@@ -37,7 +38,7 @@ def heat_chart(
         parts.append(tag("text", row, x=left - 6, y=y + cell_height / 2 + 4, class_="tick end"))
         for j in range(len(columns)):
             value = float(values[i, j])
-            share = (value - low) / (high - low) if math.isfinite(value) and high > low else 0.0
+            share = (value / 2 - low) / (high - low) if math.isfinite(value) and high > low else 0.0
             x = left + cell_width * j
             box = {"x": x + 0.5, "y": y + 0.5, "width": cell_width - 1, "height": cell_height - 1}
             parts.append(tag("rect", class_="heat", fill_opacity=0.05 + 0.45 * share, **box))

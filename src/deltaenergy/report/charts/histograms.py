@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from deltaenergy.report.axes import Axis, nice_ticks, padded, plain, svg
+from deltaenergy.report.axes import LARGEST, Axis, nice_ticks, padded, plain, svg
 from deltaenergy.report.charts.marks import colour, point_list
 from deltaenergy.report.html import Markup, join, tag
 
@@ -36,7 +36,9 @@ def histogram_chart(
     width: float = 360,
 ) -> Markup:
     """One histogram per row over a common axis, each to its own height, with the threshold through all of them."""
-    finite = [row.values[np.isfinite(row.values)] for row in rows]
+    finite = [np.clip(row.values[np.isfinite(row.values)], -LARGEST, LARGEST) for row in rows]
+    if threshold is not None and math.isfinite(threshold):
+        threshold = float(np.clip(threshold, -LARGEST, LARGEST))
     low, high = _robust_extent(finite, threshold)
     axis = Axis(low, high, start=10, end=width - 10)
     edges = _bin_edges(low, high, threshold, bins=int(np.clip(2 * np.sqrt(max(map(len, finite), default=0)), 14, 40)))

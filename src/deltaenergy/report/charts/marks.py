@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from deltaenergy.report.axes import padded
+from deltaenergy.report.axes import LARGEST, is_range, padded
 from deltaenergy.report.html import Markup, tag
 
 Values = Sequence[float] | npt.NDArray[np.float64]
@@ -59,5 +59,5 @@ def extent(groups: Sequence[Values], share: float = 0.06, *, exact: bool = False
     values = values[np.isfinite(values)]
     if not len(values):
         return 0.0, 1.0
-    low, high = float(values.min()), float(values.max())
-    return (low, high) if exact and high > low else padded(low, high, share)
+    low, high = np.clip((values.min(), values.max()), -LARGEST, LARGEST).tolist()
+    return (low, high) if exact and is_range(low, high) else padded(low, high, share)

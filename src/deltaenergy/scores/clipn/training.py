@@ -115,13 +115,15 @@ def yes_no_losses(
     )
 
 
-def encode_pairs(model: Model, images: Any, texts: Sequence[str], progress: Progress | None = None) -> Pairs:
+def encode_pairs(
+    model: Model, images: Any, texts: Sequence[str], progress: Progress | None = None, *, batch_size: int = 32
+) -> Pairs:
     """Image features with their texts; images that cannot be read are left out and listed."""
     items = load_images(images)
     if len(items) != len(texts):
         raise InputError(f"There are {len(items)} images but {len(texts)} texts: each image needs its own.")
     text_of = {item.id: text for item, text in zip(items, texts)}
-    encoded = require_towers(model, "clipn-train").encode(items, progress=progress)
+    encoded = require_towers(model, "clipn-train").encode(items, batch_size=batch_size, progress=progress)
     kept = [text_of[item.id] for item in encoded.items]
     if len(set(kept)) < 2:
         raise InputError(f"Training needs at least two different texts with readable images, and has {len(set(kept))}.")

@@ -1,0 +1,82 @@
+"""Options that mean the same in every command. What is out of range is told before any work begins."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+import typer
+
+from deltaenergy.errors import InputError, did_you_mean
+
+# Counts beyond this are mistakes; seeds beyond theirs fit no generator.
+MOST = 2**31 - 1
+LARGEST_SEED = 2**63 - 1
+_DEVICE = re.compile(r"(auto|cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
+
+
+def _check_keep(keep: float) -> float:
+    if not 0 < keep <= 1:
+        raise InputError(f"--keep must be above 0 and at most 1, got {keep!r}.")
+    return keep
+
+
+def _check_device(device: str) -> str:
+    if not _DEVICE.fullmatch(device):
+        raise InputError(
+            f"Unknown --device {device!r}.{did_you_mean(device, ['auto', 'cpu', 'cuda', 'cuda:1', 'mps'])}"
+        )
+    return device
+
+
+def _check_templates(templates: list[str] | None) -> list[str] | None:
+    from deltaenergy.classes import check_templates
+
+    if templates:
+        check_templates(None, templates)
+    return templates
+
+
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="lite (bundled, offline), a folder, or a hub id.", show_default=True)
+]
+ClassesOption = Annotated[
+    str | None, typer.Option("--classes", "-c", help='Class names: "dog,cat", or a text file with one per line.')
+]
+TemplateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--template",
+        "-t",
+        help="Prompt with {} for the name; repeat for an ensemble.",
+        show_default=False,
+        callback=_check_templates,
+    ),
+]
+ScoreOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--score",
+        "-s",
+        help='Score, with parameters if you like: "delta-energy(tau=0.1,c=1)". Repeat it, separate by commas, or all. '
+        "[default: delta-energy]",
+        show_default=False,
+    ),
+]
+KeepOption = Annotated[
+    float, typer.Option("--keep", help="Share of in-distribution images to accept.", callback=_check_keep)
+]
+DetectorOption = Annotated[
+    str | None, typer.Option("--detector", "-d", help="Folder written by calibrate or tune.", show_default=False)
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.", callback=_check_device)]
+BatchOption = Annotated[int, typer.Option("--batch-size", min=1, max=MOST, help="Images per step of the image tower.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the detector that --out holds.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
+
+
+def check_finite(name: str, value: float | None, *, positive: bool = False) -> None:
+    """Raise `InputError` for a number that is none, or that is not above zero where it must be."""
+    if value is not None and not (math.isfinite(value) and (value > 0 or not positive)):
+        raise InputError(f"{name} must be a {'positive' if positive else 'finite'} number, got {value!r}.")

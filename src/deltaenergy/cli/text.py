@@ -1,0 +1,50 @@
+"""Names in terminals and spreadsheets: what could steer a terminal, turn a line round or start a formula is shown.
+
+File and class names come from anywhere. Terminals obey control characters, bidirectional overrides make `gpj.exe`
+read as `exe.jpg`, and spreadsheets run a cell that begins with `=`. JSON, JSON lines and Parquet keep names as they
+are.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Control characters; line and paragraph separators; embeddings, overrides and isolates; halves of surrogate pairs.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
+# Apostrophes in front count too, so that `from_cell` can take off the one that was added.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    r"""`text` with what a terminal would obey written out, as in `\x1b`; with `lines`, line ends stay.
+
+    >>> visible("a\x1b[31mb")
+    'a\\x1b[31mb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return (_UNSAFE_IN_LINES if lines else _UNSAFE).sub(_written_out, text)
+
+
+def to_cell(text: str) -> str:
+    """`text` for a cell of a CSV file: visible, and with an apostrophe before what a spreadsheet takes for a formula.
+
+    >>> to_cell("=1+1.png")
+    "'=1+1.png"
+    """
+    shown = visible(text)
+    return f"'{shown}" if _FORMULA.match(text) else shown
+
+
+def from_cell(cell: str) -> str:
+    """What `to_cell` made a cell of, if it held no control character.
+
+    >>> from_cell("'=1+1.png")
+    '=1+1.png'
+    """
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
+def _written_out(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")

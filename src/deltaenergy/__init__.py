@@ -22,6 +22,7 @@ _PUBLIC = {
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
     "tune": "deltaenergy.tuning.tune",
+    "tune_detector": "deltaenergy.tuned_detector",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
@@ -66,6 +67,7 @@ __all__ = [
     "report",
     "scores",
     "tune",
+    "tune_detector",
     "write_report",
 ]
 
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.tuned_detector import tune_detector
     from deltaenergy.tuning.tune import tune
 
 

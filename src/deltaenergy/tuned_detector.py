@@ -78,18 +78,11 @@ def tune_detector(
 ) -> TunedDetector:
     """Tune a classifier, calibrate a detector with it and write that to the folder `out`.
 
-    Args:
-        model: a model, or a function that loads it once everything else has been checked.
-        train: labelled images, as `tune` takes them.
-        out: the folder of the detector; made if it does not exist.
-        classes: class names; the training folders' names if not given.
-        id_images: in-distribution images that the threshold is set on. By default those of `val`, else training
-            images that were not drawn, else (with a warning) the trained ones.
-        score, keep: as `Detector` and `calibrate` take them.
-        overwrite: whether a detector in `out` may be replaced, and an unfinished run of other settings given up.
-        announce: called with what is being done; gives the progress callback for it.
-
-    All else is as in `tune`.
+    `model` may be a function that loads one: it is called once everything else has been checked. Without `classes`,
+    the training folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`,
+    else on training images that were not drawn, else, with a warning, on the trained ones. `overwrite` allows to
+    replace a detector in `out`, and to give up an unfinished run of other settings there. `announce` is called with
+    what is being done, and gives the progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
     """
     out, chosen, scored = Path(out), make_method(method), make_score(score)
     check_keep(keep)
@@ -114,9 +107,7 @@ def tune_detector(
         validation = None
         if validation_items is not None:
             with announce("Encoding validation images") as progress:
-                validation = prepare_validation(
-                    loaded, names, validation_items, needs=chosen.needs, progress=progress
-                )
+                validation = prepare_validation(loaded, names, validation_items, needs=chosen.needs, progress=progress)
         classifier = tune(
             loaded,
             names,
@@ -181,9 +172,11 @@ def _calibrate(
             )
         images = images or held_out
     else:
-        used, known = {item.id for item in train.sample.items}, {item.label for item in train.sample.items}
+        used = {image.id for image in (*train.sample.items, *train.unreadable)}
+        known = {item.label for item in train.sample.items}
         rest = [item for item in items if item.id not in used and item.label in known]
-        images = [rest[i] for i in sorted(np.random.default_rng(train.sample.seed).permutation(len(rest))[:MAX_HELD_OUT])]
+        order = np.random.default_rng(train.sample.seed).permutation(len(rest))
+        images = [rest[i] for i in sorted(order[:MAX_HELD_OUT])]
         source = "training images that were not drawn"
         if not rest:
             images, source = train.sample.items, "training images"

@@ -24,11 +24,11 @@ def test_the_result_is_a_detector(command: Runner, tiny_clip_folder: Path, pictu
     options = common(tiny_clip_folder, tmp_path)
     done = command("tune", "--method", "ebm", "--train", pictures, "--shots", 4, "--seed", 1, *options)
     assert done.code == 0, done.err
-    assert "epoch   2/2" in done.err and "e^L" in done.err and "accuracy" in done.err
+    assert "epoch   2  loss" in done.err and "e^L" in done.err and "accuracy" in done.err
     assert "training images that were not drawn" in done.err
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names[0].startswith("detector-") and names[1:] == ["detector.json", "training.json"]
-    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    extra, *names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names[0].startswith("detector-") and names[1:] == ["detector.json"] and extra == "deltaenergy-training.json"
+    record = json.loads((tmp_path / "out" / "deltaenergy-training.json").read_text())
     assert record["method"] == "coop+ebm" and record["shots"] == 4 and len(record["sample"]["images"]) == 12
     scored = command("score", pictures, "--detector", tmp_path / "out", "--json")
     assert scored.code == 0 and "red car" in scored.out
@@ -47,8 +47,10 @@ def test_validation_search_and_json(command: Runner, tiny_clip_folder: Path, pic
     )  # fmt: skip
     assert done.code == 0, done.err
     found = done.json
-    assert len(found["searched"]) == 4 and found["validation"]["accuracy"] >= 0
-    assert found["score"] == "mcm" and found["calibrated_on"] == f"images in {val}"
+    assert len(found["searched"]) == 4
+    best = max(found["searched"], key=lambda one: (one["accuracy"], -one["loss"]))
+    assert found["method"] == best.pop("method") and found["validation"] == best
+    assert found["score"] == "mcm" and found["calibrated_on"] == "validation images"
 
 
 def test_all_images_trained_on_is_said_plainly(
@@ -63,7 +65,7 @@ def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> Non
         write_pictures(tmp_path / "both" / domain)
     done = command("tune", "--train", tmp_path / "both", "--domains", "--shots", 2, *common(tiny_clip_folder, tmp_path))
     assert done.code == 0, done.err
-    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    record = json.loads((tmp_path / "out" / "deltaenergy-training.json").read_text())
     assert {image["domain"] for image in record["sample"]["images"]} == {"art", "photo"}
 
 
@@ -116,3 +118,92 @@ def test_a_full_disk_at_the_end_loses_nothing(
     again = command(*options)
     assert again.code == 0 and "epoch" not in again.err
     assert (tmp_path / "out" / "detector.json").exists()
+
+
+def test_a_folder_called_checkpoints_is_left_alone(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """A user's own files in --out survive a run, a second one with --overwrite, and one that is refused."""
+    own = {name: f"mine {name}" for name in ("checkpoints/a.txt", "training.json", "views.safetensors", "epoch-1.txt")}
+    for name, text in own.items():
+        (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out" / name).write_text(text)
+    options = ["tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
+    assert command(*options).code == 0
+    detector = (tmp_path / "out" / "detector.json").read_bytes()
+    for wrong in (["--method", "emb"], ["--keep", "nan"], ["--id", tmp_path / "nowhere"], ["--lr", "0"]):
+        assert command(*options, "--overwrite", *wrong).code == 2
+        assert (tmp_path / "out" / "detector.json").read_bytes() == detector
+    assert command(*options, "--overwrite", "--method", "tip-adapter").code == 0
+    for name, text in own.items():
+        assert (tmp_path / "out" / name).read_text() == text
+    left = {path.name for path in (tmp_path / "out").iterdir() if not path.name.startswith("detector")}
+    assert left == {"checkpoints", "training.json", "views.safetensors", "epoch-1.txt", "deltaenergy-training.json"}
+
+
+def test_a_file_of_the_user_s_with_our_name_is_not_replaced(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "deltaenergy-training.json").write_text("mine")
+    done = command("tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path))
+    assert done.code == 2 and "left alone" in done.err
+    assert (tmp_path / "out" / "deltaenergy-training.json").read_text() == "mine"
+
+
+def test_images_that_were_trained_on_are_left_out_of_the_threshold(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    options = [
+        "tune",
+        "--train",
+        pictures,
+        "--shots",
+        4,
+        "--method",
+        "tip-adapter",
+        *common(tiny_clip_folder, tmp_path),
+    ]
+    done = command(*options, "--id", pictures)
+    assert done.code == 0 and "12 of the 18 images for the threshold were trained on" in " ".join(done.err.split())
+    record = json.loads((tmp_path / "out" / "detector.json").read_text())
+    assert record["calibration_images"] == 6
+    again = command(*options, "--overwrite", "--val", pictures)
+    assert again.code == 0 and "12 of the 18 validation images are trained on" in " ".join(again.err.split())
+
+
+def test_an_unreadable_training_image_is_replaced(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    for name in ("cat", "dog", "red_car"):
+        (pictures / name / "0.png").write_bytes(b"no image")
+    done = command("tune", "--train", pictures, "--shots", 5, "--json", *common(tiny_clip_folder, tmp_path))
+    assert done.code == 1, done.err
+    assert "others of their class took their place" in done.err
+    assert done.json["images"] == 15
+    assert {Path(one["path"]).name for one in done.json["unreadable"]} == {"0.png"}
+
+
+def test_two_runs_in_one_folder_do_not_meet(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    import subprocess
+    import sys
+
+    script = """
+import sys
+from deltaenergy.files import FolderLock
+with FolderLock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "out")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        done = command("tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path))
+        assert done.code == 2 and str(holder.pid) in done.err
+    finally:
+        holder.communicate()
+    assert command("tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)).code == 0

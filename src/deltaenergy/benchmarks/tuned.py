@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,7 @@ def tuned_classifier(
     from deltaenergy.classifiers.methods import make_method
     from deltaenergy.tuning.prepare import prepare_training
     from deltaenergy.tuning.tune import tune
+    from deltaenergy.tuning.workplace import clear_workplace
 
     sample = planned.train
     if sample is None:
@@ -76,5 +76,5 @@ def tuned_classifier(
             progress=progress,
         )
         tuned.save(whole)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        clear_workplace(checkpoints)
     return Classifier.load(whole, model)

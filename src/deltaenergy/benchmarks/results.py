@@ -27,6 +27,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value, read_json, replacing, write_json
 from deltaenergy.files.bound import CHECKSUM, check_seal, sealed
 from deltaenergy.files.schema import Where, list_of, mapping_of, number, optional, path_text, record, text, truth, whole
+from deltaenergy.files.writing import remove_litter
 
 FORMAT = 1
 # Columns of results.parquet: what identifies a value, then the value.
@@ -138,6 +139,9 @@ class Results:
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
         with replacing(self.folder / "results.parquet") as temporary:
             pq.write_table(pa.table(columns, schema=schema), temporary)
+        for place in ("cells", "runs"):
+            # A run that was killed as it ended a cell leaves a temporary folder, and the next has no cell to write.
+            remove_litter(self.folder / place)
         write_json(
             self.folder / "results.json",
             {

@@ -23,7 +23,7 @@ from deltaenergy.files import schema
 from deltaenergy.files.hashing import hash_file
 from deltaenergy.files.locks import FolderLock
 from deltaenergy.files.reading import check_ordinary, read_json, read_tensors
-from deltaenergy.files.writing import publish, save_tensors, sync_folder, temporary_folder, write_json
+from deltaenergy.files.writing import publish, remove_litter, save_tensors, sync_folder, temporary_folder, write_json
 
 if TYPE_CHECKING:
     import torch
@@ -96,13 +96,14 @@ def read_bound(folder: str | Path, name: str) -> tuple[dict[str, Any], dict[str,
 def remove_bound(folder: str | Path, name: str) -> None:
     """Remove an artefact, the record first; what is not ours stays, and so does the folder unless it is empty then."""
     folder = Path(folder)
-    if not (folder / name).exists():
+    if not folder.is_dir():
         return
     with FolderLock(folder):
         previous = _named_before(folder / name)
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)
         sync_folder(folder)
         _remove_unnamed(folder, name, named=None, previous=previous)
+        remove_litter(folder)
     with contextlib.suppress(OSError):
         folder.rmdir()
 

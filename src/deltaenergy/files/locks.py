@@ -69,8 +69,9 @@ class FolderLock:
         handle = self._locked_file()
         if handle is not None:
             since = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{_MARK}process {os.getpid()} on {platform.node()}, since {since}\n".encode(), 0)
+            with contextlib.suppress(OSError):  # only what another run is told depends on it
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{_MARK}process {os.getpid()} on {platform.node()}, since {since}\n".encode(), 0)
         return _Held(handle, made_folder)
 
     def _locked_file(self) -> int | None:
@@ -95,6 +96,8 @@ class FolderLock:
                 ) from None
             except OSError as error:
                 os.close(handle)
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
                 warnings.warn(
                     f"{self.folder} cannot be locked ({error.strerror}): see to it that no other run writes there.",
                     stacklevel=4,

@@ -107,7 +107,8 @@ def make_folder(folder: Path) -> None:
     while not place.exists() and place != place.parent:
         missing.append(place)
         place = place.parent
-    folder.mkdir(parents=True, exist_ok=True)
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         sync_folder(made.parent)
 

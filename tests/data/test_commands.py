@@ -41,9 +41,7 @@ def check_listed(text: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["score", "features", "calibrate", "evaluate", "choose"])
-def test_listed_and_skipped(
-    command: Runner, problems: Path, tiny_clip_folder: Path, tmp_path: Path, name: str
-) -> None:
+def test_listed_and_skipped(command: Runner, problems: Path, tiny_clip_folder: Path, tmp_path: Path, name: str) -> None:
     model = ["--model", tiny_clip_folder]
     out = tmp_path / "out"
     arguments = {

@@ -93,7 +93,8 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
             f"{folder} was made from precomputed features: give `load` the PrecomputedModel they came from."
         )
     if model is None:
-        model = load_model(recorded["name"], device=device)
+        # A name that stands in a file must not make this machine download anything.
+        model = load_model(recorded["name"], device=device, download=False)
     found = model.describe()
     if found["fingerprint"] == recorded["fingerprint"]:
         return model

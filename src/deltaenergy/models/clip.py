@@ -11,6 +11,7 @@ from torch import nn
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower
+from deltaenergy.models.tokenizing import tokenizer_digest
 from deltaenergy.models.vision import VisionTower
 
 
@@ -28,7 +29,8 @@ class ClipModel(TowerModel):
         self.feature_dim = int(module.config.projection_dim)
         self.logit_scale = float(module.logit_scale.float().exp())
         self.activation = str(module.config.vision_config.hidden_act)
-        self.fingerprint = hash_weights(module, preprocessing, self.activation)
+        described = f"{_architecture(module.config)}|{tokenizer_digest(tokenizer)}"
+        self.fingerprint = hash_weights(module, preprocessing, described)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> ClipModel:
         """Move and cast the towers. The fingerprint stays that of the weights as stored."""
@@ -51,10 +53,16 @@ class ClipModel(TowerModel):
         return outputs.features, outputs.patches
 
 
-def hash_weights(module: nn.Module, preprocessing: Preprocessing, activation: str) -> str:
-    """Hash of all weights (as float32), the preprocessing and the activation."""
+def _architecture(config: Any) -> str:
+    """What changes the features and shows in no weight: activation, heads and the norms' ε of both towers."""
+    towers = (config.text_config, config.vision_config)
+    return "|".join(f"{part.hidden_act} {part.num_attention_heads} {part.layer_norm_eps:g}" for part in towers)
+
+
+def hash_weights(module: nn.Module, preprocessing: Preprocessing, described: str) -> str:
+    """Hash of all weights (as float32), the preprocessing and what else is `described`."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(f"{sorted(preprocessing.to_dict().items())}|{activation}".encode())
+    digest.update(f"{sorted(preprocessing.to_dict().items())}|{described}".encode())
     for name, tensor in sorted(module.state_dict().items()):
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().float().cpu().contiguous().numpy())

@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from deltaenergy.errors import ArtifactError
+from deltaenergy.files.schema import Where, anything, list_of, number, record, truth, whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,26 +77,65 @@ class Preprocessing:
         }
 
     @classmethod
-    def from_processor_config(cls, config: Mapping[str, Any], where: str) -> Preprocessing:
+    def from_processor_config(cls, config: Any, where: str) -> Preprocessing:
         """From the `preprocessor_config.json` that travels with a CLIP checkpoint (old and new spellings)."""
-        size, crop = config.get("size", 224), config.get("crop_size", 224)
-        if isinstance(size, Mapping):
-            size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
-        if isinstance(crop, Mapping):
-            if crop["height"] != crop["width"]:
-                raise ArtifactError(f"{where}: crop_size {dict(crop)} is not square; only square crops are supported.")
-            crop = crop["height"]
-        if not config.get("do_center_crop", True):
-            crop = size if isinstance(size, int) else size[0]
-            size = (crop, crop)
-        mean, std = config.get("image_mean", CLIP_MEAN), config.get("image_std", CLIP_STD)
+        place = Where(where)
+        _CONFIG(config, place)
+        if not (config.get("do_resize", True) and config.get("do_rescale", True)):
+            raise ArtifactError(f"{where}: do_resize and do_rescale must be true; CLIP cannot do without.")
+        if abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
+            raise place.at("rescale_factor").wrong(config["rescale_factor"], "1/255")
+        size = _side(config["size"], place.at("size"), shortest=True)
+        if config.get("do_center_crop", True):
+            crop = _side(config.get("crop_size"), place.at("crop_size"), shortest=False)
+        else:
+            crop = size
+            size = (size, size) if isinstance(size, int) else size
+        if not isinstance(crop, int):
+            if crop[0] != crop[1]:
+                raise ArtifactError(
+                    f"{where}: a crop of {crop[0]} × {crop[1]} is not square; only square ones are supported."
+                )
+            crop = crop[0]
+        mean, std = (
+            (config["image_mean"], config["image_std"]) if config.get("do_normalize", True) else ([0] * 3, [1] * 3)
+        )
         return cls(
-            resize=size if isinstance(size, int) else (int(size[0]), int(size[1])),
-            crop=int(crop),
+            resize=size,
+            crop=crop,
             mean=(float(mean[0]), float(mean[1]), float(mean[2])),
             std=(float(std[0]), float(std[1]), float(std[2])),
             resample=int(config.get("resample", int(Image.Resampling.BICUBIC))),
         )
+
+
+# No tower takes larger images, and larger ones would fill the memory.
+_PIXELS = whole(1, 10**4)
+_CONFIG = record(
+    {
+        "size": anything(),
+        "crop_size": anything(),
+        "image_mean": list_of(number(-10, 10), length=3),
+        "image_std": list_of(number(above=0, high=100), length=3),
+        "resample": whole(0, 5),
+        "rescale_factor": number(above=0),
+        **dict.fromkeys(("do_resize", "do_rescale", "do_center_crop", "do_normalize"), truth()),
+    },
+    others=True,
+    may_lack=("crop_size", "resample", "rescale_factor", "do_resize", "do_rescale", "do_center_crop", "do_normalize"),
+)
+
+
+def _side(value: Any, where: Where, *, shortest: bool) -> int | tuple[int, int]:
+    """A length, `{"shortest_edge": length}` if allowed, or (height, width)."""
+    if not isinstance(value, Mapping):
+        _PIXELS(value, where)
+        return int(value)
+    if shortest and "shortest_edge" in value:
+        _PIXELS(value["shortest_edge"], where.at("shortest_edge"))
+        return int(value["shortest_edge"])
+    record({"height": _PIXELS, "width": _PIXELS})(value, where)
+    return int(value["height"]), int(value["width"])
 
 
 def _without_ends(image: Image.Image) -> Image.Image:

@@ -8,7 +8,6 @@ model card.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,10 @@ import torch
 from torch import nn
 
 from deltaenergy.errors import ArtifactError
+from deltaenergy.files.reading import check_ordinary, read_json
+from deltaenergy.files.schema import Where, number, rebuilding, record, whole
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.checkpoint import TEXT_ENTRIES
 from deltaenergy.models.clip import hash_weights
 from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
@@ -30,6 +32,8 @@ from deltaenergy.models.lite.network import (
 )
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower
+from deltaenergy.models.tokenizing import load_tokenizer
+from deltaenergy.models.weights import check_headers, fill, read_headers, read_weights
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +42,19 @@ FOLDER = Path(__file__).parent
 PICTURES_AT_ONCE = 8
 # (x − 127)/128 on pixel values, written for values divided by 255.
 PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
+
+_CONFIG = record(
+    {
+        "dimensions": whole(1, 10**4),
+        "adapter": whole(1, 10**4),
+        "alpha": number(above=0, high=1),
+        "beta": number(0, 1),
+        "logit_scale": number(above=0, high=1e4),
+        "text_config": record(
+            {**TEXT_ENTRIES, "projection_dim": whole(1, 10**4)}, may_lack=("layer_norm_eps", "pad_token_id")
+        ),
+    }
+)
 
 
 class _Towers(nn.Module):
@@ -106,24 +123,32 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
 
     Says once per process, as a warning of this module's logger, what the model is not for.
     """
-    from safetensors.torch import load_file
-    from transformers import CLIPTextConfig, CLIPTextModelWithProjection, PreTrainedTokenizerFast
-
     _say_what_it_is()
     try:
-        config = json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))
-        weights = {name: tensor.float() for name, tensor in load_file(FOLDER / "weights.safetensors").items()}
-    except OSError as error:
+        model = _read(FOLDER)
+    except ArtifactError as error:
         raise ArtifactError(
-            f"the files of the model 'lite' are missing; install the package again. ({error})"
+            f"The files of the model 'lite' are not those of this version; install the package again.\n{error}"
         ) from error
-    head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
-    refiner = Refiner(CLASSES, config["dimensions"])
-    text = CLIPTextModelWithProjection(CLIPTextConfig(**config["text_config"]))
-    for module, prefix in ((head, "head."), (text, "text."), (refiner, "refiner.")):
-        module.load_state_dict({name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)})
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(str(FOLDER), local_files_only=True)
-    cosines = CosineRange(config["alpha"], config["beta"])
-    return LiteModel(_Towers(load_network(), head, text, refiner), tokenizer, cosines, config["logit_scale"]).to(
-        device, dtype
-    )
+    return model.to(device, dtype)
+
+
+def _read(folder: Path) -> LiteModel:
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    config, file = read_json(folder / "config.json"), folder / "weights.safetensors"
+    _CONFIG(config, Where(str(folder / "config.json")))
+    # Without memory, which the weights bring along, and without using up the user's random numbers.
+    with torch.device("meta"), rebuilding(str(folder / "config.json"), "the model"):
+        head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
+        text = CLIPTextModelWithProjection(CLIPTextConfig(**config["text_config"]))
+        refiner = Refiner(CLASSES, config["dimensions"])
+        cosines = CosineRange(config["alpha"], config["beta"])
+    parts = nn.ModuleDict({"head": head, "text": text, "refiner": refiner})
+    check_ordinary(file)
+    headers = read_headers([file])
+    shapes = {name: tuple(tensor.shape) for name, tensor in parts.state_dict().items()}
+    check_headers(headers, shapes, file, ())
+    fill(parts, read_weights(headers, shapes))
+    tokenizer = load_tokenizer(folder, text.config, "PreTrainedTokenizerFast")
+    return LiteModel(_Towers(load_network(), head, text, refiner), tokenizer, cosines, config["logit_scale"])

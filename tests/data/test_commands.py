@@ -40,7 +40,7 @@ def check_listed(text: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["score", "features", "calibrate", "evaluate", "choose"])
+@pytest.mark.parametrize("name", ["score", "features", "calibrate", "evaluate", "choose", "tune"])
 def test_listed_and_skipped(command: Runner, problems: Path, tiny_clip_folder: Path, tmp_path: Path, name: str) -> None:
     model = ["--model", tiny_clip_folder]
     out = tmp_path / "out"
@@ -50,6 +50,7 @@ def test_listed_and_skipped(command: Runner, problems: Path, tiny_clip_folder: P
         "calibrate": [problems, "--classes", CLASSES, "--out", out, *model],
         "evaluate": ["--id", problems, "--open", write_pictures(tmp_path / "open"), "--classes", CLASSES, *model],
         "choose": ["--id", problems, "--classes", CLASSES, "--score", "mcm,energy", *model],
+        "tune": ["--train", problems, "--shots", 4, "--out", out, "--epochs", 1, "--views", 1, *model],
     }[name]
     done = command(name, *arguments)
     assert done.code == 1, done.err

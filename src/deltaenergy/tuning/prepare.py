@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from deltaenergy.data.decode import Refusal
 from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
@@ -82,7 +83,12 @@ def prepare_training(
     towers = require_towers(model, "tune")
     pool = None if isinstance(images, FewShot) else labelled_items(images, domains)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
-    skipped: dict[str, Unreadable] = {}
+    # A broken link beside the class folders belongs to no class, but is told of like any other.
+    skipped = {
+        item.id: Unreadable(item.id, item.source.reason)
+        for item in pool or []
+        if isinstance(item.source, Refusal) and item.label is None
+    }
     while True:
         try:
             found = _views_of(towers, sample, views, needs, cache, progress)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.prepare import prepare_training
+from deltaenergy.tuning.data import CachedViews, Domains
+from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from tests.labelled_pictures import CLASSES, write_pictures
 
 
@@ -57,6 +60,19 @@ def test_domains_are_balanced(tiny_clip: Model, tmp_path: Path) -> None:
     domains = [item.domain for item in prepared.sample.items]
     assert domains.count("art") == domains.count("photo") == 6
     assert tune(tiny_clip, tmp_path / "both", domains=True).record["images"] == 9
+
+
+def test_a_run_whose_images_changed_their_domain_is_another(tiny_clip: Model, train_set: TrainSet) -> None:
+    images = train_set.images
+    assert isinstance(images, CachedViews)
+
+    def identity(*names: str) -> str:
+        numbers = torch.arange(len(images.labels)) % len(names)
+        views = CachedViews(images.features, images.labels, domains=Domains(numbers, names))
+        return dataclasses.replace(train_set, images=views).identity
+
+    assert identity("art", "photo") == identity("art", "photo") != identity("art", "sketch")
+    assert identity("train") == train_set.identity != identity("art", "photo")
 
 
 def test_search_keeps_the_best_on_validation(tiny_clip: Model, pictures: Path, tmp_path: Path) -> None:

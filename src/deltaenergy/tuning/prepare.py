@@ -41,9 +41,11 @@ class TrainSet:
 
     @property
     def identity(self) -> str:
-        """Which images, under which class, and (where they are encoded) what they look like."""
+        """Which images, under which class and domain, and (where they are encoded) what they look like."""
         seen = hash_features(self.images.features) if isinstance(self.images, CachedViews) else ""
-        return hash_strings([self.sample.hash, seen])
+        names, numbers = self.images.domain_names, self.images.domains.tolist()
+        domains = [names[number] for number in numbers] if len(names) > 1 else []
+        return hash_strings([self.sample.hash, seen, *domains])
 
     def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
         """Those of `items` that are not among the files that were trained on."""

@@ -131,6 +131,11 @@ class Classifier(nn.Module, ABC):
         """Identity of the ordered class list."""
         return hash_strings(self.classes)
 
+    @property
+    def batch_dependent(self) -> bool:
+        """Whether an image's answer depends on the others of its batch; reports say so."""
+        return False
+
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""
 

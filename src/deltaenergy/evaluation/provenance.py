@@ -15,7 +15,11 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
     """Everything but the date decides the numbers: equal entries and equal pictures give equal results."""
     return {
         "model": classifier.model.describe(),
-        "classifier": {**classifier.describe(), "templates": _templates(classifier)},
+        "classifier": {
+            **classifier.describe(),
+            "templates": _templates(classifier),
+            "batch_dependent": classifier.batch_dependent,
+        },
         "classes": list(classifier.classes),
         "classes_hash": classifier.classes_hash,
         **settings,

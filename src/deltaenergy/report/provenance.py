@@ -50,6 +50,8 @@ def _identity(made: dict[str, Any]) -> list[tuple[str, Child]]:
     if templates:
         label = "prompt template" if len(templates) == 1 else "prompt templates"
         entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
+    if classifier.get("batch_dependent"):
+        entries.append(("mind", "an image’s answer depends on the others of its batch, and so do the figures"))
     entries.append(("classes", [f"{count(len(made['classes']), 'name')}, hash ", tag("code", made["classes_hash"])]))
     return entries
 

@@ -1,0 +1,28 @@
+"""Random numbers of a training step, drawn from the training's own generator and never from torch's global one.
+
+Its state is part of a checkpoint, so that a run that was killed and resumed draws the same. Numbers are drawn on the
+host: every device sees the same.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def normal_like(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """Standard normal noise of the shape of `tensor`."""
+    return torch.randn(tensor.shape, generator=_given(generator)).to(tensor)
+
+
+def dropout(x: torch.Tensor, share: float, generator: torch.Generator | None) -> torch.Tensor:
+    """`x` with about `share` of its entries set to 0 and the others divided by 1 − share."""
+    if share == 0:
+        return x
+    kept = torch.rand(x.shape, generator=_given(generator)) >= share
+    return x * kept.to(x) / (1 - share)
+
+
+def _given(generator: torch.Generator | None) -> torch.Generator:
+    if generator is None:
+        raise ValueError("a training step needs the training's generator: set classifier.generator")
+    return generator

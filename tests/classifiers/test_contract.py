@@ -19,6 +19,8 @@ SPECS = [
     *(f"{name}+ebm" for name in TAKE_EBM if name != "coop"),
     "coop(name_position=middle)",
     "coop(class_specific=True)",
+    "dplclip(serve=image)",
+    "dplclip(serve=batch)",
 ]
 TRAINED = [name for name in SPECS if make_method(name).trains]
 

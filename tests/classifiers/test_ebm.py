@@ -102,9 +102,8 @@ def test_composes_with_prompt_learners_only() -> None:
     assert make_method("ebm(p=0.4,weight=2)").spec == "coop+ebm(weight=2,p=0.4)"
     assert make_method(" cocoop + ebm ( p = 0.4 ) ").spec == "cocoop+ebm(p=0.4)"
     assert make_method(make_method("ebm").spec) == make_method("ebm")
-    with pytest.raises(
-        InputError, match=r"attaches to methods whose similarities are cosines .*: cocoop, coop, locoop"
-    ):
+    takers = "bayes-cal, cocoop, coop, dplclip, locoop"
+    with pytest.raises(InputError, match=rf"attaches to methods whose similarities are cosines .*: {takers}"):
         make_method("tip-adapter-f+ebm")
     with pytest.raises(InputError, match=r"'coop' is a method of its own"):
         make_method("cocoop+coop")

@@ -19,7 +19,7 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.classifiers.recipe import Recipe
+from deltaenergy.classifiers.recipe import Recipe, Stage
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files.bound import sealed
 from deltaenergy.tuning.checkpoints import TrainingError
@@ -184,6 +184,22 @@ def test_the_best_epoch_on_validation_is_kept_and_training_stops(tiny_clip: Mode
     accuracy = float((torch.from_numpy(found) == validation.labels).float().mean())
     assert accuracy == pytest.approx(best["val_accuracy"])
     assert classifier.record["validation"]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_a_stage_that_validation_cannot_judge_runs_to_its_end(
+    tiny_clip: Model, train_set: TrainSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = train_set.images
+    assert isinstance(images, CachedViews)
+    validation = Validation(images.features[:, 0], images.labels.roll(4))
+    monkeypatch.setattr(CoOp, "stages", (Stage(keep_best=False), Stage()))
+    classifier = de.tune(
+        tiny_clip, CLASSES, train_set, method="coop", val=validation, recipe={"epochs": 20, "patience": 3}
+    )
+    logs = classifier.record["epochs"]
+    first, second = ([log for log in logs if log["stage"] == stage] for stage in (1, 2))
+    assert len(first) == 20 and all(log["val_accuracy"] is not None for log in first)
+    assert len(second) == classifier.record["kept_epoch"] + 3 < 20
 
 
 def test_without_validation_the_last_epoch_is_kept(tiny_clip: Model, train_set: TrainSet) -> None:

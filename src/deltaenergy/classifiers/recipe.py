@@ -93,10 +93,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the training with parameters, losses and a recipe of its own; `recipe` holds what differs."""
+    """A part of the training with parameters, losses and a recipe of its own; `recipe` holds what differs.
+
+    `keep_best`: whether the epoch with the best accuracy on validation is kept; it cannot be told where the stage
+    moves nothing that similarities depend on.
+    """
 
     phases: tuple[Phase, ...] = (Phase(),)
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    keep_best: bool = True
 
 
 def make_recipe(*changes: Mapping[str, Any]) -> Recipe:

@@ -33,7 +33,7 @@ def fit(
 ) -> Trained:
     """Train `classifier` in place by its method's stages; it is ready for use afterwards."""
     planned = [
-        PlannedStage(one, stage.phases, classifier.keeps_best_epoch)
+        PlannedStage(one, stage.phases, classifier.keeps_best_epoch and stage.keep_best)
         for one, stage in zip(recipes_of(classifier, recipe or {}), classifier.method.stages)
     ]
     task = _Task(classifier, data, validation, on_epoch)

@@ -151,7 +151,7 @@ class _StageRun:
     def goes_on(self) -> bool:
         """Whether there is an epoch left, and the last ones were not in vain."""
         in_vain = self.best_epoch > 0 and len(self.logs) - self.best_epoch >= self.recipe.patience
-        return len(self.logs) < self.recipe.epochs and not (self.stage.keep_best and in_vain)
+        return len(self.logs) < self.recipe.epochs and not in_vain
 
     def epoch(self, checkpoints: CheckpointFolder | None, move: Callable[[int], None]) -> EpochLog:
         """Go through the examples once; remember the parameters if they are the best on validation."""
@@ -206,16 +206,16 @@ class _StageRun:
 
     def _keep(self, log: EpochLog) -> None:
         self.logs.append(log)
-        if log.val_accuracy is not None and (
-            self.best_epoch == 0 or log.quality > self.logs[self.best_epoch - 1].quality
-        ):
+        if not self.stage.keep_best or log.val_accuracy is None:
+            return
+        if self.best_epoch == 0 or log.quality > self.logs[self.best_epoch - 1].quality:
             self.best_epoch = log.epoch
             self.best = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     def finish(self) -> int:
         """Put the best epoch's parameters back if validation chose one, and end the stage; the epoch that is kept."""
         kept = len(self.logs)
-        if self.stage.keep_best and self.best:
+        if self.best:
             kept = self.best_epoch
             with torch.no_grad():
                 for name, parameter in self.parameters.items():

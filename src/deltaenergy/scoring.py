@@ -239,10 +239,10 @@ def _score_batch(
 def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
     """Parts of a batch, each filled up to `ROWS` rows, and as it is.
 
-    A classifier that looks at patches or pixels gets the batch as it is.
+    A classifier that looks at patches, pixels or the whole batch gets it as it is.
     """
     features = batch.features.float()
-    as_it_is = bool(classifier.needs & OF_IMAGES)
+    as_it_is = bool(classifier.needs & OF_IMAGES) or classifier.batch_dependent
     size = len(features) if as_it_is else ROWS
     for start in range(0, len(features), max(1, size)):
         rows = slice(start, start + size)

@@ -19,7 +19,10 @@ from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.noise import dropout
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.models.towers import LearnedPrompts
+from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.report.html import Markup
+from deltaenergy.report.provenance import provenance_section
+from deltaenergy.scoring import score_images
 from deltaenergy.tuning.data import CachedViews, Domains, Validation
 from deltaenergy.tuning.fit import fit
 from tests.labelled_pictures import CLASSES
@@ -201,7 +204,7 @@ class TestServing:
         z = images.features[:7, 0]
         texts = texts_of(tiny_clip, network(classifier, z.numpy()).mean(axis=0))
         np.testing.assert_allclose(classifier.similarities(z), z.numpy() @ texts.T, atol=1e-5)
-        assert classifier.similarities(z[:0]).shape == (0, 3)
+        assert torch.isfinite(classifier(Inputs(z[:0])).texts).all()
 
     def test_a_batch_of_equal_images_is_one_image(self, tiny_clip: Model, images: CachedViews) -> None:
         z = images.features[2:3, 0]
@@ -215,6 +218,20 @@ class TestServing:
             assert classifier.batch_dependent is expected
             assert provenance_of(classifier)["classifier"]["batch_dependent"] is expected
         assert not de.ZeroShotClassifier(tiny_clip, CLASSES).batch_dependent
+
+    def test_scores_of_a_batch_see_that_batch_and_no_filling(self, tiny_clip: Model, images: CachedViews) -> None:
+        """Seven rows are scored as seven, whatever blocks other classifiers are run in."""
+        classifier = built(tiny_clip, images, serve="batch")
+        z = images.features[:7, 0]
+        texts = texts_of(tiny_clip, network(classifier, z.numpy()).mean(axis=0))
+        found = score_images(classifier, [de.make_score("max-logit")], z)
+        np.testing.assert_allclose(found.values["max-logit"], (z.numpy() @ texts.T).max(axis=1), atol=1e-5)
+
+    def test_a_report_says_so(self, tiny_clip: Model, images: CachedViews) -> None:
+        for serve in ("train", "batch"):
+            made = provenance_of(built(tiny_clip, images, serve=serve))
+            page = str(provenance_section(made, Markup("")).body)
+            assert ("depends on the others of its batch" in page) == (serve == "batch")
 
     def test_other_classes_and_files_keep_the_context(
         self, tiny_clip: Model, images: CachedViews, tmp_path: Path

@@ -28,7 +28,7 @@ from deltaenergy.classifiers.noise import normal_like
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.towers import LearnedPrompts
+from deltaenergy.models.prompts import LearnedPrompts
 from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 

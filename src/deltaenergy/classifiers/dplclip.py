@@ -30,7 +30,7 @@ from deltaenergy.classifiers.domains import warn_of_one_domain
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.noise import dropout
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.towers import LearnedPrompts
+from deltaenergy.models.prompts import LearnedPrompts
 from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 
@@ -109,9 +109,10 @@ class DplClipClassifier(Classifier):
         if self.training:
             return self._train_step(features, x.need(Need.DOMAINS))
         texts = self.text_features.to(features)
-        if len(features) and self.method.serve == "batch":
+        serve = self.method.serve if len(features) else "train"
+        if serve == "batch":
             texts = self.prompts(self.contexts(features).mean(dim=0)).to(features)
-        elif len(features) and self.method.serve == "image":
+        elif serve == "image":
             parts = [
                 torch.einsum("bd,bkd->bk", block, self.prompts.each(self.contexts(block)).to(block))
                 for block in torch.split(features, IMAGES_AT_ONCE)

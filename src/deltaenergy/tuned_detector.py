@@ -102,7 +102,15 @@ def tune_detector(
             clear_workplace(workplace)
         with announce("Encoding images") as progress:
             prepared = prepare_training(
-                loaded, names, items, shots, seed, views, needs=chosen.needs, cache=workplace, progress=progress
+                loaded,
+                names,
+                items,
+                shots,
+                seed,
+                chosen.views_of(views),
+                needs=chosen.needs,
+                cache=workplace,
+                progress=progress,
             )
         validation = None
         if validation_items is not None:

@@ -73,7 +73,7 @@ def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (["--method", "emb"], "Did you mean 'ebm'"),
-        (["--views", "few"], "--views must be a whole number or live"),
+        (["--views", "few"], "--views must be a whole number, test or live"),
         (["--search"], "search needs validation images"),
         (["--score", "mcm,msp"], "one score"),
         (["--classes", "cat,dog"], "not among the 2 classes"),

@@ -11,6 +11,7 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
+from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.errors import InputError
 from deltaenergy.tuning.data import CachedViews, Domains
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
@@ -51,6 +52,22 @@ def test_live_views_train_too(tiny_clip: Model, pictures: Path) -> None:
     one, two = (tune(tiny_clip, pictures, views="live", method="locoop") for _ in range(2))
     assert (one.text_features == two.text_features).all()
     assert one.record["views"] == "live"
+
+
+def test_a_method_without_augmentation_sees_the_test_view(
+    tiny_clip: Model, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever views are asked for, and whatever a prepared set holds."""
+    monkeypatch.setattr(CoOp, "augments", False)
+    found = tune(tiny_clip, pictures, views=5)
+    assert found.record["views"] == "test"
+    prepared = prepare_training(tiny_clip, CLASSES, pictures, shots=3, views=2)
+    again = tune(tiny_clip, prepared)
+    assert again.record["views"] == "test"
+    torch.testing.assert_close(again.text_features, found.text_features, atol=1e-6, rtol=0)
+    monkeypatch.setattr(CoOp, "augments", True)
+    other = tune(tiny_clip, prepared)
+    assert other.record["views"] == 2 and (other.text_features - found.text_features).abs().max() > 1e-6
 
 
 def test_domains_are_balanced(tiny_clip: Model, tmp_path: Path) -> None:
@@ -116,7 +133,7 @@ def test_bad_input_is_explained(tiny_clip: Model, pictures: Path, tmp_path: Path
         tune(tiny_clip, pictures, classes=[*CLASSES, "wolf"])
     with pytest.raises(InputError, match=r"Training images: .* is of class 'dog'"):
         tune(tiny_clip, pictures, classes=["cat", "red car"])
-    with pytest.raises(InputError, match="views must be a whole number or 'live'"):
+    with pytest.raises(InputError, match="views must be a whole number, 'test' or 'live'"):
         tune(tiny_clip, pictures, views="many")
     with pytest.raises(InputError, match="recipe has no field 'epoch'"):
         tune(tiny_clip, pictures, recipe={"epoch": 3})

@@ -89,3 +89,15 @@ def test_an_unreadable_training_image_is_named(tiny_clip: Model, photos: Path) -
         encode_views(tiny_clip, items_in(photos), 1, seed=1)
     with pytest.raises(InputError, match="at least 1"):
         encode_views(tiny_clip, items_in(photos), 0, seed=1)
+
+
+def test_the_test_view_is_what_the_model_sees_in_use(tiny_clip: Model, photos: Path) -> None:
+    items = items_in(photos)
+    found = encode_views(tiny_clip, items, "test", 5, frozenset({Need.PATCHES, Need.PIXELS}))
+    expected = tiny_clip.encode(items, patches=True)  # type: ignore[attr-defined]
+    assert found.features.shape == (8, 1, 16) and found.pixels is not None and found.pixels.shape == (8, 1, 3, 32, 32)
+    np.testing.assert_allclose(found.features[:, 0].numpy(), expected.features, atol=1e-6)
+    assert found.patches is not None
+    np.testing.assert_allclose(found.patches[:, 0].float().numpy(), expected.patches, atol=1e-3)  # half precision
+    again = encode_views(tiny_clip, items, "test", seed=6)
+    torch.testing.assert_close(again.features, found.features, atol=1e-6, rtol=0)

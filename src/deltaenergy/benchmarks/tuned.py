@@ -35,7 +35,7 @@ def tuned_classifier(
     On `validation` images the best epoch is kept, and with `search` the best of the tuner's grid.
     """
     from deltaenergy.classifiers.methods import make_method
-    from deltaenergy.tuning.prepare import prepare_training
+    from deltaenergy.tuning.prepare import DEFAULT_VIEWS, prepare_training
     from deltaenergy.tuning.tune import tune
     from deltaenergy.tuning.workplace import clear_workplace
 
@@ -56,16 +56,15 @@ def tuned_classifier(
     whole = folder / hash_value(identity)
     if not (whole / RECORD).is_file():
         checkpoints = folder / f"{whole.name}.training"
-        needs = make_method(tuner).needs
+        method = make_method(tuner)
+        needs, views = method.needs, method.views_of(DEFAULT_VIEWS)
         # The views of a sample are encoded once for all tuners that look at the same things.
-        views = (
-            folder
-            / f"views-{sample.hash}-{'-'.join(sorted(need.name.lower() for need in needs))}-{model.fingerprint[:16]}"
-        )
+        seen = "-".join(sorted(need.name.lower() for need in needs))
+        cache = folder / f"views-{views}-{sample.hash}-{seen}-{model.fingerprint[:16]}"
         tuned = tune(
             model,
             planned.names,
-            prepare_training(model, planned.names, sample, needs=needs, cache=views, progress=progress),
+            prepare_training(model, planned.names, sample, views=views, needs=needs, cache=cache, progress=progress),
             tuner,
             shots=sample.shots,
             seed=sample.seed,

@@ -79,6 +79,8 @@ class Method(Part):
     recipe: ClassVar[Mapping[str, Any]] = {}
     # What it needs of the training images.
     needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
+    # Whether it learns from random views of the training images; else it sees their test view.
+    augments: ClassVar[bool] = True
     # Whether similarities are z · t, so that terms can mask z.
     takes_terms: ClassVar[bool] = False
     # A method without training is whole as built.
@@ -91,6 +93,10 @@ class Method(Part):
     def stages(self) -> tuple[Stage, ...]:
         """The parts of the training, one after the other."""
         return (Stage(),)
+
+    def views_of(self, asked: int | str) -> int | str:
+        """The views of the training images that it learns from, where `asked` were asked for."""
+        return asked if self.augments else "test"
 
     @property
     def usual_score(self) -> str:

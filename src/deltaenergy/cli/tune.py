@@ -32,7 +32,7 @@ def tune(
     classes: common.ClassesOption = None,
     domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
     search: Annotated[bool, typer.Option("--search", help="Try the method's grid and keep the best on --val.")] = False,
-    views: Annotated[str, typer.Option("--views", help="Random views per image, encoded once; or live.")] = "8",
+    views: Annotated[str, typer.Option("--views", help="Random views per image, encoded once; live, or test.")] = "8",
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="[default: the method's, mostly 30]")] = None,
     lr: Annotated[
         float | None, typer.Option("--lr", help="Learning rate. [default: the method's, mostly 0.002]")
@@ -102,10 +102,10 @@ def tune(
 
 
 def _views(text: str) -> int | str:
-    if text == "live":
+    if text in ("live", "test"):
         return text
     if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise InputError(f"--views must be a whole number or live, got {text!r}.")
+        raise InputError(f"--views must be a whole number, test or live, got {text!r}.")
     return int(text)
 
 

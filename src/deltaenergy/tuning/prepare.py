@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -80,8 +80,8 @@ def prepare_training(
 
     An image that cannot be read is replaced by another of its class, with a warning, where there is one.
     """
-    if isinstance(views, bool) or not (views == "live" or isinstance(views, int)):
-        raise InputError(f"views must be a whole number or 'live', got {views!r}.")
+    if isinstance(views, bool) or not (views in ("live", "test") or isinstance(views, int)):
+        raise InputError(f"views must be a whole number, 'test' or 'live', got {views!r}.")
     towers = require_towers(model, "tune")
     pool = None if isinstance(images, FewShot) else labelled_items(images, domains)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
@@ -116,7 +116,7 @@ def _views_of(
     cache: Path | None,
     progress: Progress | None,
 ) -> TrainImages:
-    if isinstance(views, int):
+    if views != "live":
         encoded = _encode_or_load(model, sample, views, needs, cache, progress)
         labels = torch.tensor(sample.labels, device=model.device)
         return CachedViews(
@@ -192,7 +192,7 @@ def _real_path(item: ImageItem) -> str | None:
 def _encode_or_load(
     model: TowerModel,
     sample: FewShot,
-    views: int,
+    views: int | str,
     needs: frozenset[Need],
     cache: Path | None,
     progress: Progress | None,
@@ -205,7 +205,8 @@ def _encode_or_load(
         kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
         if "features" in kept:
             return Encoded(**kept)
-    encoded = encode_views(model, sample.items, views, sample.seed, needs, progress)
+    count: int | Literal["test"] = views if isinstance(views, int) else "test"
+    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
     if path is not None:
         with saving("The encoded training views", path.parent, "Nothing was trained yet."):
             write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})

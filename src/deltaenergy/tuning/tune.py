@@ -56,7 +56,8 @@ def tune(
         seed: draws the sample, the views, the initial parameters and the order of the images.
         domains: whether folders are DOMAIN/CLASS/ rather than CLASS/.
         val: labelled images: the epoch with the best accuracy on them is kept. Without, the last epoch is.
-        views: random views per image that are encoded once, or "live": a fresh view in every step.
+        views: random views per image that are encoded once, "live", a fresh view in every step, or "test", the test
+            view alone, which methods without augmentation take in any case.
         search: try every combination of the method's grid and keep the best on `val`.
         recipe: fields of `Recipe` to change, such as {"epochs": 50, "lr": 0.001}; they hold for every stage.
         checkpoints: a folder; the run saves its state there after every epoch, and the same call goes on from it.
@@ -78,7 +79,7 @@ def tune(
             train,
             shots,
             seed,
-            views,
+            chosen.views_of(views),
             domains=domains,
             needs=chosen.needs,
             cache=folder,
@@ -86,6 +87,11 @@ def tune(
         )
     elif train.sample.classes != names:
         raise InputError("train was prepared for another class list. Prepare it again with these classes.")
+    elif train.views != chosen.views_of(train.views):
+        again = chosen.views_of(train.views)
+        train = prepare_training(
+            model, names, train.sample, views=again, needs=chosen.needs, cache=folder, progress=progress
+        )
     if not train.images.holds(chosen.needs):
         kinds = ", ".join(sorted(need.value for need in chosen.needs - {Need.FEATURES}))
         raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")

@@ -1,4 +1,4 @@
-"""Random views of images: cropped, flipped, encoded by the frozen model or kept as bytes."""
+"""Views of images, random ones (cropped, flipped) or the test view: encoded by the frozen model or kept as bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ DECODE_THREADS = 4
 ENCODE_BATCH = 32
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
+# Stands for the seed of a view that is not random.
+TEST_VIEW = None
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,22 @@ class Encoded:
 def encode_views(
     model: TowerModel,
     items: Sequence[ImageItem],
-    views: int,
+    views: int | Literal["test"],
     seed: int,
     needs: frozenset[Need] = frozenset(),
     progress: Progress | None = None,
 ) -> Encoded:
-    """`views` random views of each image, (N, V, …). View v of image i depends on seed, v and i alone.
+    """`views` random views of each image, (N, V, …), or its test view, (N, 1, …).
 
+    View v of image i depends on seed, v and i alone.
     Raises `UnreadableImagesError` after all have been tried, so that every unreadable image is named at once.
     """
-    if views < 1:
-        raise InputError(f"views must be at least 1, or 'live', got {views}.")
-    jobs = [(item, (seed, v, i)) for i, item in enumerate(items) for v in range(views)]
+    if views != "test" and views < 1:
+        raise InputError(f"views must be at least 1, 'test' or 'live', got {views}.")
+    count = 1 if views == "test" else views
+    jobs = [
+        (item, TEST_VIEW if views == "test" else (seed, v, i)) for i, item in enumerate(items) for v in range(count)
+    ]
     kept: dict[str, list[torch.Tensor]] = {}
     unreadable: dict[str, Unreadable] = {}
     for start in range(0, len(jobs), ENCODE_BATCH):
@@ -79,7 +85,7 @@ def encode_views(
     if unreadable:
         raise UnreadableImagesError(unreadable.values())
     stacked = {name: torch.cat(parts) for name, parts in kept.items()}
-    return Encoded(**{name: flat.view(len(items), views, *flat.shape[1:]) for name, flat in stacked.items()})
+    return Encoded(**{name: flat.view(len(items), count, *flat.shape[1:]) for name, flat in stacked.items()})
 
 
 def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> Encoded:
@@ -128,15 +134,21 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, 
 def view_pixels(
     model: TowerModel,
     items: Sequence[ImageItem],
-    seeds: Sequence[tuple[int, int, int]],
+    seeds: Sequence[tuple[int, int, int] | None],
     unreadable: dict[str, Unreadable] | None = None,
 ) -> Iterator[npt.NDArray[np.uint8]]:
-    """One random view (3, S, S) per item, as bytes; images that cannot be read go to `unreadable`, or are an error."""
+    """One view (3, S, S) per item, as bytes: random, or the test view where there is no seed.
 
-    def read(item: ImageItem, seed: tuple[int, int, int]) -> npt.NDArray[np.uint8] | Unreadable:
+    Images that cannot be read go to `unreadable`, or are an error.
+    """
+
+    def read(item: ImageItem, seed: tuple[int, int, int] | None) -> npt.NDArray[np.uint8] | Unreadable:
         try:
             with opened(item.source) as image:
-                view = random_view(image, model.preprocessing, np.random.default_rng(list(seed)))
+                if seed is TEST_VIEW:
+                    view = model.preprocessing.frame(image)
+                else:
+                    view = random_view(image, model.preprocessing, np.random.default_rng(list(seed)))
         except UnreadableImage as error:
             return Unreadable(item.id, str(error))
         return np.ascontiguousarray(np.asarray(view.convert("RGB"), dtype=np.uint8).transpose(2, 0, 1))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from deltaenergy.classifiers.estimate import check_memory
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -29,6 +30,7 @@ from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import Validation
+from deltaenergy.tuning.fit import recipes_of
 from deltaenergy.tuning.loop import EpochLog
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, labelled_items, prepare_training, prepare_validation
 from deltaenergy.tuning.tune import check_recipe, check_tuned_classes, tune
@@ -96,6 +98,8 @@ def tune_detector(
     held_out = None if id_images is None else load_images(id_images)
     validation_items = None if val is None else labelled_items(val, domains)
     loaded = model() if callable(model) else model
+    estimate = chosen.estimate(loaded, names, shots * len(names), recipes_of(chosen, recipe or {}))
+    check_memory(chosen.spec, estimate, loaded.device)
     workplace = out / FOLDER
     with FolderLock(out):
         if overwrite:

@@ -127,6 +127,20 @@ def test_chunks_keep_activation_memory_flat(tower_of: Any) -> None:
     assert growth_with < growth_without / 20
 
 
+def test_a_run_s_size_is_told_beforehand(tower_of: Any) -> None:
+    """Tokens counted by hand: [start] and context once if they are shared, else with every name; a full stop, [end]."""
+    tower = tower_of(torch.float32)
+    names = [len(tower.tokenizer(name, add_special_tokens=False)["input_ids"]) for name in NAMES]
+    shared, own = LearnedPrompts(tower, NAMES, 4), LearnedPrompts(tower, NAMES, 4, class_specific=True)
+    assert shared.tokens() == 5 + sum(length + 2 for length in names)
+    assert shared.tokens(3) == 3 * shared.tokens()
+    assert own.tokens() == sum(5 + length + 2 for length in names)
+    # Three blocks of width 24, 18 floats of four bytes for each.
+    assert own.activation_bytes() == own.tokens() * 3 * 24 * 18 * 4 and not own.recomputes()
+    small = LearnedPrompts(tower, NAMES, 4, class_specific=True, activation_budget=40_000)
+    assert small.recomputes() and 40_000 - 3 * 24 * 18 * 4 < small.activation_bytes() <= 40_000
+
+
 @pytest.mark.parametrize("position", ["front", "middle", "end"])
 def test_fallback_for_class_specific_contexts_and_other_positions(tower_of: Any, position: Any) -> None:
     tower = tower_of(torch.float64)

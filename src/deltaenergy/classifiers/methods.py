@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 
 from deltaenergy.classifiers.base import Batch, Classifier, Outputs
-from deltaenergy.classifiers.recipe import Stage
+from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.recipe import Recipe, Stage
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.needs import Need
@@ -93,6 +94,13 @@ class Method(Part):
     def stages(self) -> tuple[Stage, ...]:
         """The parts of the training, one after the other."""
         return (Stage(),)
+
+    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+        """What training on so many images will take, for methods that can be too much for a machine.
+
+        It is asked before the classifier is built; `recipes` are those of the stages.
+        """
+        return None
 
     def views_of(self, asked: int | str) -> int | str:
         """The views of the training images that it learns from, where `asked` were asked for."""

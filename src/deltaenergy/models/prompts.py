@@ -94,6 +94,7 @@ class LearnedPrompts:
         self.causal = causal
         self.shares_prefix = causal and not class_specific and name_position == "end"
         per_token = bytes_per_token(tower.blocks, tower.width, tower.embedding_weight.element_size())
+        self._bytes_per_token = per_token
         self._tokens_at_once = max(1, activation_budget // per_token)
         start, *words, end = tower.tokenize([between])[0]
         room = tower.max_length - 2 - context_length - len(words)
@@ -185,6 +186,22 @@ class LearnedPrompts:
         lengths = [len(prompt.after) for prompt in self._prompts]
         chunks = _chunks_by_length(lengths, self._tokens_at_once // max(1, len(contexts)))
         return _in_chunks([(run(classes), flat, classes) for classes in chunks], dim=1)
+
+    def tokens(self, contexts: int = 1) -> int:
+        """How many tokens a run takes through the tower, for so many shared contexts."""
+        if self.shares_prefix:
+            common = self._prompts[0]
+            prefix = len(common.before) + self.context_length + len(common.middle)
+            return contexts * (prefix + sum(len(prompt.after) for prompt in self._prompts))
+        return contexts * sum(prompt.length(self.context_length) for prompt in self._prompts)
+
+    def recomputes(self, contexts: int = 1) -> bool:
+        """Whether the backward pass of a run computes activations again, because all would be too many to keep."""
+        return self.tokens(contexts) > self._tokens_at_once
+
+    def activation_bytes(self, contexts: int = 1) -> int:
+        """About what autograd keeps of a run at once."""
+        return self._bytes_per_token * min(self.tokens(contexts), self._tokens_at_once)
 
     def _run_whole(self, context: torch.Tensor, names: torch.Tensor | None, deep: torch.Tensor | None) -> torch.Tensor:
         """Unit features (K, D) from whole prompts, truncated at their end tokens."""

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.methods import Method
 from deltaenergy.classifiers.recipe import Recipe, make_recipe
 from deltaenergy.tuning.checkpoints import CheckpointFolder
 from deltaenergy.tuning.data import TrainImages, Validation
 from deltaenergy.tuning.loop import EpochLog, PlannedStage, Step, Trained, train
 
 
-def recipes_of(classifier: Classifier, changes: Mapping[str, Any]) -> list[Recipe]:
+def recipes_of(method: Method, changes: Mapping[str, Any]) -> list[Recipe]:
     """The recipe of each of the method's stages: its paper's, then the stage's own, then the user's changes."""
-    method = classifier.method
     return [make_recipe(method.recipe, stage.recipe, changes) for stage in method.stages]
 
 
@@ -34,7 +34,7 @@ def fit(
     """Train `classifier` in place by its method's stages; it is ready for use afterwards."""
     planned = [
         PlannedStage(one, stage.phases, classifier.keeps_best_epoch and stage.keep_best)
-        for one, stage in zip(recipes_of(classifier, recipe or {}), classifier.method.stages)
+        for one, stage in zip(recipes_of(classifier.method, recipe or {}), classifier.method.stages)
     ]
     task = _Task(classifier, data, validation, on_epoch)
     trained = train(task, planned, generator=generator, checkpoints=checkpoints, on_epoch=task.told)

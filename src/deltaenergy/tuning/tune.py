@@ -12,6 +12,7 @@ import torch
 
 from deltaenergy.classes import check_classes
 from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.estimate import check_memory, warn_of_cost
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.recipe import make_recipe
 from deltaenergy.errors import InputError
@@ -71,6 +72,10 @@ def tune(
     check_recipe(chosen, changes)
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
+    images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
+    estimate = chosen.estimate(model, names, images, recipes_of(chosen, changes))
+    check_memory(chosen.spec, estimate, model.device)
+    warn_of_cost(chosen.spec, estimate, model.device)
     folder = None if checkpoints is None else Path(checkpoints)
     if not isinstance(train, TrainSet):
         train = prepare_training(
@@ -121,7 +126,7 @@ class _Job:
         sample = self.train.sample
         generator = torch.Generator().manual_seed(self.seed)
         classifier = method.build(self.model, sample.classes, self.train.images, generator)
-        recipes = [asdict(recipe) for recipe in recipes_of(classifier, self.changes)]
+        recipes = [asdict(recipe) for recipe in recipes_of(method, self.changes)]
         trained = Trained([], 0)
         if method.trains:
             trained = fit(

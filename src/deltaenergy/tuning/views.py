@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from deltaenergy.classifiers.estimate import memory_of
 from deltaenergy.data.decode import UnreadableImage, opened
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
@@ -175,8 +175,7 @@ def _check_room(count: int, tensors: dict[str, torch.Tensor]) -> None:
     """Refuse a cache that would take more than half of the machine's memory."""
     sizes = {"patches": 2, "states": 2, "pixels": 1, "features": 4}
     needed = count * sum(tensor[0].numel() * sizes[name] for name, tensor in tensors.items())
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > available / 2:
+    if needed > memory_of(torch.device("cpu")) / 2:
         raise InputError(
             f"{count} cached views ({', '.join(tensors)}) would take {needed / 2**30:.1f} GB of memory. "
             "Use fewer views (views=2), or views='live'."

@@ -1,0 +1,74 @@
+"""What a training will take, told before it begins: memory that the machine may not have, and work that takes days."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from deltaenergy.errors import InputError
+
+# What a few cores do in a second, in floating-point operations, and the hours from which on a run is called long.
+CPU_SPEED = 1e11
+LONG_HOURS = 3.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a method expects of its training.
+
+    Attributes:
+        memory: bytes by what they are for, such as {"activations": …}.
+        step: what one step runs, in words.
+        operations: floating-point operations of the whole training; 0 if nobody has counted.
+        instead: what to do where it is too much.
+    """
+
+    memory: Mapping[str, int]
+    step: str
+    operations: float
+    instead: str
+
+
+def check_memory(method: str, estimate: Estimate | None, device: torch.device) -> None:
+    """Refuse a training that does not fit into the memory there is."""
+    if estimate is None:
+        return
+    needed, there = sum(estimate.memory.values()), memory_of(device)
+    if needed > there:
+        parts = ", ".join(f"{size / 2**30:,.1f} GB for {what}" for what, size in estimate.memory.items())
+        raise InputError(
+            f"{method} would take about {needed / 2**30:,.1f} GB of memory ({parts}), and this machine has "
+            f"{there / 2**30:,.1f} GB. A step runs {estimate.step}. {estimate.instead}"
+        )
+
+
+def warn_of_cost(method: str, estimate: Estimate | None, device: torch.device) -> None:
+    """Say so when a training will take long on a processor."""
+    hours = 0.0 if estimate is None else estimate.operations / CPU_SPEED / 3600
+    if estimate is None or device.type != "cpu" or hours < LONG_HOURS:
+        return
+    shown = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"
+    warnings.warn(
+        f"{method} is work for a GPU here: a step runs {estimate.step}, {estimate.operations:.1e} operations in all, "
+        f"which is about {shown} at {CPU_SPEED / 1e9:.0f} GFLOP/s. {estimate.instead}",
+        stacklevel=3,
+    )
+
+
+def memory_of(device: torch.device) -> int:
+    """All the memory of the device, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def tower_operations(tokens: int, blocks: int, width: int, passes: int) -> float:
+    """Operations of `tokens` through a transformer whose weights are frozen: 24 W² per token, block and pass.
+
+    Passes are the forward one, the backward one (to activations alone), and a further one if they are recomputed.
+    """
+    return 24.0 * width**2 * blocks * tokens * passes

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from deltaenergy.classifiers.methods import list_methods, make_method
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.scores.registry import list_scores, make_score
+from deltaenergy.scores.registry import get_score_class, list_scores, make_score
 from deltaenergy.specs import cut, parse, split
 
 ZERO_SHOT = "zero-shot"
@@ -57,8 +57,9 @@ def _expand(text: str) -> list[Method]:
 
 def _single(text: str) -> Method:
     names = [part.name for part in parse(text, "method")]
-    # A plus is part of some scores' names, and joins a term to a tuner.
-    if "+".join(names) in list_scores():
+    # A plus is part of some scores' names, and joins a term to a tuner. A tuner's own score has the tuner's name.
+    name = "+".join(names)
+    if name in list_scores() and get_score_class(name).own_to is None:
         return Method(None, make_score(text).spec)
     if names[0] in list_methods():
         return Method(_tuner(text), make_method(text).usual_score)

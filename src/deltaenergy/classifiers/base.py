@@ -76,7 +76,8 @@ class Outputs:
         similarities: (N, K), on which CE is taken after multiplication with the model's logit scale L.
         features: the unit image features (N, D) that were compared with the texts.
         texts: unit text features, (K, D), or per image (N, K, D) while a method with such texts is trained.
-        negatives: similarities (N, …) with texts that stand for none of the classes, where a method has them.
+        negatives: similarities with texts that stand for none of the classes, where a method has them: (N, n), or
+            (N, n, K) where each class has n of its own.
     """
 
     similarities: torch.Tensor

@@ -28,7 +28,10 @@ class ClassSubset(Classifier):
         """Similarities with the remaining classes."""
         whole = self._whole[0](x)
         texts = whole.texts[..., self._columns, :]
-        return Outputs(whole.similarities[:, self._columns], whole.features, texts, whole.negatives)
+        negatives = whole.negatives
+        if negatives is not None and negatives.ndim == 3:
+            negatives = negatives[..., self._columns]
+        return Outputs(whole.similarities[:, self._columns], whole.features, texts, negatives)
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
         """Patch similarities with the remaining classes."""

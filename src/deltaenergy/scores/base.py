@@ -94,6 +94,8 @@ class Score(Settings):
 
     kind: ClassVar[str] = "score"
     requires: ClassVar[frozenset[Need]] = frozenset()
+    # The tuning method whose classifiers alone have what it looks at, where it is a method's own.
+    own_to: ClassVar[str | None] = None
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -113,7 +115,7 @@ class Score(Settings):
     @property
     def missing(self) -> str | None:
         """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
-        return None
+        return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
 
     def bind(
         self,
@@ -122,6 +124,11 @@ class Score(Settings):
         state: Mapping[str, torch.Tensor] | None = None,
     ) -> Scorer:
         """The score for one classifier, with what depends on its class texts: computed now, or a saved `state`."""
+        if self.own_to not in (None, classifier.method.name):
+            raise InputError(
+                f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
+                f"by {classifier.method.name}: tune by {self.own_to}, or use another score, such as mcm."
+            )
         found = dict(state) if state else self.prepare(classifier, progress)
         # Single numbers stay on the host, where they are used.
         device = classifier.model.device

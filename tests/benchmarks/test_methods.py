@@ -30,6 +30,7 @@ def test_products() -> None:
 
 def test_a_tuner_alone_takes_its_papers_score() -> None:
     assert labels("coop", "ebm", "locoop") == ["coop/mcm", "coop+ebm/delta-energy", "locoop/gl-mcm"]
+    assert labels("lsn", "lsn(positives=cocoop)") == ["lsn/lsn", "lsn(positives=cocoop)/lsn"]
 
 
 def test_doubles_are_dropped() -> None:

@@ -21,6 +21,7 @@ SPECS = [
     "coop(class_specific=True)",
     "dplclip(serve=image)",
     "dplclip(serve=batch)",
+    "lsn(positives=cocoop)",
 ]
 TRAINED = [name for name in SPECS if make_method(name).trains]
 
@@ -36,6 +37,7 @@ def test_every_method(spec: str, check: Callable[[Method], None]) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_training_lowers_the_loss(method: str, tiny_clip: de.Model, train_set: TrainSet) -> None:
     classifier = de.tune(tiny_clip, CLASSES, train_set, method=method, recipe={"epochs": 12})
-    losses = [log["loss"] for log in classifier.record["epochs"] if log["stage"] == 1]
-    # Views are drawn anew in every epoch, so single epochs vary.
-    assert np.mean(losses[-4:]) < np.mean(losses[:3])
+    for stage in range(1, 1 + len(make_method(method).stages)):
+        losses = [log["loss"] for log in classifier.record["epochs"] if log["stage"] == stage]
+        # Views are drawn anew in every epoch, so single epochs vary.
+        assert np.mean(losses[-4:]) < np.mean(losses[:3]), f"stage {stage}"

@@ -12,6 +12,7 @@ from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.entropy import entropy
 from deltaenergy.scores.gl_mcm import local_mcm
+from deltaenergy.scores.lsn import lsn
 from deltaenergy.scores.max_logit import max_logit
 from deltaenergy.scores.mcm import mcm
 from deltaenergy.scores.msp import msp
@@ -33,6 +34,7 @@ __all__ = [
     "get_score_class",
     "list_scores",
     "local_mcm",
+    "lsn",
     "make_score",
     "max_logit",
     "mcm",

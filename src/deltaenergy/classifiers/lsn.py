@@ -1,0 +1,192 @@
+"""LSN: beside each class's text, texts of what it is not (Nie et al., ICLR 2024).
+
+    positives   a coop or cocoop classifier, trained first and then left alone: s_k = z·t_k
+    negatives   n_mk = text([start] v_mk1 … v_mkM [name_k] . [end]), a context of their own for every class, m = 1..3
+    L = Σ_m [ CE(20 (1 − z·n_m), y) + λ mean_k mean_{m'≠m} cos(n_mk, sg n_m'k) ]
+
+An image must be farther from its own class's negative than from any other's, and the negatives of a class stay apart.
+The score is that of `deltaenergy.scores.lsn`. Training sees the test view alone.
+
+The released code (`as_released`) takes a softmax before the cross-entropy, which then cannot fall below
+log(1 + (K − 1)/e) and teaches about a tenth as much. No prefix is shared: each step runs 3·K whole prompts, whatever
+the batch, so batches are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.estimate import Estimate, tower_operations
+from deltaenergy.classifiers.methods import Method, TrainingImages, make_method, register_method
+from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.recipe import Phase, Recipe, Stage
+from deltaenergy.models.base import Model, require_text
+from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.needs import Need
+from deltaenergy.specs import check_range
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+POSITIVES, NEGATIVES = "positives", "negatives"
+# The factor on 1 − cos in the loss.
+SCALE = 20.0
+
+
+@dataclass(frozen=True)
+class LsnOutputs(Outputs):
+    """`negatives` are z·n_mk, (N, 3, K); `negative_texts` the n_mk themselves, (3, K, D)."""
+
+    negative_texts: torch.Tensor | None = None
+
+
+class LsnClassifier(Classifier):
+    """The positives' similarities, and those with the negatives of each class."""
+
+    method: Lsn
+    own_score = "lsn"
+    positives: Classifier
+    negative_features: torch.Tensor
+
+    def __init__(self, model: Model, classes: Sequence[str], method: Lsn) -> None:
+        super().__init__(model, classes, method)
+        self.positives = make_method(method.positives).blank(model, classes)
+        self.prompts = method.prompts(model, self.classes)
+        shape = (method.negatives, len(self.classes), method.context_length, self.prompts.tower.width)
+        self.contexts = nn.Parameter(torch.zeros(shape))
+        self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
+        self.to(model.device)
+
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """The positives as their method begins, and random negatives."""
+        self.positives.start(data, generator)
+        # Drawn on the host, so that every device starts alike.
+        self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
+
+    def texts(self) -> torch.Tensor:
+        """Those of the positives; a copy, since a file holds no tensor twice."""
+        return self.positives.text_features.clone()
+
+    def negative_texts(self) -> torch.Tensor:
+        """The negatives (3, K, D) under the present contexts, with gradients."""
+        return torch.stack([self.prompts(context) for context in self.contexts])
+
+    def train(self, mode: bool = True) -> Self:
+        """Before use, compute the negatives; not while validation asks, which looks at the positives alone."""
+        super().train(mode)
+        if not mode and not self.phase:
+            with torch.no_grad():
+                self.negative_features = self.negative_texts()
+        return self
+
+    def end_stage(self) -> None:
+        """Keep the texts of the positives, which have been learned once the first stage is over."""
+        self.positives.eval()
+        self.text_features = self.texts()
+
+    def forward(self, x: Inputs) -> Outputs:
+        """Similarities with the positives, and with the negatives once those are trained or used."""
+        features = x.need(Need.FEATURES)
+        if self.training and self.phase == POSITIVES:
+            return self.positives(x)
+        if self.training:
+            # Learned texts need not be run again; cocoop's are those of the neutral image then, for the log alone.
+            found = Outputs(features @ self.text_features.T, features, self.text_features)
+            negatives = self.negative_texts()
+        else:
+            found, negatives = self.positives(x), self.negative_features.to(features)
+        compared = torch.einsum("nd,mkd->nmk", features, negatives)
+        return LsnOutputs(found.similarities, found.features, found.texts, compared, negatives)
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """Cross-entropy of the positives; later, cross-entropy of the negatives, and what holds them apart."""
+        if not isinstance(outputs, LsnOutputs):
+            return {"ce": self._cross_entropy(self.model.logit_scale * outputs.similarities, batch.labels)}
+        assert outputs.negatives is not None and outputs.negative_texts is not None
+        ce = [self._cross_entropy(SCALE * (1 - one), batch.labels) for one in outputs.negatives.unbind(dim=1)]
+        apart = likeness(outputs.negative_texts, absolute=self.method.orthogonality == "abs")
+        return {"ce": torch.stack(ce).sum(), "apart": self.method.weight * apart}
+
+    def _cross_entropy(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(logits.softmax(dim=1) if self.method.as_released else logits, labels)
+
+
+@register_method
+@dataclass(frozen=True)
+class Lsn(Method):
+    """`positives` is coop or cocoop; λ is `weight`. `orthogonality` is cos, or abs for |cos|, which drives negatives to
+    a right angle and not beyond; with a `weight` of 0.1 it is said to be the paper's.
+    """
+
+    name = "lsn"
+    summary = "texts of what each class is not, beside those of a coop or cocoop classifier"
+    formula = "Σ_m CE(20(1 − z·n_m), y) + λ mean cos(n_mk, n_m'k)"
+    paper = "Nie et al., ICLR 2024"
+    tested_with = "lsn"
+    classifier = LsnClassifier
+    augments = False
+    # Accuracy is the positives', so a search cannot tell the weights apart: the first is kept, which is the default.
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (1.0, 0.1)}
+    positives: Literal["coop", "cocoop"] = "coop"
+    negatives: int = 3
+    context_length: int = 16
+    orthogonality: Literal["cos", "abs"] = "cos"
+    weight: float = 1.0
+    as_released: bool = False
+
+    def check(self) -> None:
+        """At least one negative and one vector, λ ≥ 0."""
+        check_range("lsn: negatives", self.negatives, 1)
+        check_range("lsn: context_length", self.context_length, 1)
+        check_range("lsn: weight", self.weight, 0)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Positives by SGD, then negatives by Adam."""
+        adam = {"optimizer": "adam", "lr": 0.002, "weight_decay": 0.0, "epochs": 100, "batch_size": 256}
+        return (
+            Stage((Phase(POSITIVES, ("positives.",)),), {"lr": 1e-3, "epochs": 50, "warmup_epochs": 0}),
+            Stage((Phase(NEGATIVES, ("contexts",)),), {**adam, "warmup_epochs": 0}, keep_best=False),
+        )
+
+    def prompts(self, model: Model, classes: Sequence[str]) -> LearnedPrompts:
+        """The prompts of one set of negatives."""
+        return LearnedPrompts(require_text(model, self.name), classes, self.context_length, class_specific=True)
+
+    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+        """Of the negatives, which are the most of it."""
+        prompts, recipe = self.prompts(model, classes), recipes[1]
+        tower, tokens = prompts.tower, self.negatives * prompts.tokens()
+        parameters = self.negatives * len(classes) * self.context_length * tower.width
+        batch = min(images, recipe.batch_size)
+        # Where activations are recomputed, those of one chunk are kept at a time, else those of all negatives.
+        activations = prompts.activation_bytes() * (1 if prompts.recomputes() else self.negatives)
+        # Similarities, logits, their softmax and gradients.
+        compared = 4 * 4 * batch * self.negatives * len(classes)
+        steps = recipe.epochs * -(-images // batch)
+        passes = 3 if prompts.recomputes() else 2
+        return Estimate(
+            # Values, gradients and Adam's two moments, four bytes each.
+            {f"{parameters / 1e6:,.1f} M parameters": 16 * parameters, "activations": activations + compared},
+            f"{self.negatives * len(classes):,} whole prompts of {tokens:,} tokens",
+            steps * tower_operations(tokens, tower.blocks, tower.width, passes),
+            "Use fewer classes, lsn(negatives=1), a shorter context, larger batches or a GPU.",
+        )
+
+
+def likeness(negatives: torch.Tensor, *, absolute: bool = False) -> torch.Tensor:
+    """Σ_m mean_k mean_{m'≠m} cos(n_mk, sg n_m'k) of unit rows (M, K, D); with `absolute`, of |cos|.
+
+    Each negative is moved away from the others as they are, which is half the gradient of the sum without sg.
+    """
+    count = len(negatives)
+    cosines = torch.einsum("akd,bkd->abk", negatives, negatives.detach())
+    means = (cosines.abs() if absolute else cosines).mean(dim=2)
+    others = 1 - torch.eye(count, dtype=means.dtype, device=means.device)
+    return (means * others).sum() / max(1, count - 1)

@@ -114,9 +114,7 @@ def tune_detector(
         validation = None
         if validation_items is not None:
             with announce("Encoding validation images") as progress:
-                validation = prepare_validation(
-                    loaded, names, validation_items, needs=chosen.needs, progress=progress
-                )
+                validation = prepare_validation(loaded, names, validation_items, needs=chosen.needs, progress=progress)
         classifier = tune(
             loaded,
             names,
@@ -183,7 +181,9 @@ def _calibrate(
     else:
         used, known = {item.id for item in train.sample.items}, {item.label for item in train.sample.items}
         rest = [item for item in items if item.id not in used and item.label in known]
-        images = [rest[i] for i in sorted(np.random.default_rng(train.sample.seed).permutation(len(rest))[:MAX_HELD_OUT])]
+        images = [
+            rest[i] for i in sorted(np.random.default_rng(train.sample.seed).permutation(len(rest))[:MAX_HELD_OUT])
+        ]
         source = "training images that were not drawn"
         if not rest:
             images, source = train.sample.items, "training images"

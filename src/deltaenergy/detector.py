@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
 
+# Several times what batches of other sizes were seen to do, and far too little to let anything else in.
+SLACK_OF_RANGE, SLACK_OF_SIZE = 2e-5, 4e-6
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the detector says of one image.
@@ -38,7 +42,8 @@ class Verdict:
         confidence: softmax probability of that class at the model's own temperature.
         score: larger = more in-distribution.
         p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`).
-        is_ood: whether the score is below the threshold, or not a number: then nothing speaks for the image.
+        is_ood: whether the score is below the threshold by more than rounding (see `slack_of`), or not a number:
+            then nothing speaks for the image.
     """
 
     id: str
@@ -176,9 +181,8 @@ class Detector:
 
     def judge(self, scored: Scored) -> Predictions:
         """Verdicts from scores that are known already."""
-        threshold = self._check_calibrated()
         values = scored.values[self.score.spec]
-        p_values = self.p_values(values)
+        p_values, rejected = self.p_values(values), self.rejects(values)
         verdicts = [
             Verdict(
                 id=item.id,
@@ -186,11 +190,15 @@ class Detector:
                 confidence=float(scored.confidence[i]),
                 score=float(values[i]),
                 p_value=float(p_values[i]),
-                is_ood=not values[i] >= threshold,  # so that NaN is unknown
+                is_ood=bool(rejected[i]),
             )
             for i, item in enumerate(scored.items)
         ]
         return Predictions(verdicts, scored.unreadable)
+
+    def rejects(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Which scores are below the threshold by more than rounding, or not a number."""
+        return ~(values >= self._check_calibrated() - slack_of(self.calibration_scores))
 
     def p_values(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); a score of NaN gets the smallest, 1 / (n + 1)."""
@@ -252,6 +260,18 @@ def check_numbers(scored: Scored, spec: str) -> None:
             f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
             "Leave it out, or use another score."
         )
+
+
+def slack_of(ascending: npt.NDArray[np.float64]) -> float:
+    """How far a score may fall short of its threshold by rounding alone, told by the range of the ID scores.
+
+    An image tower rounds otherwise in a batch of another size, which moves scores by up to a few millionths of their
+    range; an image that set the threshold must not be rejected for that.
+    """
+    if not len(ascending):
+        return 0.0
+    low, high = float(ascending[0]), float(ascending[-1])
+    return SLACK_OF_RANGE * (high - low) + SLACK_OF_SIZE * max(abs(low), abs(high))
 
 
 def threshold_at(ascending: npt.NDArray[np.float64], keep: float) -> float:

@@ -414,9 +414,7 @@ def test_an_unfinished_store_of_the_first_format_goes_on(first_format: Path, who
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
 @pytest.mark.parametrize("change", ["missing", "cut"])
-def test_a_lost_index_of_the_first_format_is_found(
-    first_format: Path, pictures: Path, shard: int, change: str
-) -> None:
+def test_a_lost_index_of_the_first_format_is_found(first_format: Path, pictures: Path, shard: int, change: str) -> None:
     index = first_format / f"{shard:05d}.index.parquet"
     data = index.read_bytes()
     index.unlink()

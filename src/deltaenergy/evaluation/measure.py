@@ -63,13 +63,13 @@ def detection_rows(
     return rows
 
 
-def kept_rows(sets: Sequence[EvaluatedSet], thresholds: Mapping[str, float]) -> list[KeptRow]:
-    """The share of each set that reaches each score's threshold."""
+def kept_rows(sets: Sequence[EvaluatedSet], bounds: Mapping[str, float]) -> list[KeptRow]:
+    """The share of each set that reaches each score's bound."""
     rows = []
-    for spec, threshold in thresholds.items():
+    for spec, bound in bounds.items():
         for one in sets:
             if spec in one.scored.values and len(one):
-                kept = int((one.scored.values[spec] >= threshold).sum())
+                kept = int((one.scored.values[spec] >= bound).sum())
                 rows.append(KeptRow(spec, one.name, one.group, len(one), proportion_estimate(kept, len(one))))
     return rows
 

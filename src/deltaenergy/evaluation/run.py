@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.detector import check_keep, check_numbers, threshold_at
+from deltaenergy.detector import check_keep, check_numbers, slack_of, threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
@@ -83,7 +83,7 @@ def evaluate(
         list(used.values()),
         labelled,
         keep=keep,
-        thresholds={} if detector is None or detector.threshold is None else {detector.score.spec: detector.threshold},
+        calibrated=detector,
         primary=primary,
         resamples=resamples,
         seed=seed,
@@ -100,7 +100,7 @@ def evaluate_sets(
     protocol: Protocol = OWN_IMAGES,
     *,
     keep: float = 0.95,
-    thresholds: Mapping[str, float] | None = None,
+    calibrated: Detector | None = None,
     primary: str | None = None,
     pooled: bool = True,
     resamples: int = 1000,
@@ -112,28 +112,31 @@ def evaluate_sets(
 ) -> Evaluation:
     """`evaluate` for sets whose images are listed and labelled, under the rules of a protocol.
 
-    Scorers that have not seen ID images yet are fitted on the ID sets. `thresholds` are those that are known already.
-    A set of which no image can be read is an error, unless `allow_empty`. With `pooled`, sets of a group are also
-    measured together.
+    Scorers that have not seen ID images yet are fitted on the ID sets. A `calibrated` detector's threshold is used for
+    its score. A set of which no image can be read is an error, unless `allow_empty`. With `pooled`, sets of a group are
+    also measured together.
     """
     found = _score_sets(classifier, scorers, sets, batch_size, progress)
     if not allow_empty:
         _check_readable(sets, found)
     evaluated = [_evaluated(one, scored, classifier, protocol) for one, scored in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
-    given = {spec: threshold for spec, threshold in (thresholds or {}).items() if spec in specs}
-    reached = {**_thresholds(evaluated, specs, keep), **given}
+    thresholds, slack = _thresholds(evaluated, specs, keep), {}
+    if calibrated is not None and calibrated.threshold is not None and calibrated.score.spec in specs:
+        thresholds[calibrated.score.spec] = calibrated.threshold
+        slack[calibrated.score.spec] = slack_of(calibrated.calibration_scores)
     return Evaluation(
         classes=classifier.classes,
         sets=evaluated,
         scores={scorer.spec: _describe(scorer.score) for scorer in scorers},
         primary=primary or next(iter(specs), ""),
         keep=keep,
-        thresholds=reached,
-        given_thresholds=frozenset(given),
+        thresholds=thresholds,
+        given_thresholds=frozenset(slack),
         accuracy=accuracy_rows(evaluated, pooled=pooled),
         detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
-        kept=kept_rows(evaluated, reached),
+        kept=kept_rows(evaluated, {spec: bound - slack.get(spec, 0.0) for spec, bound in thresholds.items()}),
+        slack=slack,
         provenance=dict(provenance or {}),
     )
 

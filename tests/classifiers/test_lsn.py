@@ -188,7 +188,6 @@ class TestStages:
         fit(classifier, images, generator=torch.Generator().manual_seed(4), recipe={"epochs": 2}, on_epoch=look)
         assert seen == [(True, False), (True, False), (True, True), (True, True)]
         assert torch.equal(positives[1], positives[3])
-        assert not any(parameter.requires_grad for parameter in classifier.parameters())
 
     @pytest.mark.parametrize(("name", "alone"), [("coop", CoOp()), ("cocoop", CoCoOp())])
     def test_positives_are_those_of_the_method_alone(
@@ -231,6 +230,18 @@ class TestStages:
         compared = np.einsum("nd,mkd->nmk", images.features[:, 0].numpy(), classifier.negative_features.numpy())
         nearest_by_distance = (1 - compared).argmax(axis=2)
         assert (nearest_by_distance == images.labels.numpy()[:, None]).mean() > 0.9
+
+    def test_the_second_stage_logs_the_accuracy_of_the_learned_positives(
+        self, tiny_clip: Model, images: CachedViews
+    ) -> None:
+        classifier = built(tiny_clip, images)
+        z, labels = images.features[:, 0], images.labels.numpy()
+        begun = (classifier.similarities(z).argmax(axis=1) == labels).mean()
+        trained = fit(classifier, images, generator=torch.Generator().manual_seed(4), recipe={"epochs": 15})
+        learned = (classifier.similarities(z).argmax(axis=1) == labels).mean()
+        assert learned > begun
+        logged = [log.accuracy for log in trained.epochs if log.stage == 2]
+        assert len(logged) == 15 and logged == pytest.approx([learned] * 15)
 
     def test_sees_the_test_view(self, tiny_clip: Model, train_set: TrainSet, coloured: Path) -> None:
         found = de.tune(tiny_clip, CLASSES, coloured, "lsn", shots=2, views=4, recipe={"epochs": 1})

@@ -173,6 +173,12 @@ class TestStages:
         assert (second.optimizer, second.lr, second.epochs, second.warmup_epochs) == ("adam", 0.002, 100, 0)
         assert second.batch_size == 256 and second.weight_decay == 0 and second.schedule == "cosine"
 
+    def test_negatives_begin_at_random_one_by_one(self, tiny_clip: Model, images: CachedViews) -> None:
+        contexts = built(tiny_clip, images).contexts
+        assert contexts.shape == (3, 3, 16, 24)
+        assert contexts.std().item() == pytest.approx(0.02, rel=0.05) and abs(contexts.mean().item()) < 0.002
+        assert len({round(value, 9) for value in contexts.flatten().tolist()}) > 3000
+
     def test_each_moves_its_own(self, tiny_clip: Model, images: CachedViews) -> None:
         classifier = built(tiny_clip, images)
         begun = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}

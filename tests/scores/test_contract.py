@@ -21,7 +21,7 @@ from deltaenergy.scores.registry import get_score_class
 from deltaenergy.specs import parameters_of
 from deltaenergy.testing import SCORE_CHECKS, tiny_model
 from deltaenergy.testing.samples import shared_model
-from deltaenergy.testing.scores import OTHER_WORDS
+from deltaenergy.testing.scores import OTHER_WORDS, classifier_for
 from tests.test_specs import HOSTILE
 
 # Every score with its defaults, and every named setting of one.
@@ -171,7 +171,7 @@ def test_a_verdict_does_not_depend_on_the_batch(
     """Calibrated on some rows, then given them in other batches: the same bits, and with keep = 1 none rejected."""
     rng = np.random.default_rng(seed)
     names = [f"thing {number}" for number in range(classes)]
-    classifier = ZeroShotClassifier(shared_model(), names)
+    classifier = classifier_for(make_score(spec).own_to, tuple(names))
     features = rng.normal(size=(count, classifier.model.feature_dim)).astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     detector = Detector(classifier, runnable(spec, files)).calibrate(features, keep=keep)

@@ -1,7 +1,8 @@
 """What every score must do, whatever its formula: each check is a function of a `Score` that raises `AssertionError`.
 
 The checks speak to a score only as `scoring` and `Detector` do: it is bound to a classifier, fitted on ID inputs if
-it asks for that, and given similarities, features and, if it asks, patches or pixels.
+it asks for that, and given similarities, features and, if it asks, patches or pixels. A method's own score is bound
+to a classifier as that method begins it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 from deltaenergy.detector import Detector
 from deltaenergy.errors import InputError, NotFittedError
@@ -35,6 +37,7 @@ from deltaenergy.testing.samples import (
     refused,
     shared_model,
 )
+from deltaenergy.tuning.data import CachedViews
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,6 +48,8 @@ CLASSES = ("dog", "cat", "red car", "blue sketch")
 # Words that resemble no class: the texts that unknown images point to, and candidates for mined negatives.
 OTHER_WORDS = ("hut", "moss", "ink", "quilt", "elk", "vase", "yarn", "zinc")
 THREADS = 8
+# Views of each image that a method's classifier begins with: as many as the most demanding method looks at.
+VIEWS = 64
 SCORE_CHECKS: list[Callable[[Score], None]] = []
 
 
@@ -97,14 +102,14 @@ def is_frozen(score: Score) -> None:
         except (AttributeError, TypeError):
             continue
         raise AssertionError(f"{score.spec}: {name} can be set; it must be a frozen dataclass")
-    _ready(score, _classifier())
+    _ready(score, _classifier(score))
     assert vars(score) == before, "binding or fitting changed the score itself"
 
 
 @_check
 def gives_one_number_per_image(score: Score) -> None:
     """(N,) finite floating-point numbers, for no image, one, or several."""
-    classifier = _classifier()
+    classifier = _classifier(score)
     scorer, inputs = _ready(score, classifier), inputs_of(classifier, random_pixels(5, seed=0))
     values = scorer(inputs)
     assert values.shape == (5,) and values.is_floating_point() and torch.isfinite(values).all(), values
@@ -115,7 +120,7 @@ def gives_one_number_per_image(score: Score) -> None:
 @_check
 def does_not_depend_on_batch_or_order(score: Score) -> None:
     """An image scores the same in any batch and order, and again."""
-    classifier = _classifier()
+    classifier = _classifier(score)
     scorer, inputs = _ready(score, classifier), inputs_of(classifier, random_pixels(9, seed=1))
     together = _values(scorer, inputs)
     tolerance = 1e-4 * _spread(together)
@@ -129,7 +134,7 @@ def does_not_depend_on_batch_or_order(score: Score) -> None:
 @_check
 def leaves_its_inputs_alone(score: Score) -> None:
     """No tensor that it is given is changed."""
-    classifier = _classifier()
+    classifier = _classifier(score)
     inputs = inputs_of(classifier, random_pixels(3, seed=2))
     tensors = {name: tensor for name in _TENSORS if (tensor := getattr(inputs, name)) is not None}
     before = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -143,11 +148,11 @@ def needs_no_double_precision(score: Score) -> None:
     """float32 gives what float64 gives, to a thousandth of the scores' spread; half precision is computed in single."""
     values = []
     for dtype in (torch.float32, torch.float64):
-        classifier = ZeroShotClassifier(shared_model(dtype), CLASSES)
+        classifier = _classifier(score, CLASSES, dtype)
         scorer = _ready(score, classifier, inputs_of(classifier, random_pixels(20, seed=99)))
         values.append(_values(scorer, inputs_of(classifier, random_pixels(8, seed=3))))
     np.testing.assert_allclose(values[0], values[1], rtol=1e-3, atol=1e-3 * _spread(values[1]))
-    classifier = _classifier()
+    classifier = _classifier(score)
     inputs = inputs_of(classifier, random_pixels(4, seed=4))
     half = dataclasses.replace(
         inputs, similarities=inputs.similarities.half(), features=inputs.features.half(), outputs=None
@@ -158,7 +163,7 @@ def needs_no_double_precision(score: Score) -> None:
 @_check
 def refuses_what_is_no_number(score: Score) -> None:
     """NaN and infinity are an `InputError` that names the row."""
-    classifier = _classifier()
+    classifier = _classifier(score)
     scorer = _ready(score, classifier)
     for bad in (float("nan"), float("inf")):
         inputs = inputs_of(classifier, random_pixels(4, seed=5))
@@ -173,14 +178,15 @@ def refuses_what_is_no_number(score: Score) -> None:
 def takes_one_class_and_repeated_classes(score: Score) -> None:
     """K = 1 and duplicate names give finite scores, and the order of the classes does not matter."""
     for names in (("dog",), ("dog", "cat", "dog", "dog")):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            classifier = ZeroShotClassifier(shared_model(), names)
-        predictions = Detector(classifier, score).calibrate(random_pictures(8)).predict(random_pictures(8))
+        predictions = (
+            Detector(_classifier(score, names), score).calibrate(random_pictures(8)).predict(random_pictures(8))
+        )
         assert all(np.isfinite(verdict.score) and verdict.label in names for verdict in predictions)
+    if score.own_to is not None:
+        return  # what is drawn for a class depends on its place
     values = []
     for names in (CLASSES, CLASSES[::-1]):
-        classifier = ZeroShotClassifier(shared_model(), names)
+        classifier = _classifier(score, names)
         scorer = _ready(score, classifier, inputs_of(classifier, random_pixels(20, seed=99)))
         values.append(_values(scorer, inputs_of(classifier, random_pixels(6, seed=6))))
     np.testing.assert_allclose(values[0], values[1], rtol=0, atol=1e-4 * _spread(values[0]))
@@ -189,14 +195,14 @@ def takes_one_class_and_repeated_classes(score: Score) -> None:
 @_check
 def is_content_with_one_image(score: Score) -> None:
     """A detector that is calibrated on one image accepts it."""
-    (verdict,) = Detector(_classifier(), score).calibrate(random_pictures(1)).predict(random_pictures(1))
+    (verdict,) = Detector(_classifier(score), score).calibrate(random_pictures(1)).predict(random_pictures(1))
     assert np.isfinite(verdict.score) and not verdict.is_ood, verdict
 
 
 @_check
 def says_when_it_must_be_fitted(score: Score) -> None:
     """Without ID data, a score that needs them raises `NotFittedError`, and any detector says to calibrate it."""
-    classifier = _classifier()
+    classifier = _classifier(score)
     detector = Detector(classifier, score)
     with refused(NotFittedError, "calibrate"):
         detector.predict(np.eye(classifier.model.feature_dim, dtype=np.float32))
@@ -211,8 +217,8 @@ def says_when_it_must_be_fitted(score: Score) -> None:
 @_check
 def says_when_features_are_not_enough(score: Score) -> None:
     """Features suffice unless it needs patches or pixels, which it says."""
-    detector, features = Detector(_classifier(), score), random_features(12)
-    if score.needs_images:
+    detector, features = Detector(_classifier(score), score), random_features(12)
+    if _looks_at_images(score):
         with refused(InputError, "give it images"):
             detector.calibrate(features)
     else:
@@ -222,7 +228,7 @@ def says_when_features_are_not_enough(score: Score) -> None:
 @_check
 def is_saved_with_its_detector(score: Score) -> None:
     """A loaded detector gives the same scores, and needs neither texts nor a cache for them."""
-    classifier, pictures = _classifier(), random_pictures(8)
+    classifier, pictures = _classifier(score), random_pictures(8)
     detector = Detector(classifier, score).calibrate(pictures, keep=0.9)
     with tempfile.TemporaryDirectory() as folder:
         detector.save(Path(folder) / "detector")
@@ -239,7 +245,7 @@ def is_saved_with_its_detector(score: Score) -> None:
 @_check
 def serves_several_detectors(score: Score) -> None:
     """Detectors of one score object, with other classes or other ID images, do not influence each other."""
-    first, second = _classifier(), ZeroShotClassifier(shared_model(), ("sketch", "blue car", "photo"))
+    first, second = _classifier(score), _classifier(score, ("sketch", "blue car", "photo"))
     inputs = inputs_of(first, random_pixels(5, seed=11))
     scorer = _ready(score, first)
     before = _values(scorer, inputs)
@@ -254,7 +260,7 @@ def serves_several_detectors(score: Score) -> None:
 @_check
 def runs_in_several_threads(score: Score) -> None:
     """`predict` from many threads at once gives the bits that it gives alone."""
-    detector = Detector(_classifier(), score).calibrate(random_pictures(8))
+    detector = Detector(_classifier(score), score).calibrate(random_pictures(8))
     work = [random_pictures(4, seed=seed) for seed in range(THREADS)]
     alone = [[verdict.score for verdict in detector.predict(pictures)] for pictures in work]
     found: list[list[float]] = [[] for _ in work]
@@ -278,11 +284,11 @@ def accepts_what_it_was_calibrated_on(score: Score) -> None:
 
     Scores of features are then the same to the last bit.
     """
-    classifier, pictures = _classifier(), random_pictures(7)
+    classifier, pictures = _classifier(score), random_pictures(7)
     detector = Detector(classifier, score).calibrate(pictures, keep=1.0, batch_size=5)
     for batch_size in (1, 3, 7):
         assert not any(verdict.is_ood for verdict in detector.predict(pictures, batch_size=batch_size)), batch_size
-    if score.needs_images:
+    if _looks_at_images(score):
         return
     features = random_features(70)
     detector = Detector(classifier, score).calibrate(features, keep=1.0)
@@ -296,6 +302,8 @@ def accepts_what_it_was_calibrated_on(score: Score) -> None:
 @_check
 def is_larger_for_known_images(score: Score) -> None:
     """Images that resemble one class and nothing else score higher than images that resemble another word."""
+    if score.own_to is not None:
+        return  # its classifier has learned nothing here
     classifier, known, unknown = _known_and_unknown()
     scorer = _ready(score, classifier, known)
     above = _values(scorer, known)[:, None] > _values(scorer, unknown)[None]
@@ -305,9 +313,26 @@ def is_larger_for_known_images(score: Score) -> None:
 _TENSORS = ("similarities", "features", "patches", "pixels")
 
 
+def _classifier(score: Score, names: tuple[str, ...] = CLASSES, dtype: torch.dtype = torch.float32) -> Classifier:
+    return classifier_for(score.own_to, names, dtype)
+
+
 @functools.cache
-def _classifier() -> ZeroShotClassifier:
-    return ZeroShotClassifier(shared_model(), CLASSES)
+def classifier_for(method: str | None, names: tuple[str, ...], dtype: torch.dtype = torch.float32) -> Classifier:
+    """A zero-shot classifier, or one as `method` begins it; names may be repeated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if method is None:
+            return ZeroShotClassifier(shared_model(dtype), names)
+        views = torch.from_numpy(random_features(2 * len(names) * VIEWS)).view(-1, VIEWS, shared_model().feature_dim)
+        images = CachedViews(views, torch.arange(2 * len(names)) % len(names))
+        generator = torch.Generator().manual_seed(0)
+        return make_method(method).build(shared_model(dtype), names, images, generator).requires_grad_(False)
+
+
+def _looks_at_images(score: Score) -> bool:
+    """Whether the score, or the classifier it belongs to, is not content with features."""
+    return score.needs_images or bool(_classifier(score).needs - {Need.FEATURES})
 
 
 def _ready(score: Score, classifier: Classifier, known: ScoreInputs | None = None) -> Scorer:
@@ -327,7 +352,7 @@ def _spread(values: npt.NDArray[np.float64]) -> float:
 @functools.cache
 def _known_and_unknown() -> tuple[ZeroShotClassifier, ScoreInputs, ScoreInputs]:
     """Images that resemble one class and nothing else, and images that resemble another word and no class."""
-    classifier = _classifier()
+    classifier = ZeroShotClassifier(shared_model(), CLASSES)
     words = classifier.model.encode_texts([f"the nice {word}" for word in OTHER_WORDS])
     texts = torch.cat([classifier.text_features, torch.from_numpy(words)])
     # Column i of the pseudo-inverse has cosine 0 with every text but the i-th.

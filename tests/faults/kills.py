@@ -53,7 +53,9 @@ def check_said(fault: Fault, outcome: Outcome) -> None:
         assert any(word in outcome.message for word in words), (fault, outcome)
 
 
-def saved(save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path) -> Counter[str]:
+def saved(
+    save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path, thorough: bool = False
+) -> Counter[str]:
     """A first save: there is nothing, or the whole."""
     whole = _loaded_from(save, load, workspace / "new")
 
@@ -63,11 +65,15 @@ def saved(save: Callable[[Path], None], load: Callable[[Path], Any], workspace: 
         if outcome.ended == "done" or list(folder.glob("*.json")):
             assert load(folder) == whole
 
-    return campaign(put_users_files, save, check, workspace)
+    return campaign(put_users_files, save, check, workspace, thorough=thorough)
 
 
 def overwritten(
-    save_old: Callable[[Path], None], save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path
+    save_old: Callable[[Path], None],
+    save: Callable[[Path], None],
+    load: Callable[[Path], Any],
+    workspace: Path,
+    thorough: bool = False,
 ) -> Counter[str]:
     """A save in place of another: there is the old or the new, at any moment."""
     old, new = _loaded_from(save_old, load, workspace / "old"), _loaded_from(save, load, workspace / "new")
@@ -82,7 +88,7 @@ def overwritten(
         check_said(fault, outcome)
         assert load(folder) in ([new] if outcome.ended == "done" else [old, new])
 
-    return campaign(prepare, save, check, workspace)
+    return campaign(prepare, save, check, workspace, thorough=thorough)
 
 
 def _loaded_from(save: Callable[[Path], None], load: Callable[[Path], Any], folder: Path) -> Any:
@@ -90,19 +96,23 @@ def _loaded_from(save: Callable[[Path], None], load: Callable[[Path], Any], fold
     return load(folder)
 
 
-def detector_saved(detector: Detector, features: Any, workspace: Path) -> Counter[str]:
-    return saved(detector.save, _verdicts(detector, features), workspace)
+def detector_saved(detector: Detector, features: Any, workspace: Path, thorough: bool = False) -> Counter[str]:
+    return saved(detector.save, _verdicts(detector, features), workspace, thorough)
 
 
-def detector_overwritten(old: Detector, new: Detector, features: Any, workspace: Path) -> Counter[str]:
-    return overwritten(old.save, new.save, _verdicts(new, features), workspace)
+def detector_overwritten(
+    old: Detector, new: Detector, features: Any, workspace: Path, thorough: bool = False
+) -> Counter[str]:
+    return overwritten(old.save, new.save, _verdicts(new, features), workspace, thorough)
 
 
-def classifier_overwritten(old: Classifier, new: Classifier, features: Any, workspace: Path) -> Counter[str]:
+def classifier_overwritten(
+    old: Classifier, new: Classifier, features: Any, workspace: Path, thorough: bool = False
+) -> Counter[str]:
     def load(folder: Path) -> Any:
         return Classifier.load(folder, new.base_model).similarities(features).tolist()
 
-    return overwritten(old.save, new.save, load, workspace)
+    return overwritten(old.save, new.save, load, workspace, thorough)
 
 
 def _verdicts(detector: Detector, features: Any) -> Callable[[Path], Any]:
@@ -110,7 +120,7 @@ def _verdicts(detector: Detector, features: Any) -> Callable[[Path], Any]:
     return lambda folder: list(Detector.load(folder, model).predict(features))
 
 
-def checkpoints(workspace: Path) -> Counter[str]:
+def checkpoints(workspace: Path, thorough: bool = False) -> Counter[str]:
     """Two epochs, each saved; the run goes on from the last whole one, and removes it when it is done."""
     identity = {"method": "coop", "seed": 1}
 
@@ -137,7 +147,7 @@ def checkpoints(workspace: Path) -> Counter[str]:
             assert torch.equal(last.tensors["parameter"], expected.tensors["parameter"])
             assert last.values == expected.values
 
-    return campaign(put_users_files, action, check, workspace)
+    return campaign(put_users_files, action, check, workspace, thorough=thorough)
 
 
 def benchmark_cell(number: int) -> Cell:
@@ -154,7 +164,7 @@ def benchmark_cell(number: int) -> Cell:
     return Cell({**decides, "model": "tiny", "torch": "2", "cell": hash_value(decides)}, rows, curves)
 
 
-def benchmark_results(workspace: Path) -> Counter[str]:
+def benchmark_results(workspace: Path, thorough: bool = False) -> Counter[str]:
     """Two cells, the record of the run and the tables; a cell that is there is not done again."""
     cells = [benchmark_cell(number) for number in (1, 2)]
     record = {
@@ -180,16 +190,16 @@ def benchmark_results(workspace: Path) -> Counter[str]:
         if (folder / "results.json").exists():
             assert len(json.loads((folder / "results.json").read_text())["cells"]) == 2
 
-    return campaign(put_users_files, action, check, workspace, timed=frozenset({"log.jsonl"}))
+    return campaign(put_users_files, action, check, workspace, timed=frozenset({"log.jsonl"}), thorough=thorough)
 
 
-def table_of_scores(ending: str, workspace: Path) -> Counter[str]:
+def table_of_scores(ending: str, workspace: Path, thorough: bool = False) -> Counter[str]:
     """`score --out` over an earlier table: the old one or the new one is there; what cannot be written is kept."""
     columns = ["path", "label", "score"]
     old = [{"path": "a.png", "label": "dog", "score": 0.5}]
     new = [{"path": f"{number}.png", "label": "Ähre, „x“", "score": number / 7} for number in range(9)]
     elsewhere = workspace / "temporary"
-    elsewhere.mkdir()
+    elsewhere.mkdir(parents=True)
     example = workspace / f"example{ending}"
     write_rows(example, new, columns)
     written = example.read_bytes()
@@ -219,7 +229,7 @@ def table_of_scores(ending: str, workspace: Path) -> Counter[str]:
 
     before = tempfile.tempdir
     try:
-        tried = campaign(prepare, action, check, workspace)
+        tried = campaign(prepare, action, check, workspace, thorough=thorough)
     finally:
         tempfile.tempdir = before
     assert not any(elsewhere.iterdir())

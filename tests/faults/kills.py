@@ -5,7 +5,9 @@ Each function tries all faults on one of them and returns how many; an `Assertio
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import torch
 from deltaenergy import Classifier, Detector
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.cli.output import write_rows
+from deltaenergy.errors import OS_REMEDIES
 from deltaenergy.files import hash_value, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder
@@ -49,8 +52,9 @@ def check_said(fault: Fault, outcome: Outcome) -> None:
     if fault.kind in FAILURES and outcome.ended == "raised":
         understood = "OSError" in outcome.error or "DeltaEnergyError" in outcome.error
         assert understood, (fault, outcome)
-        words = ("No space left", "no space", "Permission denied", "may not write", "permission")
-        assert any(word in outcome.message for word in words), (fault, outcome)
+        number = getattr(errno, fault.kind)
+        words = (os.strerror(number).lower(), OS_REMEDIES[number][0])
+        assert any(word in outcome.message.lower() for word in words), (fault, outcome)
 
 
 def saved(

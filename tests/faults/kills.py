@@ -5,7 +5,9 @@ Each function tries all faults on one of them and returns how many; an `Assertio
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import torch
 from deltaenergy import Classifier, Detector
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.cli.output import write_rows
+from deltaenergy.errors import OS_REMEDIES
 from deltaenergy.files import hash_value, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder
@@ -49,11 +52,14 @@ def check_said(fault: Fault, outcome: Outcome) -> None:
     if fault.kind in FAILURES and outcome.ended == "raised":
         understood = "OSError" in outcome.error or "DeltaEnergyError" in outcome.error
         assert understood, (fault, outcome)
-        words = ("No space left", "no space", "Permission denied", "may not write", "permission")
-        assert any(word in outcome.message for word in words), (fault, outcome)
+        number = getattr(errno, fault.kind)
+        words = (os.strerror(number).lower(), OS_REMEDIES[number][0])
+        assert any(word in outcome.message.lower() for word in words), (fault, outcome)
 
 
-def saved(save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path) -> Counter[str]:
+def saved(
+    save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path, thorough: bool = False
+) -> Counter[str]:
     """A first save: there is nothing, or the whole."""
     whole = _loaded_from(save, load, workspace / "new")
 
@@ -63,11 +69,15 @@ def saved(save: Callable[[Path], None], load: Callable[[Path], Any], workspace: 
         if outcome.ended == "done" or list(folder.glob("*.json")):
             assert load(folder) == whole
 
-    return campaign(put_users_files, save, check, workspace)
+    return campaign(put_users_files, save, check, workspace, thorough=thorough)
 
 
 def overwritten(
-    save_old: Callable[[Path], None], save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path
+    save_old: Callable[[Path], None],
+    save: Callable[[Path], None],
+    load: Callable[[Path], Any],
+    workspace: Path,
+    thorough: bool = False,
 ) -> Counter[str]:
     """A save in place of another: there is the old or the new, at any moment."""
     old, new = _loaded_from(save_old, load, workspace / "old"), _loaded_from(save, load, workspace / "new")
@@ -82,7 +92,7 @@ def overwritten(
         check_said(fault, outcome)
         assert load(folder) in ([new] if outcome.ended == "done" else [old, new])
 
-    return campaign(prepare, save, check, workspace)
+    return campaign(prepare, save, check, workspace, thorough=thorough)
 
 
 def _loaded_from(save: Callable[[Path], None], load: Callable[[Path], Any], folder: Path) -> Any:
@@ -90,19 +100,23 @@ def _loaded_from(save: Callable[[Path], None], load: Callable[[Path], Any], fold
     return load(folder)
 
 
-def detector_saved(detector: Detector, features: Any, workspace: Path) -> Counter[str]:
-    return saved(detector.save, _verdicts(detector, features), workspace)
+def detector_saved(detector: Detector, features: Any, workspace: Path, thorough: bool = False) -> Counter[str]:
+    return saved(detector.save, _verdicts(detector, features), workspace, thorough)
 
 
-def detector_overwritten(old: Detector, new: Detector, features: Any, workspace: Path) -> Counter[str]:
-    return overwritten(old.save, new.save, _verdicts(new, features), workspace)
+def detector_overwritten(
+    old: Detector, new: Detector, features: Any, workspace: Path, thorough: bool = False
+) -> Counter[str]:
+    return overwritten(old.save, new.save, _verdicts(new, features), workspace, thorough)
 
 
-def classifier_overwritten(old: Classifier, new: Classifier, features: Any, workspace: Path) -> Counter[str]:
+def classifier_overwritten(
+    old: Classifier, new: Classifier, features: Any, workspace: Path, thorough: bool = False
+) -> Counter[str]:
     def load(folder: Path) -> Any:
         return Classifier.load(folder, new.base_model).similarities(features).tolist()
 
-    return overwritten(old.save, new.save, load, workspace)
+    return overwritten(old.save, new.save, load, workspace, thorough)
 
 
 def _verdicts(detector: Detector, features: Any) -> Callable[[Path], Any]:
@@ -110,7 +124,7 @@ def _verdicts(detector: Detector, features: Any) -> Callable[[Path], Any]:
     return lambda folder: list(Detector.load(folder, model).predict(features))
 
 
-def checkpoints(workspace: Path) -> Counter[str]:
+def checkpoints(workspace: Path, thorough: bool = False) -> Counter[str]:
     """Two epochs, each saved; the run goes on from the last whole one, and removes it when it is done."""
     identity = {"method": "coop", "seed": 1}
 
@@ -137,7 +151,7 @@ def checkpoints(workspace: Path) -> Counter[str]:
             assert torch.equal(last.tensors["parameter"], expected.tensors["parameter"])
             assert last.values == expected.values
 
-    return campaign(put_users_files, action, check, workspace)
+    return campaign(put_users_files, action, check, workspace, thorough=thorough)
 
 
 def benchmark_cell(number: int) -> Cell:
@@ -154,7 +168,7 @@ def benchmark_cell(number: int) -> Cell:
     return Cell({**decides, "model": "tiny", "torch": "2", "cell": hash_value(decides)}, rows, curves)
 
 
-def benchmark_results(workspace: Path) -> Counter[str]:
+def benchmark_results(workspace: Path, thorough: bool = False) -> Counter[str]:
     """Two cells, the record of the run and the tables; a cell that is there is not done again."""
     cells = [benchmark_cell(number) for number in (1, 2)]
     record = {
@@ -180,16 +194,16 @@ def benchmark_results(workspace: Path) -> Counter[str]:
         if (folder / "results.json").exists():
             assert len(json.loads((folder / "results.json").read_text())["cells"]) == 2
 
-    return campaign(put_users_files, action, check, workspace, timed=frozenset({"log.jsonl"}))
+    return campaign(put_users_files, action, check, workspace, timed=frozenset({"log.jsonl"}), thorough=thorough)
 
 
-def table_of_scores(ending: str, workspace: Path) -> Counter[str]:
+def table_of_scores(ending: str, workspace: Path, thorough: bool = False) -> Counter[str]:
     """`score --out` over an earlier table: the old one or the new one is there; what cannot be written is kept."""
     columns = ["path", "label", "score"]
     old = [{"path": "a.png", "label": "dog", "score": 0.5}]
     new = [{"path": f"{number}.png", "label": "Ähre, „x“", "score": number / 7} for number in range(9)]
     elsewhere = workspace / "temporary"
-    elsewhere.mkdir()
+    elsewhere.mkdir(parents=True)
     example = workspace / f"example{ending}"
     write_rows(example, new, columns)
     written = example.read_bytes()
@@ -219,7 +233,7 @@ def table_of_scores(ending: str, workspace: Path) -> Counter[str]:
 
     before = tempfile.tempdir
     try:
-        tried = campaign(prepare, action, check, workspace)
+        tried = campaign(prepare, action, check, workspace, thorough=thorough)
     finally:
         tempfile.tempdir = before
     assert not any(elsewhere.iterdir())

@@ -32,8 +32,9 @@ def check_writable(path: str | Path, *, folder: bool = False, option: str = "") 
             _check_file(target, said)
         wanted = target if folder else target.parent
         place = wanted
-        while not place.exists() and place != place.parent:
+        while not os.path.lexists(place) and place != place.parent:
             place = place.parent
+        place.stat()  # of the links that are left now, all go round in a circle
         if not place.is_dir():
             raise InputError(f"{said} cannot be written: {place} is a file, not a folder. Choose another place.")
         within = f"{place}" if place == wanted else f"{wanted} does not exist, and cannot be made in {place}"
@@ -81,8 +82,10 @@ def _check_file(target: Path, said: str) -> None:
     if target.exists():
         if not target.is_file():
             raise InputError(f"{said} is not an ordinary file, so nothing is written there. Give another name.")
-        if not os.access(target, os.W_OK):
-            raise InputError(f"{said} is write-protected. Give another name, or lift the protection.")
+        try:
+            os.close(os.open(target, os.O_WRONLY))  # changes nothing, not even its time
+        except PermissionError:
+            raise InputError(f"{said} is write-protected. Give another name, or lift the protection.") from None
 
 
 def _write_beside(path: Path, write: Callable[[Path], None]) -> Path | None:

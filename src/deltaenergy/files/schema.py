@@ -231,8 +231,8 @@ def rebuilding(file: str, what: str) -> Iterator[None]:
     """While something is rebuilt from a file: what its parts refuse becomes an `ArtifactError` naming the file."""
     try:
         yield
-    except ArtifactError:
-        raise
+    except ArtifactError as error:
+        raise ArtifactError(f"{file}: {error}") from error
     except KeyError as error:
         raise ArtifactError(f"{file}: {what} lacks {error}.") from error
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError, ArithmeticError) as error:

@@ -171,12 +171,24 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     from safetensors.torch import save_file
 
     try:
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, str(path))
+        save_file(_apart(tensors), str(path))
     except SafetensorError as error:
         # safetensors reports a full disk as an error of its own, with the system's number in its text.
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the host, none sharing memory with another, which safetensors refuses."""
+    apart: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        whole = tensor.detach().cpu().contiguous()
+        place = whole.untyped_storage().data_ptr()
+        apart[name] = whole.clone() if place in seen else whole
+        seen.add(place)
+    return apart
 
 
 def _target(path: str | Path) -> Path:

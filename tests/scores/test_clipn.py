@@ -244,9 +244,9 @@ def test_ensembles_are_averaged_as_the_classifiers_are(colour_clip: Model, no_to
 def test_without_a_tower_or_with_a_wrong_one(colour_clip: Model, no_tower: Path, tmp_path: Path) -> None:
     classifier = ZeroShotClassifier(colour_clip, ["dog", "cat"])
     with pytest.raises(InputError, match="clipn-train"):
-        make_score("clipn").prepare(classifier)
+        make_score("clipn").bind(classifier)
     with pytest.raises(ArtifactError, match="does not exist"):
-        make_score("clipn", no_tower=str(tmp_path / "nowhere")).prepare(classifier)
+        make_score("clipn", no_tower=str(tmp_path / "nowhere")).bind(classifier)
     with pytest.raises(NotFittedError, match="prepare"):
         make_score("clipn")(ScoreInputs(torch.zeros(1, 2), torch.zeros(1, 4)))
     with pytest.raises(InputError, match=r"unknown mode 'adt'\. Did you mean 'atd'"):

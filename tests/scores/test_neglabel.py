@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaenergy import ZeroShotClassifier, make_score
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy import Detector, PrecomputedClassifier, ZeroShotClassifier, make_score
+from deltaenergy.errors import InputError
 from deltaenergy.scores import neglabel
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from tests.scores.reference import Floats, delta_energy, log_sum_exp
 
 

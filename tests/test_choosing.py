@@ -44,12 +44,11 @@ def test_agrees_with_fresh_classifiers_and_scikit_learn() -> None:
         unknown = np.isin(truth, left_out)
         small = PrecomputedClassifier(texts[kept], [f"class {k}" for k in kept])
         for spec in specs:
-            score = make_score(spec)
             rows = torch.from_numpy(features)
             similarities = small.similarities_of_features(rows)
             known = torch.from_numpy(~unknown)
-            score.fit(ScoreInputs(similarities[known], rows[known]))
-            values = score(ScoreInputs(similarities, rows)).numpy()
+            scorer = make_score(spec).bind(small).fit(ScoreInputs(similarities[known], rows[known]))
+            values = scorer(ScoreInputs(similarities, rows)).numpy()
             expected[spec].append(roc_auc_score(~unknown, values))
     assert choice.folds == 4
     assert {c.spec for c in choice.ranking} == set(specs)

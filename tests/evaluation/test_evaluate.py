@@ -121,11 +121,12 @@ def test_several_sets_are_pooled(classifier, sets):
 
 def test_thresholds_and_fit_of_a_detector_are_kept(classifier, sets):
     detector = Detector(classifier, "multi-delta-energy").calibrate(sets / "dark", keep=0.8)
-    state = {name: tensor.clone() for name, tensor in detector.score.state.items()}
+    state = {name: tensor.clone() for name, tensor in detector.score_state.items()}
+    assert state
     found = run(classifier, sets, ["multi-delta-energy", "mcm"], detector=detector)
     assert found.thresholds["multi-delta-energy"] == detector.threshold
     assert found.given_thresholds == {"multi-delta-energy"}
-    assert all((detector.score.state[name] == tensor).all() for name, tensor in state.items())
+    assert all((detector.score_state[name] == tensor).all() for name, tensor in state.items())
     verdicts = detector.predict(sets / "grey")
     np.testing.assert_allclose(found.values("multi-delta-energy", "grey"), [v.score for v in verdicts], atol=1e-5)
     assert list(found.is_ood(found.sets[2], "multi-delta-energy")) == [v.is_ood for v in verdicts]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from deltaenergy import Model, ZeroShotClassifier
+from deltaenergy import Model, PrecomputedClassifier, ZeroShotClassifier
 
+# For scores that do not ask which classifier they are bound to.
+ANY_CLASSIFIER = PrecomputedClassifier(np.eye(4, dtype=np.float32), ["one", "two", "three", "four"])
 CLASSES = ["dog", "cat", "red car", "blue sketch"]
 CANDIDATES = [f"{first} {second}" for first in ("old", "new", "odd", "far", "raw", "low") for second in "abcdefghij"]
 

@@ -16,10 +16,9 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_score
 from deltaenergy.cli.common import make_scores
 from deltaenergy.cli.main import run
-from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, NotFittedError
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files.bound import sealed
 from deltaenergy.scores import clipn
-from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.clipn.training import NoRecipe, Pairs, encode_pairs, train_no_tower, yes_no_losses
 from tests.checkpoints import write_clip
@@ -244,11 +243,9 @@ def test_ensembles_are_averaged_as_the_classifiers_are(colour_clip: Model, no_to
 def test_without_a_tower_or_with_a_wrong_one(colour_clip: Model, no_tower: Path, tmp_path: Path) -> None:
     classifier = ZeroShotClassifier(colour_clip, ["dog", "cat"])
     with pytest.raises(InputError, match="clipn-train"):
-        make_score("clipn").prepare(classifier)
+        make_score("clipn").bind(classifier)
     with pytest.raises(ArtifactError, match="does not exist"):
-        make_score("clipn", no_tower=str(tmp_path / "nowhere")).prepare(classifier)
-    with pytest.raises(NotFittedError, match="prepare"):
-        make_score("clipn")(ScoreInputs(torch.zeros(1, 2), torch.zeros(1, 4)))
+        make_score("clipn", no_tower=str(tmp_path / "nowhere")).bind(classifier)
     with pytest.raises(InputError, match=r"unknown mode 'adt'\. Did you mean 'atd'"):
         make_score("clipn(mode=adt)")
     with pytest.raises(InputError, match="of one shape"):

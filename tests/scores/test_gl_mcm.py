@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy import ZeroShotClassifier, make_score
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.errors import InputError
 from deltaenergy.scores import local_mcm
 from deltaenergy.scores.base import ScoreInputs
 from tests.scores.reference import probabilities
@@ -74,8 +74,7 @@ def test_score_equals_a_hand_written_value_path(classifier: ZeroShotClassifier) 
     overall = probabilities(features.double().numpy() @ texts.T, 1.0).max(axis=1)
     local = probabilities((by_hand.double().numpy() @ texts.T).reshape(-1, len(texts)), 1.0).max(axis=1)
     for weight in (1.0, 0.5):
-        score = make_score("gl-mcm", weight=weight)
-        score.prepare(classifier)
+        score = make_score("gl-mcm", weight=weight).bind(classifier)
         similarities = classifier.similarities_of_features(features)
         values = score(ScoreInputs(similarities, features, patches))
         expected = overall + weight * local.reshape(3, -1).max(axis=1)
@@ -83,11 +82,8 @@ def test_score_equals_a_hand_written_value_path(classifier: ZeroShotClassifier) 
 
 
 def test_features_alone_are_not_enough(classifier: ZeroShotClassifier) -> None:
-    score = make_score("gl-mcm")
+    score = make_score("gl-mcm").bind(classifier)
     inputs = ScoreInputs(torch.zeros(1, 4), torch.zeros(1, 16))
-    with pytest.raises(NotFittedError, match="prepare"):
-        score(inputs)
-    score.prepare(classifier)
     with pytest.raises(InputError, match="patch features"):
         score(inputs)
 

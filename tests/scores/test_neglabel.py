@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaenergy import ZeroShotClassifier, make_score
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy import Detector, PrecomputedClassifier, ZeroShotClassifier, make_score
+from deltaenergy.errors import InputError
 from deltaenergy.scores import neglabel
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from tests.scores.reference import Floats, delta_energy, log_sum_exp
 
 
@@ -68,11 +68,10 @@ def state_and_inputs(n: int, k: int, m: int, d: int, seed: int) -> tuple[Floats,
     return z, t, negatives
 
 
-class FixedTexts:
-    """A classifier that is only asked which features its texts are compared with."""
-
-    def adapted_features(self, features: torch.Tensor) -> torch.Tensor:
-        return features
+def bound(spec: str, texts: Floats, negatives: torch.Tensor, **params: object) -> Scorer:
+    """A score with these negatives, for a classifier with these texts."""
+    classifier = PrecomputedClassifier(texts, [f"class {k}" for k in range(len(texts))])
+    return make_score(spec, **params).bind(classifier, state={"negatives": negatives})
 
 
 @pytest.mark.parametrize(("m", "groups"), [(7, 100), (256, 100), (5000, 100), (5000, 1), (3001, 7)])
@@ -80,9 +79,7 @@ class FixedTexts:
 def test_blocks_give_the_same_as_the_whole(n: int, m: int, groups: int) -> None:
     z, t, negatives = state_and_inputs(n, 9, m, 8, seed=m)
     inputs = ScoreInputs(torch.from_numpy(z @ t.T), torch.from_numpy(z))
-    score = make_score("neglabel", groups=groups)
-    score.state["negatives"] = torch.from_numpy(negatives)
-    score.prepare(FixedTexts())  # type: ignore[arg-type]
+    score = bound("neglabel", t, torch.from_numpy(negatives), groups=groups)
     expected = grouped_softmax(z @ t.T, z @ negatives.T, min(groups, m), 0.01) if n else np.zeros(0)
     np.testing.assert_allclose(score(inputs).numpy(), expected, rtol=1e-9, atol=1e-14)
 
@@ -91,9 +88,7 @@ def test_blocks_give_the_same_as_the_whole(n: int, m: int, groups: int) -> None:
 @pytest.mark.parametrize(("tau", "c"), [(0.01, 2), (0.1, 1), (1.0, 3)])
 def test_delta_energy_over_negatives(name: str, tau: float, c: int) -> None:
     z, t, negatives = state_and_inputs(40, 9, 1500, 8, seed=c)
-    score = make_score(name, tau=tau, c=c)
-    score.state["negatives"] = torch.from_numpy(negatives)
-    score.prepare(FixedTexts())  # type: ignore[arg-type]
+    score = bound(name, t, torch.from_numpy(negatives), tau=tau, c=c)
     values = score(ScoreInputs(torch.from_numpy(z @ t.T), torch.from_numpy(z)))
     expected = delta_energy(z @ t.T, tau, c) - delta_energy(z @ negatives.T, tau, c)
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-9, atol=1e-9)
@@ -123,18 +118,12 @@ def test_memory_does_not_grow_with_negatives_or_images(classifier: ZeroShotClass
 
     d = classifier.model.feature_dim
     z, t, negatives = state_and_inputs(1000, 4, 20_000, d, seed=0)
-    score = make_score("neglabel", groups=groups)
-    score.state["negatives"] = torch.from_numpy(negatives).float()
-    score.prepare(classifier)
+    score = make_score("neglabel", groups=groups).bind(
+        classifier, state={"negatives": torch.from_numpy(negatives).float()}
+    )
     with Largest():
         score(ScoreInputs(torch.from_numpy(z @ t.T).float(), torch.from_numpy(z).float()))
     assert 200_000 < Largest.seen <= max(262_144, negatives.size)
-
-
-@pytest.mark.parametrize("name", ["neglabel", "csp", "neglabel+delta-energy", "csp+delta-energy"])
-def test_unprepared_scores_say_so(name: str) -> None:
-    with pytest.raises(NotFittedError, match="prepare"):
-        make_score(name)(ScoreInputs(torch.zeros(1, 2), torch.zeros(1, 4)))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +135,7 @@ def test_unprepared_scores_say_so(name: str) -> None:
         ({"groups": 0}, "groups"),
         ({"temperature": -1}, "temperature"),
         ({"noun_templates": "the nice"}, "exactly one"),
-        ({"noun_templates": {}}, "Quote it"),
+        ({"noun_templates": {}}, "must be text"),
         ({"words": 3}, "words"),
     ],
 )
@@ -163,9 +152,12 @@ def test_templates_survive_the_spec() -> None:
 def test_a_missing_word_list_is_named(classifier: ZeroShotClassifier, tmp_path: Path) -> None:
     score = make_score("csp", words=str(tmp_path / "none.txt"))
     with pytest.raises(InputError, match="does not exist"):
-        score.prepare(classifier)
-    with pytest.raises(NotFittedError, match="did not come to an end"):
-        score(ScoreInputs(torch.zeros(1, 4), torch.zeros(1, 16)))
+        score.bind(classifier)
+    # What failed leaves nothing behind: the next try says the same.
+    detector = Detector(classifier, score)
+    for _ in range(2):
+        with pytest.raises(InputError, match="does not exist"):
+            detector.prepare()
 
 
 def test_csp_compares_candidates_with_its_own_class_prompts(
@@ -179,7 +171,7 @@ def test_csp_compares_candidates_with_its_own_class_prompts(
         return original(texts, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(classifier.model.text, "project", project)
-    make_score("csp", words=str(word_list)).prepare(classifier)
+    make_score("csp", words=str(word_list)).bind(classifier)
     assert "a close-up photo of the nice dog." in seen
     assert "the good old a" in seen
     assert len(seen) == 8 * (4 + 60)

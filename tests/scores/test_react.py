@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from deltaenergy import Detector, ZeroShotClassifier, make_score
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.scores import react
 from deltaenergy.scores.base import ScoreInputs
 from tests.scores.reference import log_sum_exp
 
@@ -25,24 +26,53 @@ def unit_rows(n: int, d: int, seed: int) -> np.ndarray:
 @given(percentile=st.floats(1, 100), seed=st.integers(0, 2**31))
 def test_react_equals_numpy(classifier: ZeroShotClassifier, percentile: float, seed: int) -> None:
     known, z = unit_rows(30, 16, seed), unit_rows(5, 16, seed + 1)
-    score = make_score("react", percentile=percentile)
-    score.prepare(classifier)
-    score.fit(ScoreInputs(torch.zeros(30, 4), torch.from_numpy(known)))
+    unfitted = make_score("react", percentile=percentile).bind(classifier)
+    scorer = unfitted.fit(ScoreInputs(torch.zeros(30, 4), torch.from_numpy(known)))
     bound = np.percentile(known.astype(np.float32), percentile)
-    assert float(score.state["bound"]) == pytest.approx(float(bound))
+    assert float(scorer.state["bound"]) == pytest.approx(float(bound))
     texts = classifier.text_features.double().numpy()
     expected = 0.01 * log_sum_exp(np.minimum(z, float(bound)) @ texts.T / 0.01)
-    values = score(ScoreInputs(torch.from_numpy(z @ texts.T), torch.from_numpy(z)))
+    values = scorer(ScoreInputs(torch.from_numpy(z @ texts.T), torch.from_numpy(z)))
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-9, atol=1e-9)
+    # Fitting gave a new scorer; the first has learned nothing.
+    assert not unfitted.fitted and not unfitted.state
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(0, 6),
+    k=st.integers(1, 8),
+    bound=st.floats(-0.5, 1),
+    temperature=st.sampled_from([0.01, 0.1, 1.0]),
+    seed=st.integers(0, 2**31),
+)
+def test_the_function_equals_its_formula(n: int, k: int, bound: float, temperature: float, seed: int) -> None:
+    z, texts = unit_rows(n, 12, seed) if n else np.zeros((0, 12)), unit_rows(k, 12, seed + 1)
+    logits = np.where(z < bound, z, bound) @ texts.T / temperature
+    expected = temperature * log_sum_exp(logits) if n else np.zeros(0)
+    found = react(lambda clipped: clipped @ texts.T, z, bound, temperature)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    tensor = react(lambda clipped: clipped @ torch.from_numpy(texts).T, torch.from_numpy(z), bound, temperature)
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(tensor.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_function_names_what_is_wrong_with_its_features() -> None:
+    z = unit_rows(3, 4, 0)
+    with pytest.raises(InputError, match=r"features must be .*shape \(4,\)"):
+        react(lambda clipped: clipped, z[0], 0.5)
+    z[1, 2] = np.inf  # clipping would make an ordinary number of it
+    with pytest.raises(InputError, match=r"features hold NaN or infinity.*row 1"):
+        react(lambda clipped: clipped, z, 0.5)
 
 
 def test_the_hundredth_percentile_of_the_same_images_is_energy(classifier: ZeroShotClassifier) -> None:
     z = torch.from_numpy(unit_rows(20, 16, 0)).float()
     inputs = ScoreInputs(classifier.similarities_of_features(z), z)
-    score = make_score("react", percentile=100)
-    score.prepare(classifier)
-    score.fit(inputs)
-    np.testing.assert_allclose(score(inputs).numpy(), make_score("energy")(inputs).numpy(), atol=1e-6)
+    scorer = make_score("react", percentile=100).bind(classifier).fit(inputs)
+    energy = make_score("energy").bind(classifier)
+    np.testing.assert_allclose(scorer(inputs).numpy(), energy(inputs).numpy(), atol=1e-6)
 
 
 def test_the_bound_is_saved_with_the_detector(classifier: ZeroShotClassifier, tmp_path: Path) -> None:
@@ -50,15 +80,25 @@ def test_the_bound_is_saved_with_the_detector(classifier: ZeroShotClassifier, tm
     detector = Detector(classifier, "react(percentile=80)").calibrate(z)
     detector.save(tmp_path / "detector")
     loaded = Detector.load(tmp_path / "detector", model=classifier.model)
-    assert torch.equal(loaded.score.state["bound"], detector.score.state["bound"])
+    assert torch.equal(loaded.scorer.state["bound"], detector.scorer.state["bound"])
     assert [v.score for v in loaded.predict(z)] == [v.score for v in detector.predict(z)]
 
 
+def test_two_detectors_that_share_a_score_do_not_change_each_other(classifier: ZeroShotClassifier) -> None:
+    score, z = make_score("react"), unit_rows(40, 16, 2).astype(np.float32)
+    first = Detector(classifier, score).calibrate(z[:20])
+    before = [verdict.score for verdict in first.predict(z)]
+    second = Detector(classifier, score).calibrate(z[20:])
+    assert [verdict.score for verdict in first.predict(z)] == before
+    assert float(first.scorer.state["bound"]) != float(second.scorer.state["bound"])
+    # Calibrated anew, it forgets what it learned before.
+    assert float(first.calibrate(z[20:]).scorer.state["bound"]) == float(second.scorer.state["bound"])
+
+
 def test_it_must_be_fitted(classifier: ZeroShotClassifier) -> None:
-    score = make_score("react")
-    score.prepare(classifier)
+    scorer = make_score("react").bind(classifier)
     with pytest.raises(NotFittedError, match="calibrate"):
-        score(ScoreInputs(torch.zeros(1, 4), torch.zeros(1, 16)))
+        scorer(ScoreInputs(torch.zeros(1, 4), torch.zeros(1, 16)))
 
 
 @pytest.mark.parametrize("params", [{"percentile": 0}, {"percentile": 101}, {"temperature": 0}])

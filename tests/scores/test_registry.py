@@ -6,7 +6,8 @@ import pytest
 
 from deltaenergy import list_scores, make_score
 from deltaenergy.errors import InputError
-from deltaenergy.scores.registry import get_score_class, split_specs
+from deltaenergy.scores.registry import get_score_class
+from deltaenergy.specs import split
 
 
 def test_the_papers_names_are_known() -> None:
@@ -33,10 +34,10 @@ def test_parameters_in_the_name() -> None:
         ("delta-enrgy", "Did you mean 'delta-energy'"),
         ("delta-energy(tua=1)", "Did you mean 'tau'"),
         ("delta-energy(1)", "parameter=value"),
-        ("delta-energy(", "not of the form"),
+        ("delta-energy(", r"a \) is missing"),
         ("msp:nothing", "no preset 'nothing'"),
-        ("max-logit(c=1)", "has no parameters"),
-        ("", "not of the form"),
+        ("max-logit(c=1)", "has no parameter 'c'. It has none"),
+        ("", "lacks a name"),
     ],
 )
 def test_wrong_specs_say_what_is_wrong(spec: str, message: str) -> None:
@@ -44,5 +45,12 @@ def test_wrong_specs_say_what_is_wrong(spec: str, message: str) -> None:
         make_score(spec)
 
 
+def test_neither_name_nor_score() -> None:
+    with pytest.raises(InputError, match="a name such as 'delta-energy'"):
+        make_score(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="not with a Score object"):
+        make_score(make_score("msp"), temperature=1)
+
+
 def test_commas_separate_scores_but_not_parameters() -> None:
-    assert split_specs("msp, delta-energy(tau=1,c=1),mcm,") == ["msp", "delta-energy(tau=1,c=1)", "mcm"]
+    assert split("msp, delta-energy(tau=1,c=1),mcm,", ",") == ["msp", "delta-energy(tau=1,c=1)", "mcm"]

@@ -212,16 +212,14 @@ def test_a_cache_that_cannot_be_written_only_warns(
     assert len(mined.words) == 2
 
 
-def test_prepare_mines_for_its_classifier_and_anew_for_another(tiny_clip: Model, word_list: Path) -> None:
+def test_binding_mines_for_its_classifier_and_anew_for_another(tiny_clip: Model, word_list: Path) -> None:
     score = make_score("neglabel", words=str(word_list), keep=0.2)
     dogs = ZeroShotClassifier(tiny_clip, ["dog", "cat"])
-    score.prepare(dogs)
-    first = score.state["negatives"]
+    first = score.bind(dogs).state["negatives"]
     assert first.shape == (12, tiny_clip.feature_dim)
-    score.prepare(dogs)
-    assert score.state["negatives"] is first
-    score.prepare(ZeroShotClassifier(tiny_clip, ["red car"]))
-    assert not torch.equal(score.state["negatives"], first)
+    assert torch.equal(score.bind(dogs).state["negatives"], first)
+    cars = score.bind(ZeroShotClassifier(tiny_clip, ["red car"]))
+    assert not torch.equal(cars.state["negatives"], first)
 
 
 def test_default_pools_of_the_scores() -> None:

@@ -14,8 +14,10 @@ from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
 
 TAKE_EBM = [name for name, cls in METHODS.items() if issubclass(cls, Method) and cls.takes_terms]
+# Settings that a tiny model and a dozen images can bear.
+SMALL = {"id-like": "id-like(crops=8,selected=2,outliers=5)"}
 SPECS = [
-    *list_methods(),
+    *(SMALL.get(name, name) for name in list_methods()),
     *(f"{name}+ebm" for name in TAKE_EBM if name != "coop"),
     "coop(name_position=middle)",
     "coop(class_specific=True)",

@@ -155,7 +155,7 @@ class _Task:
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """There is one epoch."""
 
-    def end_stage(self) -> None:
+    def end_stage(self, phase: str, generator: torch.Generator) -> None:
         """There is one stage."""
 
 

@@ -58,13 +58,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Batch(Inputs):
-    """Training images of one step: what the method needs of them, and the class of each (B,).
+    """Training images of one step: what the method needs of them, the class of each (B,), and which they are (B,).
 
     `frozen` are the unit features (B, D) that the frozen model gives for the same views: what a loss that holds a
     prompted image tower near the frozen one compares with.
     """
 
     labels: torch.Tensor = field(kw_only=True)
+    indices: torch.Tensor | None = field(default=None, kw_only=True)
     frozen: torch.Tensor | None = field(default=None, kw_only=True)
 
 
@@ -228,7 +229,13 @@ class Classifier(nn.Module, ABC):
                 f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
             )
         other = self.method.blank(self.base_model, classes)
-        learned = {name: tensor for name, tensor in self.state_dict().items() if name != "text_features"}
+        room = other.state_dict()
+        # What has a row for each class belongs to the old names, and is computed anew.
+        learned = {
+            name: tensor
+            for name, tensor in self.state_dict().items()
+            if name != "text_features" and tensor.shape == room[name].shape
+        }
         other.load_state_dict(learned, strict=False)
         other.record = self.record
         return other.eval()

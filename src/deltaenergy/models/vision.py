@@ -8,6 +8,7 @@ blocks beyond the last p_b let them flow. The image feature is the projected cla
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ class VisionTower:
         self.width = int(width)
         self.patch_count = int(positions) - 1
         self.blocks = len(self._layers)
+        self.patch_map: torch.Tensor | None = None
 
     def run(
         self, pixels: torch.Tensor, prompts: torch.Tensor | None = None, *, patches: bool = False, hidden: bool = False
@@ -85,7 +87,14 @@ class VisionTower:
         if not (patches or hidden):
             return VisionOutputs(features)
         states = self._value_path(x[:, 1 : 1 + self.patch_count])
-        return VisionOutputs(features, self.project(states) if patches else None, states if hidden else None)
+        mapped = states if self.patch_map is None else states @ self.patch_map.T.to(states)
+        return VisionOutputs(features, self.project(mapped) if patches else None, states if hidden else None)
+
+    def with_patch_map(self, matrix: torch.Tensor) -> VisionTower:
+        """The same tower with `matrix` (H, H) on the patch states before they are projected."""
+        other = copy.copy(self)
+        other.patch_map = matrix
+        return other
 
     def project(self, hidden: torch.Tensor) -> torch.Tensor:
         """States after the post-norm (..., H) -> unit features (..., D)."""

@@ -111,6 +111,7 @@ class CachedViews:
             pixels,
             self.domains[where],
             labels=self.labels[where],
+            indices=indices,
             frozen=features,
         )
 
@@ -149,6 +150,7 @@ class LiveViews:
             pixels if Need.PIXELS in self.needs else None,
             self.domains[where],
             labels=self.labels[where],
+            indices=indices,
             frozen=found.features,
         )
 

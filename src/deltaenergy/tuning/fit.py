@@ -95,7 +95,9 @@ class _Task:
     def end_epoch(self, epoch: int, epochs: int) -> None:
         self._classifier.end_epoch(epoch, epochs)
 
-    def end_stage(self) -> None:
+    def end_stage(self, phase: str, generator: torch.Generator) -> None:
+        # A run that is resumed after the last step of a stage has not been told of them.
+        self._classifier.phase, self._classifier.generator = phase, generator
         self._classifier.end_stage()
 
     def told(self, log: EpochLog) -> None:

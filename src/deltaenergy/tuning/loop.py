@@ -48,8 +48,8 @@ class Trainable(Protocol):
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """After epoch 1 … `epochs` of a stage."""
 
-    def end_stage(self) -> None:
-        """After a stage, with the parameters that are kept of it."""
+    def end_stage(self, phase: str, generator: torch.Generator) -> None:
+        """After a stage, with the parameters that are kept of it; `phase` is the last one of its steps."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _StageRun:
             with torch.no_grad():
                 for name, parameter in self.parameters.items():
                     parameter.copy_(self.best[name])
-        self.task.end_stage()
+        self.task.end_stage(self.stage.phases[-1].name, self.generator)
         return kept
 
     def checkpoint(self) -> Checkpoint:

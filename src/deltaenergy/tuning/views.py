@@ -92,8 +92,13 @@ def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> E
     """Features of preprocessed pixels, with patches or patch states if they are needed."""
     # no_grad, not inference_mode: the features take part in training.
     with torch.no_grad():
-        if Need.PATCHES in needs:
-            return Encoded(*model.image_and_patch_features(pixels))
+        if Need.STATES in needs and model.vision is not None:
+            outputs = model.vision.run(pixels, patches=Need.PATCHES in needs, hidden=True)
+            return Encoded(outputs.features, outputs.patches, outputs.hidden)
+        if needs & {Need.PATCHES, Need.STATES}:
+            features, patches = model.image_and_patch_features(pixels)
+            # A tower without patch states gives its patch features in their place.
+            return Encoded(features, patches, patches if Need.STATES in needs else None)
         return Encoded(model.image_features(pixels))
 
 

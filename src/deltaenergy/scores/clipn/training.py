@@ -207,5 +207,5 @@ class _Task:
     def end_epoch(self, epoch: int, epochs: int) -> None:
         """Nothing goes on from epoch to epoch."""
 
-    def end_stage(self) -> None:
+    def end_stage(self, phase: str, generator: torch.Generator) -> None:
         """There is one stage."""

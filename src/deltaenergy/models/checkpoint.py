@@ -53,11 +53,11 @@ def load_clip(name: str, folder: Path) -> ClipModel:
     check_headers(headers, shapes, folder, _COUNTED)
     tokenizer = load_tokenizer(folder, module.config.text_config)
     preprocessing = _preprocessing(folder, int(module.config.vision_config.image_size))
-    fill(module, read_weights(headers, shapes))
-    if not torch.isfinite(module.logit_scale.exp()):
-        raise ArtifactError(
-            f"{folder}: the tensor 'logit_scale' is {float(module.logit_scale):g}; its exp is infinite."
-        )
+    tensors = read_weights(headers, shapes)
+    scale = tensors["logit_scale"]
+    if not torch.isfinite(scale.exp()):
+        raise ArtifactError(f"{folder}: the tensor 'logit_scale' is {float(scale):g}, and its exp infinite.")
+    fill(module, tensors)
     return ClipModel(name, module, tokenizer, preprocessing)
 
 
@@ -97,10 +97,6 @@ def _empty(config: dict[str, Any], folder: Path) -> Any:
         for part in (described.text_config, described.vision_config):
             if part.hidden_act not in ACT2FN:
                 raise ArtifactError(f"{file}: the activation {part.hidden_act[:60]!r} is not known.")
-            if part.hidden_size % part.num_attention_heads:
-                raise ArtifactError(
-                    f"{file}: a width of {part.hidden_size} cannot be shared by {part.num_attention_heads} heads."
-                )
         if described.vision_config.patch_size > described.vision_config.image_size:
             raise ArtifactError(f"{file}: patches are larger than the image.")
         with torch.device("meta"):

@@ -14,13 +14,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deltaenergy import Detector, Score, ZeroShotClassifier, list_scores, make_score
+from deltaenergy import Detector, Score, list_scores, make_score
 from deltaenergy.errors import InputError
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.registry import get_score_class
 from deltaenergy.specs import parameters_of
 from deltaenergy.testing import SCORE_CHECKS, tiny_model
-from deltaenergy.testing.samples import shared_model
 from deltaenergy.testing.scores import OTHER_WORDS, classifier_for
 from tests.test_specs import HOSTILE
 

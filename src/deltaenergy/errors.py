@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # What the system's error numbers mean for a file, and what can be done about it.
 OS_REMEDIES = {
-    errno.EACCES: ("the right to do this is missing", "Choose another place, or ask for that right."),
-    errno.EPERM: ("this is not permitted", "Choose another place, or ask for that right."),
+    errno.EACCES: ("permission is denied", "Choose another place, or ask for permission."),
+    errno.EPERM: ("the system does not give permission", "Choose another place, or ask for permission."),
     errno.EROFS: ("the file system is read-only", "Choose a place on another one."),
     errno.ENOSPC: ("no space is left on the disk", "Make room, or choose a place on another disk."),
     errno.EDQUOT: ("your share of the disk is used up", "Make room, or choose a place on another disk."),
@@ -82,6 +82,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return f"{hint} Known: {', '.join(known)}."
+
+
+def is_want_of_room(error: BaseException) -> bool:
+    """Whether something could not be written for reasons of the disk: no fault of what was being done."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    full = isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+    return isinstance(error, OutputError) or full
 
 
 def explain_os_error(error: OSError) -> str:

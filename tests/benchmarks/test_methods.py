@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deltaenergy.benchmarks.methods import Method, parse_methods
+from deltaenergy.benchmarks.spec import load_spec
+from deltaenergy.benchmarks.tables import paper_table
 from deltaenergy.errors import InputError
 
 
@@ -50,3 +52,27 @@ def test_doubles_are_dropped() -> None:
 def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_methods([text])
+
+
+def test_a_benchmarks_settings_hold_where_the_text_does_not_say_otherwise() -> None:
+    settings = {"ebm": {"weight": 2}, "coop": {"context_length": 4}}
+
+    def tuners(text: str) -> list[str | None]:
+        return [method.tuner for method in parse_methods([text], settings)]
+
+    assert tuners("ebm/mcm") == ["coop+ebm(weight=2)"]
+    assert tuners("ebm(p=0.5)") == ["coop+ebm(weight=2,p=0.5)"]
+    assert tuners("ebm(weight=1)/mcm") == ["coop+ebm"]
+    assert tuners("{coop,cocoop+ebm,zero-shot}/mcm") == ["coop(context_length=4)", "cocoop+ebm(weight=2)", None]
+    assert tuners("mcm") == [None]
+
+
+def test_setup2_tunes_ebm_with_the_papers_weight_and_finds_its_rows() -> None:
+    """The paper: "we set λ0 = 2 for Setup-II", and a grid without 2 for Setup-I, which keeps the default."""
+    for name, tuner in (("setup2", "coop+ebm(weight=2)"), ("setup1", "coop+ebm")):
+        [method] = parse_methods(["ebm/delta-energy"], load_spec(name).settings)
+        assert method.tuner == tuner
+        assert method.label in {row.method for row in paper_table(f"{name}-tuning").rows}
+    from deltaenergy.classifiers.ebm import Ebm
+
+    assert 2.0 in Ebm.grid["weight"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ from deltaenergy.benchmarks.results import IDENTITY, MEASURED, Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot, order
 from deltaenergy.benchmarks.spec import class_list
-from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.errors import ArtifactError, InputError, OutputError
 from tests.benchmarks.small import small_spec
 
 if TYPE_CHECKING:
@@ -290,3 +291,32 @@ def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip_folder
     assert set(whole) == set(killed), seed
     different = [name for name in whole if whole[name] != killed[name]]
     assert not different, f"seed {seed}: {different}"
+
+
+def test_a_full_disk_is_no_reason_to_skip(tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import deltaenergy.tuning.checkpoints as checkpoints
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "write_bound", full)
+        with pytest.raises(OutputError, match="No space left"):
+            run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "coop/mcm"], seeds=[1])
+    assert [cell.identity["method"] for cell in Results(tmp_path).cells()] == ["msp"], "what was done is kept"
+    summary = run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "coop/mcm"], seeds=[1])
+    assert (summary.computed, summary.found, summary.skips) == (1, 1, [])
+
+
+def test_a_full_disk_under_the_features_is_no_reason_to_skip(
+    tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store says it as an `ArtifactError` of its own."""
+
+    def full(*_: object, **__: object) -> None:
+        raise ArtifactError("cannot be written") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"], seeds=[1])
+    monkeypatch.setattr("deltaenergy.benchmarks.runner.Run.fit", full)
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["react"], seeds=[1])

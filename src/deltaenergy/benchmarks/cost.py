@@ -18,10 +18,10 @@ import torch
 
 from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import PlannedCase, fit_images
-from deltaenergy.benchmarks.results import Cell, Skip
+from deltaenergy.benchmarks.results import Cell
 from deltaenergy.benchmarks.runner import Run
 from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import Encoded
 from deltaenergy.scores.registry import make_score
@@ -46,10 +46,10 @@ class CostRun(Run):
                 continue
             self.announce(f"{planned.case.name}: measuring {method.label}")
             start = time.perf_counter()
-            try:
+            rows = None
+            with self.skipping(planned.case.name, f"method {method.label}"):
                 rows = self.rows(planned, method)
-            except DeltaEnergyError as error:
-                self.note(Skip(planned.case.name, f"method {method.label}", str(error)))
+            if rows is None:
                 continue
             self.results.add(Cell(identity, rows, []), time.perf_counter() - start)
             self.summary.computed += 1

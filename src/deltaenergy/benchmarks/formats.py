@@ -20,9 +20,21 @@ def number(value: Value | None, column: Column, plus_minus: str = "±") -> str:
 
 
 def printed(row: Row, position: int, column: Column) -> str | None:
-    """The paper's figure."""
-    value = row.printed[position]
-    return None if value is None else _digits(value, column)
+    """The paper's figure, unless what was measured is of a part of the data only."""
+    value, measured = row.printed[position], row.measured[position]
+    return None if value is None or (measured is not None and measured.part) else _digits(value, column)
+
+
+def parts(table: Table) -> list[str]:
+    """The parts of the data that figures of the table are of, as they are met."""
+    return list(dict.fromkeys(value.part for row in table.rows for value in row.measured if value and value.part))
+
+
+def part_letter(table: Table, value: Value | None) -> str | None:
+    """The letter of the note that names the part a figure is of; None for a figure of the whole."""
+    if value is None or not value.part:
+        return None
+    return _letter(parts(table).index(value.part))
 
 
 def best_rows(table: Table, position: int) -> set[int]:
@@ -30,7 +42,8 @@ def best_rows(table: Table, position: int) -> set[int]:
     column = table.columns[position]
     means = [(i, row.measured[position]) for i, row in enumerate(table.rows)]
     shown = {i: round(100 * value.mean, 1) for i, value in means if value is not None}
-    if len(shown) < 2:
+    # Figures of different parts of the data cannot be compared.
+    if len(shown) < 2 or len({value.part for _, value in means if value is not None}) > 1:
         return set()
     best = (max if column.metric in HIGHER_IS_BETTER else min)(shown.values())
     return {i for i, value in shown.items() if value == best}
@@ -65,12 +78,17 @@ def mark_number(table: Table, row: Row, column: Column) -> int | None:
 
 def heading(table: Table) -> str:
     """What stands above the table."""
-    return f"{table.title} (the paper's {table.label} in parentheses)" if table.label else table.title
+    if not table.label:
+        return table.title
+    shown = any(printed(row, i, column) for row in table.rows for i, column in enumerate(table.columns))
+    said = f"the paper's {table.label} in parentheses" if shown else f"as the paper's {table.label}"
+    return f"{table.title} ({said})"
 
 
 def notes(table: Table, left_out: Sequence[str]) -> list[str]:
     """What must be said below the table."""
     lines = [f"[{i}] {mark.row}, {mark.column}: {mark.text}." for i, mark in enumerate(table.marks, start=1)]
+    lines += [f"[{_letter(i)}] measured on a part: {text}." for i, text in enumerate(parts(table))]
     lines += table.notes
     if left_out:
         lines.append(f"Not measured here: {'; '.join(left_out)}.")
@@ -127,8 +145,14 @@ def beside(text: str, table: Table, row: Row, position: int) -> str:
     """A measured figure with the paper's, and its note, behind it."""
     column = table.columns[position]
     paper = printed(row, position, column)
-    mark = mark_number(table, row, column)
+    mark, letter = mark_number(table, row, column), part_letter(table, row.measured[position])
+    text = f"{text} [{letter}]" if letter else text
     return text if paper is None else f"{text} ({paper}{f' [{mark}]' if mark else ''})"
+
+
+def _letter(position: int) -> str:
+    """a, b, …, z, aa, ab, …"""
+    return ("" if position < 26 else _letter(position // 26 - 1)) + chr(ord("a") + position % 26)
 
 
 def _digits(value: float, column: Column) -> str:

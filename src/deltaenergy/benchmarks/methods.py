@@ -6,21 +6,27 @@ coop(epochs=50)/mcm           parameters in parentheses, on either side
 {coop,ebm}/{mcm,delta-energy} four methods
 locoop                        a tuner alone takes the score that its paper tests it with
 
+A benchmark may have settings for tuners, which hold where the text does not say otherwise: in Setup-II `ebm` stands for
+`ebm(weight=2)`, as in the paper.
+
 A comma or slash inside brackets or quotes belongs to what stands there: `neglabel(words=lists/my.txt)`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from deltaenergy.classifiers.methods import list_methods, make_method
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.specs import cut, parse, split
+from deltaenergy.specs import cut, format_value, parse, split
 
 ZERO_SHOT = "zero-shot"
+# By tuner, then by parameter.
+Settings = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -36,33 +42,37 @@ class Method:
         return self.score if self.tuner is None else f"{self.tuner}/{self.score}"
 
 
-def parse_methods(texts: Sequence[str]) -> list[Method]:
-    """Methods from the command line or a benchmark's own list, without doubles, in the given order."""
+def parse_methods(texts: Sequence[str], settings: Settings | None = None) -> list[Method]:
+    """Methods from the command line or a benchmark's own list, without doubles, in the given order.
+
+    `settings` are the benchmark's for its tuners.
+    """
     parts = [part for text in texts for part in split(text, ",", "--methods")]
-    found = dict.fromkeys(method for part in parts for method in _expand(part))
+    found = dict.fromkeys(method for part in parts for method in _expand(part, settings or {}))
     if not found:
         raise InputError("--methods is empty. Write for example --methods msp,delta-energy,ebm/delta-energy.")
     return list(found)
 
 
-def _expand(text: str) -> list[Method]:
+def _expand(text: str, settings: Settings) -> list[Method]:
     sides = cut(text, "/", "method")
     if len(sides) == 1:
-        return [_single(one) for one in _alternatives(text)]
+        return [_single(one, settings) for one in _alternatives(text)]
     if len(sides) != 2 or not all(map(_alternatives, sides)):
         raise InputError(f"method {text!r} is not of the form score, tuner/score or {{tuner,…}}/{{score,…}}.")
     tuners, scores = map(_alternatives, sides)
-    return [Method(_tuner(tuner), make_score(score).spec) for tuner, score in itertools.product(tuners, scores)]
+    pairs = itertools.product(tuners, scores)
+    return [Method(_tuner(tuner, settings), make_score(score).spec) for tuner, score in pairs]
 
 
-def _single(text: str) -> Method:
+def _single(text: str, settings: Settings) -> Method:
     names = [part.name for part in parse(text, "method")]
     # A plus is part of some scores' names, and joins a term to a tuner. A tuner's own score has the tuner's name.
     name = "+".join(names)
     if name in list_scores() and get_score_class(name).own_to is None:
         return Method(None, make_score(text).spec)
     if names[0] in list_methods():
-        return Method(_tuner(text), make_method(text).usual_score)
+        return Method(_tuner(text, settings), make_method(text).usual_score)
     hint = did_you_mean(names[0], [*list_scores(), *list_methods()])
     raise InputError(f"Unknown method {text!r}: neither a score nor a tuner.{hint}")
 
@@ -71,6 +81,13 @@ def _alternatives(text: str) -> list[str]:
     return split(text[1:-1], ",", "method") if text[:1] + text[-1:] == "{}" else [text] if text else []
 
 
-def _tuner(text: str) -> str | None:
-    """The shortest spelling of a tuner, or None for zero-shot."""
-    return None if text == ZERO_SHOT else make_method(text).spec
+def _tuner(text: str, settings: Settings) -> str | None:
+    """The shortest spelling of a tuner with the benchmark's settings, or None for zero-shot."""
+    if text == ZERO_SHOT:
+        return None
+    parts = []
+    for part in parse(text, "method"):
+        ours = {name: format_value(value) for name, value in settings.get(part.name, {}).items()}
+        params = ",".join(f"{name}={value}" for name, value in {**ours, **part.params}.items())
+        parts.append(part.name + (f":{part.preset}" if part.preset else "") + (f"({params})" if params else ""))
+    return make_method("+".join(parts)).spec

@@ -8,8 +8,9 @@ computed again, so that a run can be killed at any moment and gone on with.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
@@ -69,7 +70,7 @@ def run_benchmark(
 ) -> Summary:
     """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean."""
     results = Results(out)
-    chosen = parse_methods(methods or spec.methods)
+    chosen = parse_methods(methods or spec.methods, spec.settings)
     planned, skips = plan(spec, data, chosen, seeds or spec.seeds, limit)
     kind: type[Run] = Run
     if spec.measures == "cost":
@@ -83,7 +84,7 @@ def run_benchmark(
         run.note(skip)
     for case in planned:
         run.case(case)
-    run.summary.record = _record(run, chosen, seeds or spec.seeds)
+    run.summary.record = _record(run, chosen, seeds or spec.seeds, data.partial())
     results.write_run(run.summary.record)
     results.write_tables()
     return run.summary
@@ -127,10 +128,10 @@ class Run:
             self.encode(planned)
         for tuner in dict.fromkeys(method.tuner for method in pending):
             mine = [method for method in pending if method.tuner == tuner]
-            try:
+            classifier = None
+            with self.skipping(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot"):
                 classifier = self.classifier(planned, tuner)
-            except DeltaEnergyError as error:
-                self.note(Skip(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot", str(error)))
+            if classifier is None:
                 continue
             prepared = self.prepare(planned, classifier, mine, fit)
             for method, scorer in prepared.items():
@@ -145,6 +146,16 @@ class Run:
         for skip in cell.skipped:
             self.note(skip)
         self.summary.unreadable.update({image.id: image for image in cell.unreadable})
+
+    @contextlib.contextmanager
+    def skipping(self, case: str, what: str) -> Iterator[None]:
+        """Go on without `what` if it cannot be done. That its results cannot be written is no such reason."""
+        try:
+            yield
+        except DeltaEnergyError as error:
+            if is_want_of_room(error):
+                raise
+            self.note(Skip(case, what, str(error)))
 
     def note(self, skip: Skip) -> None:
         """Record something that is not done, once."""
@@ -222,11 +233,9 @@ class Run:
         ready: dict[Method, Scorer] = {}
         for method in methods:
             score = make_score(method.score)
-            try:
+            with self.skipping(planned.case.name, f"method {method.label}"):
                 scorer = score.bind(classifier, self.announce(f"{planned.case.name}: preparing {score.spec}"))
                 ready[method] = scorer if scorer.fitted else self.fit(scorer, fit.items)
-            except DeltaEnergyError as error:
-                self.note(Skip(planned.case.name, f"method {method.label}", str(error)))
         return ready
 
     def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
@@ -306,7 +315,7 @@ def needs_images(scorer: Scorer) -> bool:
     return bool((scorer.classifier.needs | scorer.score.needs) & OF_IMAGES)
 
 
-def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int]) -> dict[str, Any]:
+def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int], partial: Mapping[str, str]) -> dict[str, Any]:
     """The run's own record: what was asked for and what was not done."""
     return {
         "benchmark": run.spec.name,
@@ -319,6 +328,8 @@ def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int]) -> dict[s
         "model": run.model.describe(),
         "model_fingerprint": run.model.fingerprint,
         "deltaenergy": __version__,
+        # Data sets of which only a part is there: their figures are those of a part.
+        "partial": dict(sorted(partial.items())),
         # Sorted, because a run that is gone on with meets them in another order.
         "skipped": sorted((asdict(skip) for skip in run.summary.skips), key=lambda skip: sorted(skip.items())),
         "unreadable": [asdict(image) for _, image in sorted(run.summary.unreadable.items())],

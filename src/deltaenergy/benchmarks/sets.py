@@ -60,6 +60,18 @@ class DataRoot:
             self._read[key] = drawn_images(split or "test") if dataset == DRAWN else self._catalogued(dataset, split)
         return self._read[key]
 
+    def partial(self) -> dict[str, str]:
+        """Of the data sets that were read, those of which images are missing, and how many are there."""
+        from deltaenergy.data.check import PARTIAL, check_dataset
+
+        found: dict[str, str] = {}
+        for name in dict.fromkeys(dataset for dataset, _ in self._read if dataset != DRAWN):
+            if self.root is not None and (report := check_dataset(get_dataset(name), self.root)).status == PARTIAL:
+                counted = [count for count in report.counts.values() if count.expected]
+                total = sum(count.expected or 0 for count in counted)
+                found[name] = f"{sum(count.found for count in counted):,} of {total:,} images"
+        return found
+
     def _catalogued(self, dataset: str, split: str | None) -> list[ImageItem]:
         known = get_dataset(dataset)
         if self.root is None:

@@ -4,6 +4,7 @@ A benchmark is a list of cases. A case is one classifier (a class list), where i
 closed sets it must classify and the open sets it must reject. Fields of the YAML files:
 
     title, about, tables, seeds, shots, template, methods, recipe (of tuning: {epochs: 10}), model
+    settings (of tuners, where --methods does not say otherwise: {ebm: {weight: 2}})
     cases:
       - name: pacs
         dataset: pacs                     # whose class names the classifier gets
@@ -92,6 +93,7 @@ class BenchmarkSpec:
     template: str = DEFAULT_TEMPLATE
     measures: str = "detection"
     recipe: tuple[tuple[str, Any], ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     model: str = "lite"
     hash: str = field(default="", compare=False)
 
@@ -171,6 +173,7 @@ def parse_spec(text: str, name: str, where: str) -> BenchmarkSpec:
         "model",
         "measures",
         "recipe",
+        "settings",
         "cases",
     }
     fields = _mapping(raw, where, known, required={"title", "methods", "cases"})
@@ -194,6 +197,7 @@ def parse_spec(text: str, name: str, where: str) -> BenchmarkSpec:
         shots=_positive(fields.get("shots", 16), f"{where}: shots"),
         template=template,
         recipe=tuple(sorted(_recipe(fields.get("recipe", {}), where).items())),
+        settings=_settings(fields.get("settings", {}), where),
         model=str(fields.get("model", "lite")),
         measures=_choice(fields.get("measures", "detection"), ("detection", "cost"), f"{where}: measures"),
     )
@@ -291,6 +295,13 @@ def _recipe(raw: Any, where: str) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise InputError(f"{where}: recipe must hold fields such as epochs, not {raw!r}.")
     return {str(name): value for name, value in raw.items()}
+
+
+def _settings(raw: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Parameters of tuners that the benchmark sets; the tuners check them."""
+    if not isinstance(raw, Mapping) or not all(isinstance(values, Mapping) for values in raw.values()):
+        raise InputError(f"{where}: settings must hold parameters by tuner, as in {{ebm: {{weight: 2}}}}, not {raw!r}.")
+    return {str(name): {str(key): value for key, value in values.items()} for name, values in raw.items()}
 
 
 def _mapping(raw: Any, where: str, known: set[str], required: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]

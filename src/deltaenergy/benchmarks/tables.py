@@ -3,13 +3,16 @@
 A column selects rows of the results (case group, kind of closed set, open set, metric). Its value for a method is the
 mean over the closed sets of each case, then over the group's cases, then over the seeds, with a t-interval over seeds:
 mean ± t_{n−1, 0.975} · s / √n.
+
+A value from a part of the paper's data (a missing domain, a data set of which images are missing, a limit) says so: it
+names the part, no figure of the paper stands beside it, and it enters no mean over columns.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -19,6 +22,7 @@ from typing import Any
 import yaml
 
 from deltaenergy.benchmarks.results import Cell
+from deltaenergy.benchmarks.spec import load_spec
 
 # 0.975 quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the normal's 1.96 is near enough.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -26,6 +30,8 @@ _T_LARGE = 1.96
 HIGHER_IS_BETTER = {"accuracy", "auroc", "aupr_in", "aupr_out", "images_per_second"}
 # Metrics that are shares, and shown in percent.
 SHARES = {"accuracy", "auroc", "aupr_in", "aupr_out", "fpr95", "fpr95_ood"}
+# A case and a closed set of it.
+Source = tuple[str, str]
 METRIC_NAMES = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95"}
 
 
@@ -54,11 +60,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Value:
-    """A mean over seeds, and half the width of its interval (None for a single value)."""
+    """A mean over seeds, half the width of its interval (None for a single value), and the part of the data it is of.
+
+    `part` is empty for the whole of what the paper's table averages.
+    """
 
     mean: float
     half_width: float | None
     seeds: int
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,18 +136,28 @@ def own_table(benchmark: str, title: str, cells: Sequence[Cell]) -> Table:
     return measured_table(Table("", title, benchmark, tuple(seen), ()), cells)
 
 
-def measured_table(table: Table, cells: Sequence[Cell]) -> Table:
-    """`table` with what was measured: in its own rows, and in new ones for methods it does not have."""
+def measured_table(
+    table: Table, cells: Sequence[Cell], *, partial: Mapping[str, str] | None = None, limit: int | None = None
+) -> Table:
+    """`table` with what was measured: in its own rows, and in new ones for methods it does not have.
+
+    Args:
+        table: the paper's, or one of the results' own.
+        cells: what was measured.
+        partial: data sets of which images are missing, with a text that says how many are there.
+        limit: the most images of each set that were looked at, if there was such a limit.
+    """
     by_method: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         by_method[row_key(table, cell.identity["method"])].append(cell)
+    whole = _Whole(table, partial or {}, limit)
     rows = []
     for row in table.rows:
         mine = by_method.pop(row_key(table, row.method), [])
-        rows.append(replace(row, measured=_values(table.columns, mine)))
+        rows.append(replace(row, measured=_values(table.columns, mine, whole)))
     empty = (None,) * len(table.columns)
     for method, mine in by_method.items():
-        values = _values(table.columns, mine)
+        values = _values(table.columns, mine, whole)
         if any(value is not None for value in values):
             rows.append(Row(method, method, values, empty))
     return replace(table, rows=tuple(rows))
@@ -153,31 +173,80 @@ def row_key(table: Table, method: str) -> str:
     return method
 
 
-def _values(columns: Sequence[Column], cells: Sequence[Cell]) -> tuple[Value | None, ...]:
-    by_seed = [_by_seed(column, cells) if column.mean_of is None else {} for column in columns]
+def _values(columns: Sequence[Column], cells: Sequence[Cell], whole: _Whole) -> tuple[Value | None, ...]:
+    by_seed: list[dict[int | None, float]] = []
+    parts: list[str] = []
+    for column in columns:
+        values, sources = _by_seed(column, cells) if column.mean_of is None else ({}, frozenset())
+        by_seed.append(values)
+        parts.append(whole.part(column, sources) if values else "")
     for position, column in enumerate(columns):
         if column.mean_of is not None:
-            parts = [by_seed[i] for i, other in enumerate(columns) if _is_part(other, column)]
-            # A mean over fewer columns than the paper's would not be comparable.
-            seeds = set.intersection(*(set(part) for part in parts)) if parts else set()
-            by_seed[position] = {seed: fmean(part[seed] for part in parts) for seed in seeds}
-    return tuple(summarise(list(values.values())) for values in by_seed)
+            others = [i for i, other in enumerate(columns) if _is_part(other, column)]
+            # A mean over fewer columns than the paper's, or over parts of its data, would not be comparable.
+            found = [by_seed[i] if not parts[i] else {} for i in others]
+            seeds = set.intersection(*(set(one) for one in found)) if found else set()
+            by_seed[position] = {seed: fmean(one[seed] for one in found) for seed in seeds}
+    summaries = [summarise(list(values.values())) for values in by_seed]
+    return tuple(value and replace(value, part=part) for value, part in zip(summaries, parts))
+
+
+class _Whole:
+    """What the cells of a table average when nothing is missing."""
+
+    def __init__(self, table: Table, partial: Mapping[str, str], limit: int | None) -> None:
+        self.partial, self.limit = partial, limit
+        # Only the paper's tables have figures to compare with; costs are of any images.
+        spec = load_spec(table.benchmark) if table.label else None
+        self.cases = spec.cases if spec is not None and spec.measures != "cost" else ()
+
+    def part(self, column: Column, sources: Collection[Source]) -> str:
+        """Names what the values from `sources` are a part of; empty if they are the whole."""
+        if not self.cases:
+            return ""
+        sets = [
+            (case, images)
+            for case in self.cases
+            if column.case in {None, case.group}
+            and (column.open is None or any(images.name == column.open for images in case.open))
+            for images in case.closed
+            if column.closed in {None, images.kind}
+            and column.set in {None, images.name}
+            and (column.open is None or not images.own_classes)
+        ]
+        said = []
+        there = [(case.name, images.name) for case, images in sets if (case.name, images.name) in sources]
+        if len(there) < len(sets):
+            several = len({images.name for _, images in sets}) > 1
+            names = [f"{case}: {images}" if several else case for case, images in there]
+            said.append(f"{', '.join(names)} ({len(there)} of {len(sets)} sets)")
+        used = {images.dataset for case, images in sets if (case.name, images.name) in sources}
+        used |= {images.dataset for case, _ in sets for images in case.open if images.name == column.open}
+        said += [f"{name}: {text}" for name, text in self.partial.items() if name in used]
+        if self.limit is not None:
+            said.append(f"at most {self.limit:,} images of each set")
+        return "; ".join(said)
 
 
 def _is_part(other: Column, mean: Column) -> bool:
     return other.mean_of is None and other.averaged and other.metric == mean.mean_of
 
 
-def _by_seed(column: Column, cells: Iterable[Cell]) -> dict[int | None, float]:
-    """The column's value for each seed: mean over closed sets, then over cases."""
+def _by_seed(column: Column, cells: Iterable[Cell]) -> tuple[dict[int | None, float], frozenset[Source]]:
+    """The column's value for each seed (mean over closed sets, then over cases), and the sets that it is of."""
     found: dict[int | None, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    sources: dict[int | None, set[Source]] = defaultdict(set)
     for cell in cells:
         for row in cell.rows:
             if column.takes(cell.identity, row):
-                found[cell.identity["seed"]][cell.identity["case"]].append(row["value"])
-    most = max((len(cases) for cases in found.values()), default=0)
-    # A seed of which some cases are not finished yet would be a mean over other cases.
-    return {seed: fmean(map(fmean, cases.values())) for seed, cases in found.items() if len(cases) == most}
+                seed, case = cell.identity["seed"], cell.identity["case"]
+                found[seed][case].append(row["value"])
+                sources[seed].add((case, row["closed"]))
+    # A seed of which some sets are not finished yet would be a mean over others.
+    most = max((len(sets) for sets in sources.values()), default=0)
+    kept = {seed: cases for seed, cases in found.items() if len(sources[seed]) == most}
+    values = {seed: fmean(map(fmean, cases.values())) for seed, cases in kept.items()}
+    return values, frozenset().union(*(sources[seed] for seed in kept))
 
 
 def summarise(values: Sequence[float]) -> Value | None:

@@ -78,7 +78,7 @@ def bench(
     from deltaenergy.benchmarks.protocol import get_protocol
     from deltaenergy.files import check_writable
 
-    parse_methods(methods or spec.methods)  # a misspelt name should not wait for the model
+    parse_methods(methods or spec.methods, spec.settings)  # a misspelt name should not wait for the model
     get_protocol(protocol)
     check_writable(out_folder, folder=True, option="--out")
     if store is not None:

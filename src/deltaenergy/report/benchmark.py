@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.benchmarks.formats import best_rows, heading, mark_number, measured_part, notes, number, printed
+from deltaenergy.benchmarks.formats import (
+    best_rows,
+    heading,
+    mark_number,
+    measured_part,
+    notes,
+    number,
+    part_letter,
+    printed,
+)
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.spec import benchmark_names, load_spec
 from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
@@ -68,7 +77,8 @@ def run_tables(run: BenchmarkRun) -> list[Table]:
     """The paper's tables of the run's benchmark with what was measured, or a table of its own."""
     name = run.record["benchmark"]
     printed_tables = load_spec(name).tables if name in benchmark_names() else ()
-    tables = [measured_table(paper_table(table), run.cells) for table in printed_tables]
+    missing, limit = run.record.get("partial", {}), run.record["limit"]
+    tables = [measured_table(paper_table(one), run.cells, partial=missing, limit=limit) for one in printed_tables]
     tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
     return tables or [own_table(name, run.record["title"], run.cells)]
 
@@ -119,7 +129,8 @@ def table_markup(table: Table) -> Markup:
         for i, column in enumerate(table.columns):
             text: Child = number(row.measured[i], column)
             paper, mark = printed(row, i, column), mark_number(table, row, column)
-            beside = None
+            letter = part_letter(table, row.measured[i])
+            beside = tag("span", f" [{letter}]", class_="small") if letter else None
             if paper is not None:
                 beside = tag("span", f" ({paper}", tag("sup", mark) if mark else None, ")", class_="small")
             cells.append([tag("strong", text) if n in best[i] else text, beside])
@@ -221,7 +232,7 @@ def _ablation(run: BenchmarkRun) -> list[Markup]:
         low, high = [a - b for a, b in zip(y, half)], [a + b for a, b in zip(y, half)]
         curves = [Curve("measured", x, y, low, high, index=0, markers=True)]
         paper = [(float(c), row.printed[i]) for c, row in sorted(found.items()) if c and row.printed[i] is not None]
-        if paper:
+        if paper and not any(value.part for _, value in points):
             curves.append(
                 Curve("paper", [c for c, _ in paper], [(v or 0) / 100 for _, v in paper], index=1, markers=True)
             )

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from deltaenergy.errors import ArtifactError, DeltaEnergyError
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, OutputError
 from deltaenergy.files import read_bound, read_json, remove_bound, write_bound
 from deltaenergy.files.schema import Where, anything, check_finite, mapping_of, record, text, whole
 
@@ -35,6 +35,10 @@ class TrainingError(DeltaEnergyError, RuntimeError):
     """Training cannot go on; what was saved before stays."""
 
 
+class SavingError(TrainingError, OutputError):
+    """Training cannot go on because its state cannot be written: the disk is full, say."""
+
+
 @contextlib.contextmanager
 def saving(what: str, folder: Path, stays: str) -> Iterator[None]:
     """Turn a failure to write, such as a full disk, into a message that says what was saved before."""
@@ -42,7 +46,7 @@ def saving(what: str, folder: Path, stays: str) -> Iterator[None]:
         yield
     except Exception as error:
         # safetensors reports a full disk as an error of its own, so the kind of error is no guide here.
-        raise TrainingError(
+        raise SavingError(
             f"{what} could not be written to {folder}: {error}.\n"
             f"{stays} Make room and run the same again: it goes on from there."
         ) from error

@@ -1,0 +1,161 @@
+"""One run at a time in a folder; a dead one blocks nobody, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from deltaenergy.errors import InputError
+from deltaenergy.files import FolderLock
+from deltaenergy.files.locks import NAME
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until it is ended."""
+    program = (
+        "import sys, time; from deltaenergy.files import FolderLock\n"
+        "with FolderLock(sys.argv[1]):\n    print('held', flush=True); sys.stdin.readline()"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_run_is_told_of_the_first(tmp_path: Path) -> None:
+    with holder(tmp_path / "out") as process:
+        expected = (
+            rf"Another run \(process {process.pid} on {platform.node()}, since 20\d\d-.*\) is writing to .*out\. Wait"
+        )
+        with pytest.raises(InputError, match=expected), FolderLock(tmp_path / "out"):
+            pass
+        with FolderLock(tmp_path / "other"):
+            pass
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.wait()
+        with FolderLock(tmp_path / "out"):
+            assert (tmp_path / "out" / NAME).exists()
+    assert list(tmp_path.iterdir()) == [], "locks and the folders made for them are gone"
+
+
+def test_a_killed_run_blocks_nobody(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (tmp_path / NAME).exists()
+        with FolderLock(tmp_path):
+            assert f"process {os.getpid()}" in (tmp_path / NAME).read_text()
+    assert not (tmp_path / NAME).exists()
+
+
+@pytest.mark.parametrize("left", ["", "deltaener", "deltaenergy lock: process 1 on x, since yesterday\n"])
+def test_what_a_killed_run_left_is_taken_over(tmp_path: Path, left: str) -> None:
+    (tmp_path / NAME).write_text(left)
+    with FolderLock(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thread_may_take_its_lock_again_and_another_may_not(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def other_thread() -> None:
+        try:
+            with FolderLock(tmp_path):
+                pass
+        except InputError as error:
+            refused.append(str(error))
+
+    def try_in_thread() -> int:
+        thread = threading.Thread(target=other_thread)
+        thread.start()
+        thread.join()
+        return len(refused)
+
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path / ".." / tmp_path.name)
+    with first, second:
+        assert try_in_thread() == 1
+    with first:
+        with second:
+            pass
+        assert try_in_thread() == 2, "the inner one does not end the outer"
+    assert try_in_thread() == 2
+
+
+def test_a_forked_child_does_not_hold_its_parent_s_lock(tmp_path: Path) -> None:
+    with FolderLock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            try:
+                with FolderLock(tmp_path):
+                    os._exit(1)
+            except InputError:
+                os._exit(7)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_user_s_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("my notes")
+    with pytest.raises(InputError, match=r"not a lock of deltaenergy"), FolderLock(tmp_path):
+        pass
+    assert (tmp_path / NAME).read_text() == "my notes"
+    (tmp_path / NAME).unlink()
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(InputError, match=r"not a lock of deltaenergy"), FolderLock(tmp_path):
+        pass
+
+
+def test_an_error_inside_ends_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), FolderLock(tmp_path):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+    import fcntl
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.warns(UserWarning, match=r"cannot be locked \(No locks available\)"), FolderLock(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_processes_take_turns(tmp_path: Path) -> None:
+    """Whoever holds the lock is alone: a counter that is read and written inside it loses nothing."""
+    program = (
+        "import sys; from pathlib import Path; from deltaenergy.files import FolderLock\n"
+        "from deltaenergy.errors import InputError\n"
+        "folder, done = Path(sys.argv[1]), 0\n"
+        "while done < 40:\n"
+        "    try:\n"
+        "        with FolderLock(folder):\n"
+        "            file = folder / 'count'\n"
+        "            file.write_text(str(int(file.read_text()) + 1)); done += 1\n"
+        "    except InputError:\n        pass\n"
+    )
+    (tmp_path / "count").write_text("0")
+    runs = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) for _ in range(3)]
+    assert [run.wait(120) for run in runs] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "120"
+    assert [path.name for path in tmp_path.iterdir()] == ["count"]

@@ -89,7 +89,8 @@ def test_impossible_names(command: Runner, photos: Path, tiny_clip_folder: Path,
     assert command("score", name, "--classes", CLASSES, *model).code == 2
     assert command("features", name, "--out", tmp_path / "out", *model).code == 2
     assert command("features", "--verify", name).code == 2
-    assert command("features", name, photos, "--out", tmp_path / "out", *model).code == 1
+    # A NUL cannot come from a shell: it is refused before any command looks at it.
+    assert command("features", name, photos, "--out", tmp_path / "out", *model).code == (2 if "\0" in name else 1)
     if not name.startswith("~"):
         assert command("features", photos, "--out", tmp_path / name, *model).code == 2
 

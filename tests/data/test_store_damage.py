@@ -267,7 +267,6 @@ def test_each_entry_of_the_manifest_is_checked(store: Path, entry: str, change: 
     "change",
     [
         _set("shards", 0, "ids", to="0" * 16),
-        _set("shards", 0, "unreadable", to=0),
         _set("shards", 1, "unreadable", to=0),
         _set("shards", 2, "rows", to=0),
         _set("shards", 1, "files", "features", "bytes", to=200),
@@ -281,10 +280,7 @@ def test_each_entry_of_the_manifest_is_checked(store: Path, entry: str, change: 
 )
 def test_what_does_not_fit_together_is_found(store: Path, change: Callable[[Any], object]) -> None:
     values = json.loads((store / RECORD).read_text())
-    before = json.dumps(values)
     change(values)
-    if json.dumps(values) == before:
-        pytest.skip("no change")
     (store / RECORD).write_bytes(json_bytes(sealed(values)))
     with pytest.raises(ArtifactError):
         _ = verify_store(store).features

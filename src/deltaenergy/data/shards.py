@@ -11,7 +11,6 @@ moment leaves at most files that no manifest lists, which the next run overwrite
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections import Counter
@@ -92,12 +91,9 @@ def write_shard(folder: Path, number: int, entries: list[Entry], arrays: Mapping
     checksums = {kind: part.checksum for kind, part in files.items()}
     metadata = {"rows": str(rows), "checksums": json.dumps(checksums, sort_keys=True)}
     schema = pa.schema([(name, pa.int32() if name == "row" else pa.string()) for name in Entry._fields])
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), buffer)
-    index = buffer.getvalue()
     with replacing(part_path(folder, number, "index")) as temporary:
-        temporary.write_bytes(index)
-    files["index"] = Part(len(index), hash_bytes(index))
+        pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), temporary)
+        files["index"] = Part(temporary.stat().st_size, hash_file(temporary))
     return Shard(_record(number, entries, rows, files), entries)
 
 

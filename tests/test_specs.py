@@ -187,3 +187,41 @@ def test_settings_are_frozen_and_can_be_compared() -> None:
     with pytest.raises(FrozenInstanceError):
         settings.ratio = 3.0  # type: ignore[misc]
     assert {settings, Example(ratio=2, count=4, numbers=(0.5,))} == {settings}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("plot++", ["plot++"]),
+        (" plot++ ", ["plot++"]),
+        ("plot++:fast(a=1)", ["plot++"]),
+        ("plot++(a='b+c')+ebm(p=1)", ["plot++", "ebm"]),
+        ("plot+++ebm", ["plot++", "ebm"]),
+        ("coop+plot++", ["coop", "plot++"]),
+        ("plot+ebm", ["plot", "ebm"]),
+        ("a+b+ebm", ["a+b", "ebm"]),
+        ("a+b+c", ["a+b+c"]),
+    ],
+)
+def test_a_plus_may_belong_to_a_name(text: str, names: list[str]) -> None:
+    known = ["plot", "plot++", "ebm", "coop", "a", "a+b", "a+b+c"]
+    assert [part.name for part in parse(text, "method", known)] == names
+
+
+@pytest.mark.parametrize("text", ["plot+", "plot++", "+plot", "plot++++ebm", "plot+(a=1)"])
+def test_a_plus_that_belongs_to_no_name_leaves_a_gap(text: str) -> None:
+    known = ["plot", "ebm"] if text == "plot++" else ["plot", "plot++", "ebm"]
+    with pytest.raises(InputError, match="lacks a name"):
+        parse(text, "method", known)
+
+
+@given(HOSTILE)
+def test_names_with_a_plus_change_nothing_else(text: str) -> None:
+    def found(names: list[str]) -> object:
+        try:
+            return parse(text, "method", names)
+        except InputError as error:
+            return str(error)
+
+    if "plot" not in text:
+        assert found(["plot++", "coop"]) == found([])

@@ -150,8 +150,12 @@ def _fit_and_score(
     with torch.inference_mode():
         fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
-    again = images if (needs | classifier.needs) & OF_IMAGES else first.features
-    second = score_images(classifier, fitted, again, batch_size=batch_size)
+    if (needs | classifier.needs) & OF_IMAGES:
+        again = _encoded(classifier, fitted, images, batch_size, None)
+    else:
+        again = _rows_of_features(classifier, first.features, None)
+    scored_again = (_score_batch(classifier, fitted, batch, keep_features=False)[0] for batch in again)
+    second = _join(classifier, fitted, scored_again, keep_features=False)
     values, used = {**first.values, **second.values}, {**first.scorers, **second.scorers}
     return replace(
         first,
@@ -178,6 +182,7 @@ def _encoded(
         for who, needs in wanted.items():
             if needs:
                 raise InputError(f"{who} needs {' and '.join(sorted(needs))}: give it images, not features.")
+        classifier.check_takes_features()
         return _rows_of_features(classifier, images, progress)
     needed = frozenset().union(*wanted.values())
     model = require_towers(classifier.model, "scoring")

@@ -18,7 +18,7 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
@@ -30,6 +30,8 @@ LONGEST = 20_000
 HUGE = 1e300
 S = TypeVar("S", bound="Settings")
 _PLAIN = re.compile(r"[A-Za-z_~./][\w~./ -]*(?<! )")
+# What ends the name at the beginning of a part.
+_HEAD = re.compile(r"[:(]")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 _WORDS_WITH_MEANING = frozenset({*_WORDS, "nan", "inf", "infinity"})
 
@@ -43,13 +45,17 @@ class Named:
     params: dict[str, str]
 
 
-def parse(text: str, what: str) -> list[Named]:
+def parse(text: str, what: str, names: Iterable[str] = ()) -> list[Named]:
     """The parts of a spec, which stand between pluses; `what` is said in errors.
+
+    A plus that belongs to one of the known `names` parts nothing.
 
     >>> parse("coop(context_length=4)+ebm(p=0.5)", "method")[1].params
     {'p': '0.5'}
+    >>> [part.name for part in parse("plot++(epsilon=0.1)+ebm", "method", ["plot++", "ebm"])]
+    ['plot++', 'ebm']
     """
-    parts = cut(text, "+", what)
+    parts = _whole_names(cut(text, "+", what), [name for name in names if "+" in name])
     if not all(parts):
         raise InputError(f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).")
     return [_parse_part(part, text, what) for part in parts]
@@ -66,6 +72,18 @@ def cut(text: str, separator: str, what: str = "text") -> list[str]:
         raise InputError(f"{what} is {len(text):,} characters long; at most {LONGEST:,} make sense.")
     cuts = [i for i, letter, depth in _outside_quotes(text, what) if letter == separator and depth == 0]
     return [text[start + 1 : end].strip() for start, end in zip([-1, *cuts], [*cuts, len(text)])]
+
+
+def _whole_names(pieces: list[str], names: Sequence[str]) -> list[str]:
+    """Pieces between pluses, with those put together again that make up one of `names`, the longest first."""
+    parts: list[str] = []
+    while pieces:
+        counts = sorted({1 + name.count("+") for name in names}, reverse=True)
+        joined = ((count, "+".join(pieces[:count])) for count in counts)
+        count, part = next(((n, text) for n, text in joined if _HEAD.split(text)[0].strip() in names), (1, pieces[0]))
+        parts.append(part)
+        pieces = pieces[count:]
+    return parts
 
 
 def _outside_quotes(text: str, what: str) -> Iterator[tuple[int, str, int]]:

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.classifiers.estimate import check_memory
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -30,10 +29,9 @@ from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import Validation
-from deltaenergy.tuning.fit import recipes_of
 from deltaenergy.tuning.loop import EpochLog
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, labelled_items, prepare_training, prepare_validation
-from deltaenergy.tuning.tune import check_recipe, check_tuned_classes, tune
+from deltaenergy.tuning.tune import check_fits, check_recipe, check_tuned_classes, tune
 from deltaenergy.tuning.workplace import FOLDER, clear_workplace
 
 # Training images beyond the sample make an honest calibration set; this many are plenty.
@@ -98,8 +96,7 @@ def tune_detector(
     held_out = None if id_images is None else load_images(id_images)
     validation_items = None if val is None else labelled_items(val, domains)
     loaded = model() if callable(model) else model
-    estimate = chosen.estimate(loaded, names, shots * len(names), recipes_of(chosen, recipe or {}))
-    check_memory(chosen.spec, estimate, loaded.device)
+    check_fits(chosen, loaded, names, shots * len(names), recipe or {})
     workplace = out / FOLDER
     with FolderLock(out):
         if overwrite:
@@ -172,7 +169,8 @@ def _calibrate(
     images: Any
     if held_out is None and validation is not None:
         images, source = list(validation.images), "validation images"
-        if not detector.score.needs_images and detector.classifier.needs <= {Need.FEATURES}:
+        classifier = detector.classifier
+        if not (detector.score.needs_images or classifier.prompts_images) and classifier.needs <= {Need.FEATURES}:
             images = validation.features  # encoded already
     elif held_out is not None:
         images, source = train.without_trained(held_out), "in-distribution images"

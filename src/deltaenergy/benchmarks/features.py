@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.store import StoredImage
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from deltaenergy.data.store import FeatureStore
     from deltaenergy.models.base import Model
 
@@ -30,15 +28,14 @@ class Features:
         self.stores: dict[str, FeatureStore] = {}
         self.unreadable: dict[str, Unreadable] = {}
 
-    def of(self, items: list[ImageItem], model: Model) -> tuple[list[ImageItem], npt.NDArray[np.float32]]:
-        """The images that can be read, and their features (N, D)."""
+    def of(self, items: list[ImageItem], model: Model) -> list[ImageItem]:
+        """The images that can be read, as items of the model's store: it is checked wherever they are used."""
         known = self.rows.get(model.fingerprint, {})
         if any(item.id not in known and item.id not in self.unreadable for item in items):
             self._encode(items, model)
             known = self.rows[model.fingerprint]
-        readable = [item for item in items if item.id in known]
-        # A copy: what the store gives may be a read-only view of its file.
-        return readable, np.array(self.stores[model.fingerprint].take([known[item.id] for item in readable]))
+        store = self.stores[model.fingerprint]
+        return [replace(item, source=StoredImage(store, known[item.id])) for item in items if item.id in known]
 
     def _encode(self, items: list[ImageItem], model: Model) -> None:
         from deltaenergy.data.store_writer import build_store

@@ -66,7 +66,7 @@ def _expand(text: str, settings: Settings) -> list[Method]:
 
 
 def _single(text: str, settings: Settings) -> Method:
-    names = [part.name for part in parse(text, "method")]
+    names = [part.name for part in parse(text, "method", list_methods())]
     # A plus is part of some scores' names, and joins a term to a tuner. A tuner's own score has the tuner's name.
     name = "+".join(names)
     if name in list_scores() and get_score_class(name).own_to is None:

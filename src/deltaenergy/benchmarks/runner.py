@@ -241,7 +241,7 @@ class Run:
     def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
         """The scorer fitted on some ID images."""
         classifier = scorer.classifier
-        images: Any = items if needs_images(scorer) else self.features.of(items, classifier.model)[1]
+        images: Any = items if needs_images(scorer) else self.features.of(items, classifier.model)
         found = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size)
         return found.scorers[scorer.spec]
 
@@ -289,13 +289,11 @@ class Run:
 
         Stored features are used, unless classifier or score look at the images themselves.
         """
-        features = None
         readable = images.items
-        if classifier.needs & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images):
-            if model is not classifier.model:
-                classifier = classifier.seen_through(model)
-        else:
-            readable, features = self.features.of(images.items, model)
+        if model is not classifier.model:
+            classifier = classifier.seen_through(model)
+        if not (classifier.needs & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images)):
+            readable = self.features.of(images.items, model)
         found = {item.id for item in readable}
         assert images.labels is not None
         label_of = dict(zip((item.id for item in images.items), images.labels))
@@ -303,7 +301,6 @@ class Run:
         return replace(
             images,
             items=[readable[i] for i in rows],
-            features=None if features is None else features[rows],
             labels=np.array([label_of[readable[i].id] for i in rows], np.int64),
             classifier=classifier,
             unreadable=tuple(self.features.unreadable[item.id] for item in images.items if item.id not in found),

@@ -36,7 +36,7 @@ def tuned_classifier(
     """
     from deltaenergy.classifiers.methods import make_method
     from deltaenergy.tuning.prepare import DEFAULT_VIEWS, prepare_training
-    from deltaenergy.tuning.tune import tune
+    from deltaenergy.tuning.tune import check_fits, tune
     from deltaenergy.tuning.workplace import clear_workplace
 
     sample = planned.train
@@ -57,6 +57,7 @@ def tuned_classifier(
     if not (whole / RECORD).is_file():
         checkpoints = folder / f"{whole.name}.training"
         method = make_method(tuner)
+        check_fits(method, model, planned.names, len(sample.items), recipe)
         needs, views = method.needs, method.views_of(DEFAULT_VIEWS)
         # The views of a sample are encoded once for all tuners that look at the same things.
         seen = "-".join(sorted(need.name.lower() for need in needs))

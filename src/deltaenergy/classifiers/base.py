@@ -209,9 +209,7 @@ class Classifier(nn.Module, ABC):
         from deltaenergy.errors import UnreadableImagesError
 
         if is_feature_array(images):
-            if self.needs - {Need.FEATURES}:
-                needs = ", ".join(sorted(need.value for need in self.needs - {Need.FEATURES}))
-                raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")
+            self.check_takes_features()
             yield Inputs(check_features(images, self.model).to(self.model.device))
             return
         for batch in require_towers(self.model, self.method.name).stream(
@@ -221,6 +219,25 @@ class Classifier(nn.Module, ABC):
                 raise UnreadableImagesError(batch.unreadable)
             if batch.items:
                 yield Inputs(batch.features, batch.patches, pixels=batch.pixels)
+
+    @property
+    def prompts_images(self) -> bool:
+        """Whether it has learned tokens in the image tower, so that its image features are not the base model's."""
+        own, bare = (getattr(model, "vision_prompts", None) for model in (self.model, self.base_model))
+        return own is not bare
+
+    def check_takes_features(self) -> None:
+        """Raise `InputError` if it cannot be given an array of features, which does not say what model made them."""
+        more = self.needs - {Need.FEATURES}
+        if more:
+            needs = ", ".join(sorted(need.value for need in more))
+            raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")
+        if self.prompts_images:
+            raise InputError(
+                f"{self.method.name} has learned tokens in the image tower, and an array does not say whether its "
+                "features went through them: give it images, or a feature store that its own model made, "
+                "build_store(classifier.model, images, folder)."
+            )
 
     def with_classes(self, classes: Sequence[str]) -> Classifier:
         """The same classifier for other class names, where what was learned serves any."""

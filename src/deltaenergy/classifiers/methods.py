@@ -78,8 +78,6 @@ class Method(Part):
     classifier: ClassVar[type[Classifier]]
     # Fields of `Recipe` in which the method's paper departs from the common recipe.
     recipe: ClassVar[Mapping[str, Any]] = {}
-    # What it needs of the training images.
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
     # Whether it learns from random views of the training images; else it sees their test view.
     augments: ClassVar[bool] = True
     # Whether similarities are z · t, so that terms can mask z.
@@ -89,6 +87,14 @@ class Method(Part):
     # Whether it is one of the tuning methods that `list_methods` names.
     listed: ClassVar[bool] = True
     terms: tuple[Term, ...] = field(default=(), kw_only=True, metadata={"spec": False})
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What it needs of the training images."""
+        return frozenset({Need.FEATURES})
+
+    def check_model(self, model: Model) -> None:
+        """Raise `InputError` for a model that it cannot tune: called before any image is read."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -118,6 +124,7 @@ class Method(Part):
 
     def blank(self, model: Model, classes: Sequence[str]) -> Classifier:
         """The classifier before any parameter has its value: what a saved state is put into."""
+        self.check_model(model)
         return self.classifier(model, classes, self)
 
     def build(
@@ -169,7 +176,7 @@ def make_method(spec: str | Method) -> Method:
     """
     if isinstance(spec, Method):
         return spec
-    parts: list[Part] = [build(METHODS.get(named.name), named) for named in parse(spec, "method")]
+    parts: list[Part] = [build(METHODS.get(named.name), named) for named in parse(spec, "method", METHODS)]
     if isinstance(parts[0], Term):
         parts.insert(0, build(METHODS.get(parts[0].usual_method), parse(parts[0].usual_method, "method")[0]))
     method, *terms = parts

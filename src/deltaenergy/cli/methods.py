@@ -64,7 +64,7 @@ def _tuning_methods() -> list[dict[str, Any]]:
     for name in list_methods():
         cls = get_method_class(name)
         attaches = issubclass(cls, Term)
-        needs = sorted(need.value for need in getattr(cls, "needs", ()) if need is not Need.FEATURES)
+        needs = sorted(need.value for need in getattr(cls(), "needs", ()) if need is not Need.FEATURES)
         rows.append(
             {
                 "name": name,
@@ -73,7 +73,7 @@ def _tuning_methods() -> list[dict[str, Any]]:
                 "formula": cls.formula,
                 "needs": ["labelled images", *needs],
                 "defaults": cls().params,
-                "presets": {},
+                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
                 "paper": cls.paper,
             }
         )
@@ -91,7 +91,7 @@ def _print_method(row: dict[str, Any]) -> None:
         "defaults": ", ".join(f"{key}={value}" for key, value in row["defaults"].items()) or "none",
         "presets": ", ".join(
             f"{row['name']}:{preset} ({', '.join(f'{k}={v}' for k, v in values.items())})"
-            + (f", needs {', '.join(needs)}" if (needs := row["preset_needs"][preset]) else "")
+            + (f", needs {', '.join(needs)}" if (needs := row.get("preset_needs", {}).get(preset)) else "")
             for preset, values in row["presets"].items()
         ),
         "paper": row["paper"],

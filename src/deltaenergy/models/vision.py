@@ -112,6 +112,16 @@ class VisionTower:
                 f"Use a depth of at most {self.blocks}."
             )
 
+    def kept_bytes(self, images: int, tokens: int = 0) -> int:
+        """About what a run with so many learned tokens keeps for its backward pass."""
+        seen = images * (1 + self.patch_count + tokens)
+        size = int(self.transformer.embeddings.position_embedding.weight.element_size())
+        whole = seen * bytes_per_token(self.blocks, self.width, size)
+        if whole <= self.activation_budget:
+            return whole
+        # What enters each block, and all of the one block that is being computed again.
+        return seen * (self.blocks * self.width * size + bytes_per_token(1, self.width, size))
+
     def _value_path(self, x: torch.Tensor) -> torch.Tensor:
         """Patch states after the post-norm, from the last block's input x without its attention weights:
         v = out_proj(W_v ln_1(x) + b_v); y = x + v; y + mlp(ln_2(y)) (Miyai et al., GL-MCM, IJCV 2025; after MaskCLIP,

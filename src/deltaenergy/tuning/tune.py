@@ -12,7 +12,7 @@ import torch
 
 from deltaenergy.classes import check_classes
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.classifiers.estimate import check_memory, warn_of_cost
+from deltaenergy.classifiers.estimate import Estimate, check_memory, warn_of_cost
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.recipe import make_recipe
 from deltaenergy.errors import InputError
@@ -73,8 +73,7 @@ def tune(
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
-    estimate = chosen.estimate(model, names, images, recipes_of(chosen, changes))
-    check_memory(chosen.spec, estimate, model.device)
+    estimate = check_fits(chosen, model, names, images, changes)
     warn_of_cost(chosen.spec, estimate, model.device)
     folder = None if checkpoints is None else Path(checkpoints)
     if not isinstance(train, TrainSet):
@@ -97,12 +96,15 @@ def tune(
         train = prepare_training(
             model, names, train.sample, views=again, needs=chosen.needs, cache=folder, progress=progress
         )
+    kinds = ", ".join(sorted(need.value for need in chosen.needs - {Need.FEATURES}))
     if not train.images.holds(chosen.needs):
-        kinds = ", ".join(sorted(need.value for need in chosen.needs - {Need.FEATURES}))
         raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")
     validation = None
     if val is not None:
         validation = prepare_validation(model, names, val, domains=domains, needs=chosen.needs, progress=progress)
+        # The frozen model's features would do as well to the eye, and be wrong.
+        if Need.PIXELS in chosen.needs and validation.model is None:
+            raise InputError(f"{chosen.name} looks at {kinds}: prepare the validation images with needs={{{kinds}}}.")
         train.warn_of_overlap(validation, "validation")
     job = _Job(model, train, validation, seed, changes, on_epoch)
     if search:
@@ -198,6 +200,16 @@ def check_recipe(method: Method, changes: Mapping[str, Any]) -> None:
     """Raise `InputError` for changes of the recipe that make no sense, before any image is read."""
     for stage in method.stages:
         make_recipe(method.recipe, stage.recipe, changes)
+
+
+def check_fits(
+    method: Method, model: Model, classes: Sequence[str], images: int, changes: Mapping[str, Any]
+) -> Estimate | None:
+    """Raise `InputError` for a model that the method cannot tune, or cannot tune in this machine's memory."""
+    method.check_model(model)
+    estimate = method.estimate(model, classes, images, recipes_of(method, changes))
+    check_memory(method.spec, estimate, model.device)
+    return estimate
 
 
 def check_tuned_classes(classes: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,133 @@
+"""What methods share that learn deep contexts in the text tower and tokens in the image tower.
+
+    t_k = text([start] v_1 … v_M [words] [name_k] . [end]),   z = image(x, p),   s_k = z · t_k
+
+Before each of the first J blocks the states at the context's places are replaced by that block's vectors v, and the
+image tower's last states by its tokens p; later blocks let both flow. The towers themselves are frozen. In use, images
+are encoded by a model of the classifier's own, with the learned tokens in it and a fingerprint that tells.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.methods import Method
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import Model, require_text, require_towers, require_vision
+from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.needs import Need
+from deltaenergy.specs import check_range
+
+# The context begins as the first of these words; what is left of them stays between context and name.
+WORDS = ("a", "photo", "of", "a")
+PAPER_DEPTH = 9
+INITIAL_DEVIATION = 0.02
+
+
+class TokenClassifier(Classifier):
+    """Cosines of prompted image features with the texts of deep contexts."""
+
+    method: TokenMethod
+    takes_other_classes = True
+
+    def __init__(self, model: Model, classes: Sequence[str], method: TokenMethod) -> None:
+        super().__init__(model, classes, method)
+        self.tower = require_text(model, method.name)
+        self.depth = method.depth_on(model)
+        length = method.context_length
+        self.prompts = LearnedPrompts(self.tower, self.classes, length, between=" ".join(WORDS[length:]))
+        self.context = nn.Parameter(torch.zeros(length, self.tower.width))
+        self.deep = nn.Parameter(torch.zeros(self.depth - 1, length, self.tower.width))
+
+    @abstractmethod
+    def image_tokens(self) -> torch.Tensor | None:
+        """The tokens (J, n, H) of the image tower under the present parameters, with gradients; None for none."""
+
+    def start_contexts(self, generator: torch.Generator) -> None:
+        """The first context as words, the deeper ones ~ N(0, 0.02²)."""
+        (ids,) = self.tower.tokenize([" ".join(WORDS[: self.method.context_length])])
+        self.context.data.copy_(self.tower.embed(ids[1:-1]))
+        # Drawn on the host, so that every device starts alike.
+        self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
+
+    def texts(self) -> torch.Tensor:
+        """The text features of the present contexts."""
+        return self.prompts(self.context, deep=self.deep)
+
+    def image_features(self, x: Inputs) -> torch.Tensor:
+        """Prompted unit features: as they were given in use, else from pixels."""
+        tokens = self.image_tokens()
+        if tokens is None or (x.features is not None and not self.training):
+            return x.need(Need.FEATURES)
+        return require_vision(self.base_model, self.method.name).run(x.need(Need.PIXELS), tokens).features
+
+    def forward(self, x: Inputs) -> Outputs:
+        """Cosines of prompted image features."""
+        features = self.image_features(x)
+        texts = self.class_texts(features)
+        return Outputs(features @ texts.T, features, texts)
+
+    def settle(self) -> None:
+        """The model that encodes images as they were learned from."""
+        tokens = self.image_tokens()
+        if tokens is not None:
+            self.model = require_towers(self.base_model, self.method.name).with_vision_prompts(tokens)
+
+
+@dataclass(frozen=True)
+class TokenMethod(Method):
+    """Base of the methods that learn in both towers.
+
+    `depth` is J; 0 stands for the papers' 9, but at most as many as the towers have blocks.
+    """
+
+    takes_terms = True
+    depth: int = 0
+
+    @property
+    @abstractmethod
+    def context_length(self) -> int:
+        """M, the number of context vectors in each block."""
+
+    @property
+    @abstractmethod
+    def tokens_of_image(self) -> int:
+        """n, the number of tokens in each block of the image tower."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Pixels, if there are tokens to be learned in the image tower."""
+        return frozenset({Need.PIXELS if self.tokens_of_image else Need.FEATURES})
+
+    def check(self) -> None:
+        """J ≥ 0; tokens that there are words for."""
+        check_range(f"{self.name}: depth", self.depth, 0)
+
+    def depth_on(self, model: Model) -> int:
+        """J, which must not be more than the blocks of a tower."""
+        blocks = {"text": require_text(model, self.name).blocks}
+        if self.tokens_of_image:
+            blocks["image"] = require_vision(model, self.name).blocks
+        tower, fewest = min(blocks.items(), key=lambda one: one[1])
+        if self.depth > fewest:
+            raise InputError(
+                f"{self.name}: depth {self.depth} is more than the {fewest} blocks of the {tower} tower of "
+                f"{model.name!r}. Use a depth of at most {fewest}."
+            )
+        return self.depth or min(PAPER_DEPTH, fewest)
+
+    def check_model(self, model: Model) -> None:
+        """A vision transformer, if tokens are to be learned in it, and blocks enough."""
+        self.depth_on(model)
+
+    def step_bytes(self, model: Model, images: int) -> int:
+        """One run of the prompted image tower."""
+        if not self.tokens_of_image:
+            return 0
+        return require_vision(model, self.name).kept_bytes(images, self.tokens_of_image)

@@ -1,0 +1,126 @@
+"""PLOT: several contexts per class, matched with an image's patches by optimal transport (Chen et al., ICLR 2023).
+
+    s_k = Σ_pn T_pn u_p·t_kn,   T = argmax_T Σ T_pn u_p·t_kn + ε H(T), rows 1/P, columns 1/N,   L = CE(L · s_k, y)
+
+u_p are the unit patch features, t_kn the texts of N learned contexts; no gradient flows through the plan T. With
+`pooled` (as released for ImageNet) the image feature is compared too, s_k = ½ (z·t̄_k + Σ T u·t) with t̄_k the unit mean
+of the texts before normalisation, and training is at 2L.
+
+The paper's patches are those of a ResNet's attention pool. On a vision transformer patches take the value path of the
+last block, which is our choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.transport import transported
+from deltaenergy.models.base import Model, require_text
+from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.models.text import TextTower
+from deltaenergy.needs import Need
+from deltaenergy.specs import check_range
+
+
+class TextsClassifier(Classifier):
+    """Base of the classifiers with several texts per class.
+
+    Attributes:
+        class_prompts: in use, the unit texts (N, K, D) that the contexts give.
+    """
+
+    takes_other_classes = True
+    class_prompts: torch.Tensor
+
+    def __init__(self, model: Model, classes: Sequence[str], method: Method) -> None:
+        super().__init__(model, classes, method)
+        self.tower = require_text(model, method.name)
+        # The mean over texts is taken before normalisation.
+        self.raw_tower = TextTower(
+            self.tower.transformer, self.tower.projection, self.tower.tokenizer, finish=torch.Tensor.float
+        )
+
+    def raw_texts(self) -> torch.Tensor:
+        """The texts (N, K, D) of the present contexts before they are finished, with gradients."""
+        raise NotImplementedError
+
+    def all_texts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit texts (N, K, D), and the unit mean (K, D) of the raw ones: being learned, or as kept."""
+        if not self.training:
+            return self.class_prompts, self.text_features
+        raw = self.raw_texts()
+        return self.tower.finish(raw), self.tower.finish(raw.mean(dim=0))
+
+    def settle(self) -> None:
+        """The texts as they are used."""
+        with torch.no_grad():
+            raw = self.raw_texts()
+            self.class_prompts, self.text_features = self.tower.finish(raw), self.tower.finish(raw.mean(dim=0))
+
+
+class PlotClassifier(TextsClassifier):
+    """Patches are carried to the texts of every class."""
+
+    method: Plot
+    needs = frozenset({Need.FEATURES, Need.PATCHES})
+
+    def __init__(self, model: Model, classes: Sequence[str], method: Plot) -> None:
+        super().__init__(model, classes, method)
+        self.prompts = LearnedPrompts(self.raw_tower, self.classes, method.context_length)
+        self.contexts = nn.Parameter(torch.zeros(method.prompts, method.context_length, self.tower.width))
+        self.to(model.device)
+
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """Contexts ~ N(0, 0.02²)."""
+        self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
+
+    def raw_texts(self) -> torch.Tensor:
+        """One text per context and class."""
+        return self.prompts.each(self.contexts)
+
+    def forward(self, x: Inputs) -> Outputs:
+        """What the transport of patches to texts brings."""
+        features, patches = x.need(Need.FEATURES), x.need(Need.PATCHES)
+        texts, pooled = (part.to(patches) for part in self.all_texts())
+        carried = transported(torch.einsum("bpd,nkd->bkpn", patches, texts), self.method.epsilon)
+        if self.method.pooled:
+            carried = (features @ pooled.T + carried) / 2
+        return Outputs(carried, features, pooled)
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """Cross-entropy at L, or at 2L of half the sum."""
+        factor = 2 if self.method.pooled else 1
+        return {"ce": self.cross_entropy(factor * outputs.similarities, batch.labels)}
+
+
+@register_method
+@dataclass(frozen=True)
+class Plot(Method):
+    """`prompts` is N, the number of contexts; `epsilon` the weight of the plan's entropy."""
+
+    name = "plot"
+    summary = "several contexts, matched with an image's patches by optimal transport"
+    formula = "CE(L·Σ_pn T_pn u_p·t_kn, y), T the transport plan with entropy ε"
+    paper = "Chen et al., ICLR 2023"
+    classifier = PlotClassifier
+    needs = frozenset({Need.FEATURES, Need.PATCHES})
+    recipe: ClassVar[Mapping[str, Any]] = {"epochs": 200, "batch_size": 128}
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
+    prompts: int = 4
+    context_length: int = 16
+    epsilon: float = 0.1
+    pooled: bool = False
+
+    def check(self) -> None:
+        """At least one context of one vector, ε > 0."""
+        check_range("plot: prompts", self.prompts, 1)
+        check_range("plot: context_length", self.context_length, 1)
+        check_range("plot: epsilon", self.epsilon, 0, above=True)

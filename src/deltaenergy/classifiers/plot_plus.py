@@ -1,0 +1,125 @@
+"""PLOT++: several image features, matched with several texts by optimal transport (by the authors of PLOT, 2023).
+
+    z_m = image(x, p_m),   b_k = Σ_mn T_mn z_m·t_kn,   a_k = z̄·t̄_k,   s_k = b_k
+
+Each of M prompts p_m (two tokens at the end of the image tower's input) gives an image feature z_m by a run of the
+tower of its own. T carries them to the texts t_kn of N contexts, as in PLOT; z̄ and t̄_k are the unit means before
+normalisation. First the tokens alone are trained, by CE of L (a + b), then tokens and contexts by CE of L · b.
+
+The contexts begin as phrases. The released code cuts all of them to the length of the first, by which a shorter one
+takes the first token of every class name; here each has its own length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from deltaenergy.classifiers.base import Batch, Inputs, Outputs
+from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.plot import TextsClassifier
+from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.recipe import Phase, Stage
+from deltaenergy.classifiers.transport import transported
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import Model, require_text, require_vision
+from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.models.vision import VisionTower
+from deltaenergy.needs import Need
+from deltaenergy.specs import check_range
+
+PHRASES = ("a photo of a", "this is a photo", "this is a", "one picture of a")
+TOKENS_FIRST = "tokens"
+
+
+class PlotPlusClassifier(TextsClassifier):
+    """Every image is seen through several prompts, so that features alone do not serve."""
+
+    method: PlotPlus
+    needs = frozenset({Need.PIXELS})
+
+    def __init__(self, model: Model, classes: Sequence[str], method: PlotPlus) -> None:
+        super().__init__(model, classes, method)
+        vision = require_vision(model, method.name)
+        # The mean over features is taken before normalisation, and all runs of a step share what may be kept of it.
+        budget = vision.activation_budget // method.prompts
+        self.raw_vision = VisionTower(
+            vision.transformer, vision.projection, finish=torch.Tensor.float, activation_budget=budget
+        )
+        self.finish_image = vision.finish
+        self.tokens = nn.Parameter(torch.zeros(method.prompts, method.tokens, vision.width))
+        self.phrases = [ids[1:-1] for ids in self.tower.tokenize(method.phrases)]
+        self.prompts = [LearnedPrompts(self.raw_tower, self.classes, len(ids)) for ids in self.phrases]
+        self.contexts = nn.ParameterList(torch.zeros(len(ids), self.tower.width) for ids in self.phrases)
+        self.to(model.device)
+
+    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+        """Contexts as words, tokens ~ N(0, 0.02²)."""
+        for context, ids in zip(self.contexts, self.phrases):
+            context.data.copy_(self.tower.embed(ids))
+        self.tokens.data.copy_(INITIAL_DEVIATION * torch.randn(self.tokens.shape, generator=generator))
+
+    def raw_texts(self) -> torch.Tensor:
+        """One text per phrase and class."""
+        return torch.stack([prompts(context) for prompts, context in zip(self.prompts, self.contexts)])
+
+    def forward(self, x: Inputs) -> Outputs:
+        """What the transport of image features to texts brings; ½ (a + b) while the tokens alone are trained."""
+        pixels = x.need(Need.PIXELS)
+        raw = torch.stack([self.raw_vision.run(pixels, tokens[None]).features for tokens in self.tokens], dim=1)
+        features, mean = self.finish_image(raw), self.finish_image(raw.mean(dim=1))
+        texts, pooled = (part.to(features) for part in self.all_texts())
+        carried = transported(torch.einsum("bmd,nkd->bkmn", features, texts), self.method.epsilon)
+        if self.phase == TOKENS_FIRST:
+            carried = (mean @ pooled.T + carried) / 2
+        return Outputs(carried, mean, pooled)
+
+    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+        """Cross-entropy at L of b, or of a + b while the tokens alone are trained."""
+        factor = 2 if self.phase == TOKENS_FIRST else 1
+        return {"ce": self.cross_entropy(factor * outputs.similarities, batch.labels)}
+
+
+@register_method
+@dataclass(frozen=True)
+class PlotPlus(Method):
+    """`prompts` is M, the number of runs of the image tower per image; `phrases` are what the N contexts begin as."""
+
+    name = "plot++"
+    summary = "several prompted image features, matched with several texts by optimal transport"
+    formula = "CE(L·Σ_mn T_mn z_m·t_kn, y), T the transport plan with entropy ε"
+    paper = "Chen et al., ICLR 2023, and PLOT++ of its authors"
+    classifier = PlotPlusClassifier
+    needs = frozenset({Need.PIXELS})
+    recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
+    grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
+    prompts: int = 4
+    tokens: int = 2
+    phrases: tuple[str, ...] = PHRASES
+    epsilon: float = 0.1
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Tokens alone, then tokens and contexts, with the same recipe."""
+        return (Stage((Phase(TOKENS_FIRST, ("tokens",)),)), Stage((Phase("both"),)))
+
+    def check(self) -> None:
+        """At least one prompt of one token, phrases that hold words, ε > 0."""
+        check_range("plot++: prompts", self.prompts, 1)
+        check_range("plot++: tokens", self.tokens, 1)
+        check_range("plot++: epsilon", self.epsilon, 0, above=True)
+        if not all(phrase.strip() for phrase in self.phrases):
+            raise InputError("plot++: phrases holds a blank one: each context begins as some words.")
+
+    def check_model(self, model: Model) -> None:
+        """A vision transformer, and a text tower."""
+        require_text(model, self.name)
+        require_vision(model, self.name)
+
+    def step_bytes(self, model: Model, images: int) -> int:
+        """All runs of the image tower."""
+        return self.prompts * require_vision(model, self.name).kept_bytes(images, self.tokens)

@@ -1,4 +1,4 @@
-"""What is killed at every file operation: saves, overwrites, checkpoints, results, tables, tune, feature stores.
+"""What is killed at every file operation: saves, overwrites, checkpoints, results, tables, tune.
 
 Each function tries all faults on one of them and returns how many; an `AssertionError` names the one that did harm.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from deltaenergy import Classifier, Detector, FeatureStore, TowerModel, build_store, load_images
+from deltaenergy import Classifier, Detector
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.cli.output import write_rows
 from deltaenergy.errors import OS_REMEDIES
@@ -261,19 +261,3 @@ def tuned(model: Model, images: Path, workspace: Path, thorough: bool = False) -
     kinds = (*KILLS, *FAILURES) if thorough else ("killed before", "ENOSPC")
     timed = frozenset({"detector.json", "deltaenergy-training.json"})  # they tell how long epochs took
     return campaign(put_users_files, action, check, workspace, kinds=kinds, timed=timed, thorough=thorough)
-
-
-def stored(model: TowerModel, images: Path, workspace: Path, thorough: bool = False) -> Counter[str]:
-    """`features` from the first file of a store to the last: the finished store is the same, byte by byte."""
-
-    def action(folder: Path) -> None:
-        build_store(model, images, folder / "store", batch_size=4)
-
-    def check(folder: Path, fault: Fault, outcome: Outcome) -> None:
-        check_users_files(folder)
-        check_said(fault, outcome)
-        if outcome.ended == "done":
-            assert len(FeatureStore(folder / "store")) == len(load_images(images))
-
-    kinds = (*KILLS, *FAILURES) if thorough else ("killed before", "ENOSPC")
-    return campaign(put_users_files, action, check, workspace, kinds=kinds, thorough=thorough)

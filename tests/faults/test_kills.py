@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deltaenergy import Detector, Model, TowerModel
+from deltaenergy import Detector, Model
 from tests.faults import kills
 from tests.faults.harness import FAILURES, KILLS, Fault, Outcome, campaign, fail
 from tests.faults.subjects import unit_features
@@ -54,11 +54,6 @@ def test_benchmark_results(tmp_path: Path) -> None:
 def test_tune(tiny_clip: Model, coloured: Path, tmp_path: Path) -> None:
     tried = kills.tuned(tiny_clip, coloured, tmp_path)
     assert min(tried["killed before"], tried["ENOSPC"]) >= 40
-
-
-def test_a_feature_store(tiny_clip: TowerModel, coloured: Path, tmp_path: Path) -> None:
-    tried = kills.stored(tiny_clip, coloured, tmp_path)
-    assert min(tried["killed before"], tried["ENOSPC"]) >= 20
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

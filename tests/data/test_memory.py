@@ -202,7 +202,7 @@ def photograph(width: int, height: int) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def large() -> Image.Image:
-    return photograph(4800, 4200)
+    return Image.fromarray(np.tile(np.asarray(photograph(1200, 1050)), (4, 4, 1)))
 
 
 def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
@@ -233,8 +233,7 @@ def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(
 def test_other_pictures_are_decoded_in_full(
     large: Image.Image, low_limit: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    png = encoded(large.crop((0, 0, 3600, 3000)), "PNG", compress_level=1)
-    assert np.array_equal(np.asarray(open_image(png)), np.asarray(large.crop((0, 0, 3600, 3000))))
+    assert np.array_equal(np.asarray(open_image(encoded(large, "BMP"))), np.asarray(large))
     # Too narrow to be made smaller, and not above the limit.
     narrow = encoded(large.crop((0, 0, 4000, 2600)))
     assert open_image(narrow).size == (4000, 2600)

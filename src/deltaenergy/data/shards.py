@@ -200,7 +200,7 @@ def _parse_index(path: Path, data: bytes, advice: str) -> tuple[dict[str, str], 
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         rows = int(metadata["rows"])
         _check_columns(table)

@@ -120,13 +120,15 @@ def test_both_forms_of_files_are_the_same_tokenizer(folder: Path, tiny_clip: de.
 
 
 def test_the_digest_tells_tokenizers_apart(folder: Path) -> None:
-    model = json.loads((folder / "tokenizer.json").read_text())["model"]
+    content = json.loads((folder / "tokenizer.json").read_text())
+    model, added = content["model"], content["added_tokens"]
     known, (dog, cat) = model["vocab"], (f"{word}</w>" for word in WORDS[3:5])
     changes: list[dict[str, Any]] = [
         {},
         {"model": {**model, "merges": model["merges"][:-1]}},
         {"model": {**model, "vocab": {**known, dog: known[cat], cat: known[dog]}}},
         {"model": model, "normalizer": None},
+        {"added_tokens": [*added, {**added[-1], "id": known["x"], "content": "x"}]},
     ]
     digests = []
     for parts in changes:

@@ -50,7 +50,9 @@ def load_tokenizer(folder: Path, text_config: Any, kind: str = "AutoTokenizer") 
 
 def tokenizer_digest(tokenizer: Any) -> str:
     """Hash of the vocabulary, of the merges where they can be seen, and of what becomes of some texts."""
-    parts: list[Any] = [sorted(tokenizer.get_vocab().items()), tokenizer(list(_MARKS))["input_ids"]]
+    # Added tokens are found within words, too.
+    known, added = sorted(tokenizer.get_vocab().items()), sorted(tokenizer.get_added_vocab().items())
+    parts: list[Any] = [known, added, tokenizer(list(_MARKS))["input_ids"]]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         merges = json.loads(backend.to_str())["model"].get("merges", [])

@@ -312,24 +312,24 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     import torch
 
     from deltaenergy.needs import Need
-    from deltaenergy.scores.base import Score, ScoreInputs
+    from deltaenergy.scores.base import Score, ScoreInputs, Scorer
     from deltaenergy.scoring import score_images
 
     @dataclass(frozen=True)
     class PatchMean(Score):
         name = "patch-mean"
-        needs = frozenset({Need.PATCHES})
+        requires = frozenset({Need.PATCHES})
 
-        def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
             assert inputs.patches is not None
             return inputs.patches.mean(dim=(1, 2))
 
     @dataclass(frozen=True)
     class PixelMean(Score):
         name = "pixel-mean"
-        needs = frozenset({Need.PIXELS})
+        requires = frozenset({Need.PIXELS})
 
-        def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
             assert inputs.pixels is not None
             return inputs.pixels.mean(dim=(1, 2, 3))
 

@@ -19,6 +19,7 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs, check_features, is_feature_array
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
@@ -185,9 +186,26 @@ def _encoded(
         classifier.check_takes_features()
         return _rows_of_features(classifier, images, progress)
     needed = frozenset().union(*wanted.values())
+    if names_a_store(images):
+        size = batch_size if Need.PATCHES in needed else max(batch_size, STORED_BATCH)
+        stored = pass_over(images, classifier.model, patches=Need.PATCHES in needed, size=size)
+        if stored is not None:
+            return _with_pixels(_stored(classifier, stored, progress), wanted)
     model = require_towers(classifier.model, "scoring")
     batches = model.stream(images, patches=Need.PATCHES in needed, batch_size=batch_size, progress=progress)
-    return _with_pixels(batches, wanted) if Need.PIXELS in needed else batches
+    return _with_pixels(batches, wanted)
+
+
+def _stored(classifier: Classifier, stored: StorePass, progress: Progress | None) -> Iterator[EncodedBatch]:
+    """Batches of a feature store, read as they are asked for."""
+    done, device = 0, classifier.model.device
+    for part in stored:
+        features = torch.from_numpy(part.features).to(device)
+        patches = None if part.patches is None else torch.from_numpy(part.patches).to(device)
+        yield EncodedBatch(part.items, None, features, patches, part.unreadable)
+        done += len(part.items) + len(part.unreadable)
+        if progress is not None:
+            progress(done, stored.images)
 
 
 def _rows_of_features(classifier: Classifier, features: Any, progress: Progress | None) -> Iterator[EncodedBatch]:
@@ -203,10 +221,10 @@ def _rows_of_features(classifier: Classifier, features: Any, progress: Progress 
 
 
 def _with_pixels(batches: Iterable[EncodedBatch], wanted: Mapping[str, frozenset[Need]]) -> Iterator[EncodedBatch]:
-    """The batches, which must hold pixels: those of a feature store do not."""
+    """The batches; they must hold pixels if someone looks at these, which those of a feature store do not."""
+    who = next((who for who, needs in wanted.items() if Need.PIXELS in needs), None)
     for batch in batches:
-        if batch.items and batch.pixels is None:
-            who = next(who for who, needs in wanted.items() if Need.PIXELS in needs)
+        if who is not None and batch.items and batch.pixels is None:
             raise InputError(f"{who} needs pixels: give it the images, not a feature store.")
         yield batch
 

@@ -102,10 +102,10 @@ def read_shards(folder: Path, manifest: Manifest) -> list[Shard]:
     if manifest.shards is None:
         shards = first_format_shards(folder, manifest.record)
         for shard in shards:
-            _check_sizes(folder, shard.record)
+            check_sizes(folder, shard.record)
         return shards
     for record in manifest.shards:
-        _check_sizes(folder, record)
+        check_sizes(folder, record)
     return [read_shard(folder, record) for record in manifest.shards]
 
 
@@ -171,7 +171,8 @@ def _is_sound(path: Path, part: Part) -> bool:
         return False
 
 
-def _check_sizes(folder: Path, record: ShardRecord) -> None:
+def check_sizes(folder: Path, record: ShardRecord) -> None:
+    """Raise `ArtifactError` unless the shard's files are there with the sizes that were written."""
     for kind, part in record.files.items():
         path = part_path(folder, record.number, kind)
         if (reason := why_not_a_file(path)) is not None:

@@ -128,9 +128,7 @@ class FeatureStore:
     def take_patches(self, rows: Any) -> npt.NDArray[np.float32]:
         """Patch features (n, P, D) of some rows."""
         if not self.has_patches:
-            raise InputError(
-                f"{self.path} holds no patch features. Make a store that does: `deltaenergy features … --patches`."
-            )
+            raise no_patches(self.path)
         return self._gather("patches", np.asarray(rows, np.int64))
 
     def blocks(self, size: int = 1024) -> Iterator[npt.NDArray[np.float32]]:
@@ -235,6 +233,11 @@ def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int
     ]
     kept = [i for i, entry in enumerate(entries) if entry.content is not None or entry.error is not None]
     return [entries[i] for i in kept], [places[i] for i in kept]
+
+
+def no_patches(path: Path) -> InputError:
+    """The error for a store that was made without patch features."""
+    return InputError(f"{path} holds no patch features. Make a store that does: `deltaenergy features … --patches`.")
 
 
 def check_same_model(path: Path, stored: dict[str, Any], model: Describes) -> None:

@@ -1,0 +1,79 @@
+"""Peak memory of a detector's stream over 10⁴, 10⁵ and 10⁶ rows of features: from a store, and from a mapped array.
+
+The peer is the run over 10⁴ rows. Each run is a process of its own; what counts is its largest private memory (RssAnon:
+pages of mapped files can be dropped at any time). Goal: ≤ 1.25 times as much for a hundred times the rows.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import deltaenergy as de
+from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.shards import Entry, write_shard
+
+ROWS, DIMENSION, CLASSES, SHARD = (10_000, 100_000, 1_000_000), 64, 100, 4_096
+
+
+def unit_rows(count: int, seed: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((count, DIMENSION), dtype=np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def write_store(folder: Path, rows: int) -> None:
+    """A store of random features, and the same in one array beside it."""
+    shards = []
+    array = np.lib.format.open_memmap(folder.with_suffix(".npy"), "w+", np.float32, (rows, DIMENSION))
+    for number, start in enumerate(range(0, rows, SHARD)):
+        features = unit_rows(min(SHARD, rows - start), number)
+        array[start : start + len(features)] = features
+        ids = [f"folder {number}/image {start + row}.jpg" for row in range(len(features))]
+        entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
+        shards.append(write_shard(folder, number, entries, {"features": features}).record)
+    model = de.PrecomputedModel(DIMENSION).describe()
+    write_manifest(folder, StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
+
+
+def private_memory() -> float:
+    """Megabytes that no file stands for."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon:")).split()[1]) / 1024
+
+
+def stream(source: str) -> None:
+    """Print how many verdicts there were, and the largest memory on the way."""
+    classifier = de.PrecomputedClassifier(unit_rows(CLASSES, 1), [f"class {k}" for k in range(CLASSES)])
+    detector = de.Detector(classifier).calibrate(unit_rows(1_000, 2))
+    images = np.load(source, mmap_mode="r") if source.endswith(".npy") else source
+    count, peak = 0, 0.0
+    for _ in detector.stream(images):
+        count += 1
+        if count % 1_000 == 0:
+            peak = max(peak, private_memory())
+    print(count, peak)
+
+
+def main() -> None:
+    peaks: dict[str, list[float]] = {".store": [], ".npy": []}
+    for rows in ROWS:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name) / "features.store"
+            write_store(folder, rows)
+            for ending, found in peaks.items():
+                command = [sys.executable, __file__, str(folder.with_suffix(ending))]
+                count, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+                assert int(count) == rows
+                found.append(float(peak))
+    for ending, name in ((".store", "a feature store"), (".npy", "a mapped array")):
+        first, *_, last = peaks[ending]
+        each = ", ".join(f"{rows:,} rows {peak:.0f} MB" for rows, peak in zip(ROWS, peaks[ending]))
+        print(f"peak memory over {name}, 100 times the rows: {last / first:.2f}× (goal ≤ 1.25×; {each})")
+
+
+if __name__ == "__main__":
+    stream(sys.argv[1]) if len(sys.argv) > 1 else main()

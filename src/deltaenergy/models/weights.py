@@ -5,7 +5,8 @@ The headers, which say names, types and shapes, are compared with what the model
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,21 +51,14 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_headers(files: Iterable[Path]) -> dict[str, Header]:
     """The headers of all tensors in the files."""
-    from safetensors import safe_open
-
     found: dict[str, Header] = {}
     for file in files:
-        try:
-            with safe_open(str(file), framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118
-                    part = opened.get_slice(name)
-                    if name in found:
-                        raise ArtifactError(f"{file}: the tensor {name!r} is in {found[name].file.name}, too.")
-                    found[name] = Header(file, tuple(part.get_shape()), str(part.get_dtype()))
-        except ArtifactError:
-            raise
-        except Exception as error:  # safetensors' own, and what it lets through
-            raise ArtifactError(f"{file} cannot be read as safetensors: {error}") from error
+        with _opened(file) as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                part = tensors.get_slice(name)
+                if name in found:
+                    raise ArtifactError(f"{file}: the tensor {name!r} is in {found[name].file.name}, too.")
+                found[name] = Header(file, tuple(part.get_shape()), str(part.get_dtype()))
     return found
 
 
@@ -84,13 +78,13 @@ def check_headers(
             f"{where}: {_listed(left_over)} of no use to the model that config.json describes. "
             "Weights and config.json do not belong together: get both again."
         )
-    wrong = [f"{name!r} {found[name].shape} instead of {shape}" for name, shape in expected.items()
-             if found[name].shape != shape]  # fmt: skip
+    wrong = [name for name, shape in expected.items() if found[name].shape != shape]
     if wrong:
+        shown = ", ".join(f"{name!r} {found[name].shape} instead of {expected[name]}" for name in wrong[:_SHOWN])
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ArtifactError(
-            f"{where}: {len(wrong)} tensor(s) have other shapes than config.json says: {', '.join(wrong[:_SHOWN])}"
-            f"{more}. Weights and config.json do not belong together: get both again."
+            f"{where}: {len(wrong)} tensor(s) have other shapes than config.json says: {shown}{more}. "
+            "Weights and config.json do not belong together: get both again."
         )
     odd = [name for name in expected if found[name].dtype not in _FLOATS]
     if odd:
@@ -103,20 +97,16 @@ def check_headers(
 def read_weights(headers: Mapping[str, Header], names: Iterable[str]) -> dict[str, torch.Tensor]:
     """The tensors called `names` in float32, each finite, in memory of their own."""
     import torch
-    from safetensors import safe_open
 
     wanted: dict[Path, list[str]] = {}
     for name in names:
         wanted.setdefault(headers[name].file, []).append(name)
     tensors: dict[str, torch.Tensor] = {}
     for file, of_file in wanted.items():
-        try:
-            with safe_open(str(file), framework="pt") as opened:
-                for name in of_file:
-                    # A copy: what is mapped from a file changes, or is gone, when the file is.
-                    tensors[name] = opened.get_tensor(name).to(torch.float32, copy=True)
-        except Exception as error:
-            raise ArtifactError(f"{file} cannot be read as safetensors: {error}") from error
+        with _opened(file) as stored:
+            for name in of_file:
+                # A copy: what is mapped from a file changes, or is gone, when the file is.
+                tensors[name] = stored.get_tensor(name).to(torch.float32, copy=True)
         for name in of_file:
             # One pass, in which NaN and infinity stay what they are.
             if not torch.isfinite(tensors[name].sum()):
@@ -132,6 +122,19 @@ def fill(module: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     for part in module.modules():
         if "position_ids" in part._buffers:
             part._buffers["position_ids"] = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    from safetensors import safe_open
+
+    try:
+        with safe_open(str(file), framework="pt") as tensors:
+            yield tensors
+    except ArtifactError:
+        raise
+    except Exception as error:  # safetensors' own, and what it lets through of torch's and Python's
+        raise ArtifactError(f"{file} cannot be read as safetensors: {error}") from error
 
 
 def _shards(folder: Path, index: Path) -> list[Path]:

@@ -91,9 +91,9 @@ def coloured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def train_set(tiny_clip: Model, coloured: Path) -> TrainSet:
-    """Four shots per class with three views, patches and pixels included."""
+    """Four shots per class with three views, with all that a method may look at."""
     from deltaenergy.needs import Need
     from deltaenergy.tuning.prepare import prepare_training
 
-    needs = frozenset({Need.PATCHES, Need.PIXELS})
+    needs = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
     return prepare_training(tiny_clip, CLASSES, coloured, shots=4, seed=1, views=3, needs=needs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import functools
 import math
 import numbers
@@ -55,9 +56,14 @@ def parse(text: str, what: str, names: Iterable[str] = ()) -> list[Named]:
     >>> [part.name for part in parse("plot++(epsilon=0.1)+ebm", "method", ["plot++", "ebm"])]
     ['plot++', 'ebm']
     """
-    parts = _whole_names(cut(text, "+", what), [name for name in names if "+" in name])
+    with_plus = [name for name in names if "+" in name]
+    parts = _whole_names(cut(text, "+", what), with_plus)
     if not all(parts):
-        raise InputError(f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).")
+        near = difflib.get_close_matches(_HEAD.split(text)[0].strip(), with_plus, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(
+            f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).{hint}"
+        )
     return [_parse_part(part, text, what) for part in parts]
 
 

@@ -24,6 +24,8 @@ SPECS = [
     "dplclip(serve=image)",
     "dplclip(serve=batch)",
     "lsn(positives=cocoop)",
+    "promptsrc(vision_tokens=0)",
+    "plot(pooled=True)",
 ]
 TRAINED = [name for name in SPECS if make_method(name).trains]
 

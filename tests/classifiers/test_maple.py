@@ -16,6 +16,7 @@ from deltaenergy import Model
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.maple import Maple, MapleClassifier
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.data.inputs import load_images
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
@@ -46,6 +47,20 @@ def clip(folder: Path) -> TowerModel:
 @pytest.fixture(scope="module")
 def reference(folder: Path) -> Reference:
     return Reference(folder)
+
+
+@pytest.fixture(scope="module")
+def vit_b16(tiny_clip: Any) -> ClipModel:
+    """Towers of ViT-B/16 that have shapes alone."""
+    from transformers import CLIPConfig, CLIPModel
+
+    with torch.device("meta"):
+        module: Any = CLIPModel(CLIPConfig(text_config={}, vision_config={"patch_size": 16}))
+    model = object.__new__(ClipModel)
+    model.name, model.feature_dim, model.device = "ViT-B/16", 512, torch.device("cpu")
+    model.text = TextTower(module.text_model, module.text_projection, tiny_clip.text.tokenizer)
+    model.vision = VisionTower(module.vision_model, module.visual_projection)
+    return model
 
 
 def built(model: Any, method: Maple = Maple(), seed: int = 0) -> Any:  # noqa: B008 (settings are frozen)
@@ -115,17 +130,9 @@ def test_initial_maps(clip: TowerModel) -> None:
     assert 0.015 < classifier.deep.std() < 0.025
 
 
-def test_the_parameters_of_vit_b16(tiny_clip: Any) -> None:
-    """9 · (2 · 512) + 9 · (512 · 768 + 768), with towers that have shapes alone."""
-    from transformers import CLIPConfig, CLIPModel
-
-    with torch.device("meta"):
-        module: Any = CLIPModel(CLIPConfig(text_config={}, vision_config={"patch_size": 16}))
-    model = object.__new__(ClipModel)
-    model.name, model.feature_dim, model.device = "ViT-B/16", 512, torch.device("cpu")
-    model.text = TextTower(module.text_model, module.text_projection, tiny_clip.text.tokenizer)
-    model.vision = VisionTower(module.vision_model, module.visual_projection)
-    classifier = Maple().blank(model, CLASSES)
+def test_the_parameters_of_vit_b16(vit_b16: ClipModel) -> None:
+    """9 · (2 · 512) + 9 · (512 · 768 + 768)."""
+    classifier = Maple().blank(vit_b16, CLASSES)
     assert sum(p.numel() for p in classifier.parameters()) == 3_555_072
 
 
@@ -197,8 +204,23 @@ def test_a_convolutional_model_is_refused_before_any_image_is_read(tmp_path: Pat
 
 
 def test_a_step_that_cannot_fit_is_refused_before_any_image_is_read(clip: TowerModel, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"maple: a step with 100000000 images keeps about \d+\.\d GB .* at most \d+ "):
-        de.tune(clip, CLASSES, tmp_path / "not there", "maple", recipe={"batch_size": 10**8})
+    message = r"maple would take about [\d,.]+ GB of memory \(.* GB for activations\).*smaller batches"
+    with pytest.raises(InputError, match=message):
+        de.tune(clip, CLASSES, tmp_path / "not there", "maple", shots=10**8, recipe={"batch_size": 10**8})
+
+
+def test_the_estimate_of_vit_b16(vit_b16: ClipModel) -> None:
+    """Batches of 4 of 1,000 images: 199 tokens each, 18 numbers of 4 bytes per unit of width and block."""
+    found = Maple().estimate(vit_b16, CLASSES, 1000, [Recipe(batch_size=4, epochs=5)])
+    assert found is not None
+    assert found.memory == {"activations": 4 * 199 * 12 * 18 * 768 * 4}
+    # Forth, and back to the activations alone: 24 W² per token and block.
+    assert found.operations == pytest.approx(2 * 24 * 768**2 * 12 * 199 * 1000 * 5)
+    # 32 images would leave 4 GB behind: what enters each block is kept, one block at a time is computed again.
+    large = Maple().estimate(vit_b16, CLASSES, 1000, [Recipe(batch_size=32, epochs=5)])
+    assert large is not None
+    assert large.memory == {"activations": 32 * 199 * (12 * 768 * 4 + 18 * 768 * 4)}
+    assert large.operations == pytest.approx(3 / 2 * found.operations)
 
 
 def test_validation_sees_the_prompted_tower(clip: TowerModel, coloured: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from deltaenergy.classifiers.base import Batch, Inputs, Outputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.promptsrc import PromptSrc, PromptSrcClassifier, epoch_weights
+from deltaenergy.data.class_names import template_ensemble
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.tuning.data import CachedViews
@@ -135,7 +136,7 @@ def test_similarities_and_gradients_of_the_whole_loss(tiny_clip: Any, reference:
 def test_frozen_texts_are_the_mean_of_sixty_templates_before_normalisation(
     tiny_clip: Model, reference: Reference
 ) -> None:
-    templates = de.data.class_names.template_ensemble("imagenet")[:60]
+    templates = template_ensemble("imagenet")[:60]
     # The ends of the released list, and some that it does not hold.
     assert {"a photo of a {}.", "a bad photo of a {}.", "the origami {}.", "itap of the {}."} <= set(templates)
     assert not {"a jpeg corrupted photo of the {}.", "a tattoo of the {}.", "itap of a {}."} & set(templates)

@@ -179,3 +179,26 @@ def test_every_depth_gets_a_gradient() -> None:
     assert out.patches is not None and out.patches.shape == (2, 196, 8)
     out.features.sum().backward()
     assert prompts.grad is not None and (prompts.grad.flatten(1).abs().sum(dim=1) > 0).all()
+
+
+def test_what_a_run_says_it_keeps_is_about_what_autograd_keeps(clip: Any) -> None:
+    """Counted tensor by tensor; the estimate may be off by half, not by a factor."""
+    weights = {p.untyped_storage().data_ptr() for p in clip.parameters()}
+    tokens = torch.zeros(1, 2, WIDTH, dtype=torch.float64, requires_grad=True)
+    claimed = {}
+    for budget in (2**40, 0):
+        tower = tower_of(clip, activation_budget=budget)
+        seen: dict[int, int] = {}
+
+        def count(tensor: torch.Tensor, seen: dict[int, int] = seen) -> torch.Tensor:
+            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            tower.run(draw(8, 3, 32, 32), tokens)
+        kept = sum(size for place, size in seen.items() if place not in weights)
+        claimed[budget] = tower.kept_bytes(8, 2)
+        assert tower.recomputes(8, 2) is (budget == 0)
+        # Where blocks are computed again, one of them comes on top of what is kept.
+        assert kept < 2 * claimed[budget] and (budget == 0 or claimed[budget] < 2 * kept)
+    assert claimed[0] < claimed[2**40] / 2

@@ -17,10 +17,13 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.estimate import Estimate, tower_operations
 from deltaenergy.classifiers.methods import Method
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.models.vision import VisionTower
 from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 
@@ -126,8 +129,24 @@ class TokenMethod(Method):
         """A vision transformer, if tokens are to be learned in it, and blocks enough."""
         self.depth_on(model)
 
-    def step_bytes(self, model: Model, images: int) -> int:
-        """One run of the prompted image tower."""
+    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+        """Of the prompted image tower, which is the most of it."""
         if not self.tokens_of_image:
-            return 0
-        return require_vision(model, self.name).kept_bytes(images, self.tokens_of_image)
+            return None
+        return image_tower_estimate(require_vision(model, self.name), self.tokens_of_image, 1, images, recipes)
+
+
+def image_tower_estimate(
+    vision: VisionTower, tokens: int, runs: int, images: int, recipes: Sequence[Recipe]
+) -> Estimate:
+    """What it takes to train through the image tower, run so often for each image with so many learned tokens."""
+    batch = min(images, max(recipe.batch_size for recipe in recipes))
+    kept = vision.kept_bytes(batch, tokens)
+    seen = images * (1 + vision.patch_count + tokens) * sum(recipe.epochs for recipe in recipes)
+    passes = 3 if vision.recomputes(batch, tokens) else 2
+    return Estimate(
+        {"activations": runs * kept},
+        f"the image tower {f'{runs} times ' if runs > 1 else ''}forth and back on {batch:,} images",
+        tower_operations(runs * seen, vision.blocks, vision.width, passes),
+        "Use smaller batches (batch_size, --train-batch), fewer epochs or a GPU.",
+    )

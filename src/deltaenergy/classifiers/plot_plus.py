@@ -20,10 +20,12 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
+from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.plot import TextsClassifier
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
-from deltaenergy.classifiers.recipe import Phase, Stage
+from deltaenergy.classifiers.recipe import Phase, Recipe, Stage
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text, require_vision
@@ -45,11 +47,7 @@ class PlotPlusClassifier(TextsClassifier):
     def __init__(self, model: Model, classes: Sequence[str], method: PlotPlus) -> None:
         super().__init__(model, classes, method)
         vision = require_vision(model, method.name)
-        # The mean over features is taken before normalisation, and all runs of a step share what may be kept of it.
-        budget = vision.activation_budget // method.prompts
-        self.raw_vision = VisionTower(
-            vision.transformer, vision.projection, finish=torch.Tensor.float, activation_budget=budget
-        )
+        self.raw_vision = shared_budget(vision, method.prompts)
         self.finish_image = vision.finish
         self.tokens = nn.Parameter(torch.zeros(method.prompts, method.tokens, vision.width))
         self.phrases = [ids[1:-1] for ids in self.tower.tokenize(method.phrases)]
@@ -120,6 +118,16 @@ class PlotPlus(Method):
         require_text(model, self.name)
         require_vision(model, self.name)
 
-    def step_bytes(self, model: Model, images: int) -> int:
-        """All runs of the image tower."""
-        return self.prompts * require_vision(model, self.name).kept_bytes(images, self.tokens)
+    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+        """Of all runs of the image tower."""
+        vision = shared_budget(require_vision(model, self.name), self.prompts)
+        return image_tower_estimate(vision, self.tokens, self.prompts, images, recipes)
+
+
+def shared_budget(vision: VisionTower, runs: int) -> VisionTower:
+    """The tower without its last step, keeping no more in so many runs than the given one in one.
+
+    The mean over features is taken before normalisation.
+    """
+    budget = vision.activation_budget // runs
+    return VisionTower(vision.transformer, vision.projection, finish=torch.Tensor.float, activation_budget=budget)

@@ -112,15 +112,17 @@ class VisionTower:
                 f"Use a depth of at most {self.blocks}."
             )
 
+    def recomputes(self, images: int, tokens: int = 0) -> bool:
+        """Whether a run with so many learned tokens keeps only what enters each block for its backward pass."""
+        return self._whole_bytes(images * (1 + self.patch_count + tokens)) > self.activation_budget
+
     def kept_bytes(self, images: int, tokens: int = 0) -> int:
-        """About what a run with so many learned tokens keeps for its backward pass."""
+        """About what such a run keeps for its backward pass."""
         seen = images * (1 + self.patch_count + tokens)
-        size = int(self.transformer.embeddings.position_embedding.weight.element_size())
-        whole = seen * bytes_per_token(self.blocks, self.width, size)
-        if whole <= self.activation_budget:
-            return whole
+        if not self.recomputes(images, tokens):
+            return self._whole_bytes(seen)
         # What enters each block, and all of the one block that is being computed again.
-        return seen * (self.blocks * self.width * size + bytes_per_token(1, self.width, size))
+        return seen * self.blocks * self.width * self._element_size + self._whole_bytes(seen) // self.blocks
 
     def _value_path(self, x: torch.Tensor) -> torch.Tensor:
         """Patch states after the post-norm, from the last block's input x without its attention weights:
@@ -135,8 +137,15 @@ class VisionTower:
     def _must_recompute(self, x: torch.Tensor) -> bool:
         if not (torch.is_grad_enabled() and x.requires_grad):
             return False
-        kept = x.shape[0] * x.shape[1] * bytes_per_token(self.blocks, self.width, x.element_size())
-        return kept > self.activation_budget
+        return self._whole_bytes(x.shape[0] * x.shape[1]) > self.activation_budget
+
+    def _whole_bytes(self, tokens: int) -> int:
+        """What so many tokens leave behind in all blocks."""
+        return tokens * bytes_per_token(self.blocks, self.width, self._element_size)
+
+    @property
+    def _element_size(self) -> int:
+        return int(self.transformer.embeddings.position_embedding.weight.element_size())
 
 
 def _run_block(layer: Any, x: torch.Tensor, asking: int | None = None) -> torch.Tensor:

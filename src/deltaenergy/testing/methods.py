@@ -21,8 +21,11 @@ from PIL import Image
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.methods import METHODS, Method, make_method
+from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError
+from deltaenergy.data.store_writer import build_store
+from deltaenergy.detector import Detector
+from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
 from deltaenergy.testing.models import tiny_model
@@ -85,8 +88,6 @@ def gives_a_similarity_per_class(method: Method) -> None:
 @_check
 def every_score_works_on_it(method: Method) -> None:
     """A detector with any score calibrates, predicts, and gives the same verdicts when it was saved and loaded."""
-    from deltaenergy.detector import Detector
-
     classifier, pictures = _tuned(method), _pictures()
     with tempfile.TemporaryDirectory() as folder:
         words = Path(folder) / "words.txt"
@@ -157,6 +158,24 @@ def takes_features_in_single_and_double_precision(method: Method) -> None:
         broken = features.copy()
         broken[1, 2] = bad
         _refused(functools.partial(classifier.similarities, broken))
+
+
+@_check
+def refuses_features_that_are_not_its_own(method: Method) -> None:
+    """An array or store of the bare model is no substitute for images that the method looks at in its own way."""
+    classifier, pictures = _tuned(method), _pictures()
+    if classifier.needs <= {Need.FEATURES} and not classifier.prompts_images:
+        return
+    features = _model().encode_images(pictures)
+    _refused(lambda: classifier.similarities(features))
+    _refused(lambda: Detector(classifier).calibrate(features))
+    items = load_images(pictures)
+    with tempfile.TemporaryDirectory() as folder:
+        bare = build_store(_model(), items, Path(folder) / "bare")
+        _refused(lambda: classifier.similarities(bare))
+        if classifier.needs <= {Need.FEATURES}:
+            own = build_store(classifier.model, items, Path(folder) / "own")
+            assert _near(classifier.similarities(own), classifier.similarities(pictures))
 
 
 @_check
@@ -307,6 +326,6 @@ def _near(found: Any, expected: Any, tolerance: float = 1e-5) -> bool:
 def _refused(call: Callable[[], object]) -> None:
     try:
         call()
-    except InputError:
+    except (InputError, ArtifactError):
         return
     raise AssertionError("accepted what makes no sense")

@@ -1,20 +1,30 @@
-"""Tables of results: to the terminal, to a pipe as CSV, or to a CSV, JSONL or Parquet file."""
+"""Tables of results: to the terminal, to a pipe as CSV, or to a CSV, JSONL or Parquet file.
+
+`write_rows` writes a table that is there whole; `stream_rows` one whose rows are still being found.
+"""
 
 from __future__ import annotations
 
 import csv
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from deltaenergy.cli.common import to_json
+from deltaenergy.cli.console import err
+from deltaenergy.cli.guard import InterruptedRun
 from deltaenergy.cli.text import to_cell
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError, OutputError, did_you_mean
 from deltaenergy.files import check_writable, keeping_result, replacing
+from deltaenergy.files.outputs import move_aside
+from deltaenergy.files.writing import publish, temporary_folder
 
 Row = Mapping[str, Any]
 FORMATS = (".csv", ".jsonl", ".parquet")
+# Rows of a Parquet file that are written at once: readers go through them a group at a time.
+ROW_GROUP = 8192
 
 
 def check_output(path: Path | None) -> None:
@@ -42,25 +52,101 @@ def write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 
 def _write_rows(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
-    suffix = path.suffix.lower()
     with replacing(path) as temporary:
-        if suffix == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            pq.write_table(pa.table({name: [row.get(name) for row in rows] for name in columns}), temporary)
-        elif suffix == ".jsonl":
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(to_json(dict(row)) + "\n" for row in rows)
-        else:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                write_csv(file, rows, columns)
+        table = _Table(temporary, columns)
+        table.add(rows)
+        table.close()
 
 
-def write_csv(file: TextIO, rows: Sequence[Row], columns: Sequence[str]) -> None:
+def stream_rows(path: Path, parts: Iterable[Sequence[Row]], columns: Sequence[str]) -> int:
+    """Write rows as they come, to a file that gets its name when all are there; returns how many there were.
+
+    If that does not happen, what was written so far is kept beside it, or elsewhere, and the error says where.
+    """
+    target = Path(os.path.realpath(path))
+    with temporary_folder(target.parent) as folder:
+        table = _Table(folder / target.name, columns)
+        try:
+            for rows in parts:
+                table.add(rows)
+            table.close()
+            publish(table.path, target)
+        except KeyboardInterrupt:
+            raise InterruptedRun(table.kept(target) or "No row had been written.") from None
+        except OSError as error:
+            reason = (error.strerror or str(error)).rstrip(".")
+            message = f"The table could not be written to {path}: {reason[:1].lower()}{reason[1:]}."
+            raise OutputError(f"{message} {table.kept(target)}".strip()) from error
+        except BaseException:
+            if kept := table.kept(target):
+                err.print(kept)
+            raise
+    return table.rows
+
+
+class _Table:
+    """A CSV, JSONL or Parquet file that grows."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns, self.rows = path, columns, 0
+        self._format = path.suffix.lower()
+        self._waiting: list[Row] = []
+        self._writer: Any = None
+        self._file: TextIO | None = None
+        if self._format != ".parquet":
+            self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+        if self._format == ".csv":
+            write_csv(self._file, [], columns, header=True)  # type: ignore[arg-type]
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append rows. Those of a Parquet file wait until they make up a row group."""
+        if self._format == ".parquet":
+            self._waiting += rows
+            if len(self._waiting) >= ROW_GROUP:
+                self._write_group()
+        elif self._file is not None:
+            if self._format == ".csv":
+                write_csv(self._file, rows, self.columns, header=False)
+            else:
+                self._file.writelines(to_json(dict(row)) + "\n" for row in rows)
+        self.rows += len(rows)
+
+    def close(self) -> None:
+        """Bring everything to the file; it can be read then."""
+        if self._file is not None:
+            self._file.close()
+        elif self._waiting or self._writer is None:
+            self._write_group()
+        if self._writer is not None:
+            self._writer.close()
+
+    def kept(self, target: Path) -> str:
+        """Move what there is to a name that is free, and say where; nothing if there is no row."""
+        try:
+            self.close()
+        except OSError:
+            if self._format == ".parquet":  # without its end nobody can read it
+                return ""
+        place = move_aside(self.path, target) if self.rows else None
+        return f"The first {self.rows} row(s) are in {place}." if place else ""
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = None if self._writer is None else self._writer.schema
+        group = pa.table({name: [row.get(name) for row in self._waiting] for name in self.columns}, schema=schema)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, group.schema)
+        self._writer.write_table(group)
+        self._waiting = []
+
+
+def write_csv(file: TextIO, rows: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
     """Rows as CSV: empty cells for what is unknown, and text that neither a terminal nor a spreadsheet obeys."""
     writer = csv.DictWriter(file, columns, lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows({name: _cell(row.get(name)) for name in columns} for row in rows)
 
 
@@ -70,6 +156,6 @@ def _cell(value: Any) -> Any:
     return to_cell(value) if isinstance(value, str) else value
 
 
-def print_csv(rows: Sequence[Row], columns: Sequence[str]) -> None:
+def print_csv(rows: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> None:
     """Rows as CSV on standard output: what a pipe gets."""
-    write_csv(sys.stdout, rows, columns)
+    write_csv(sys.stdout, rows, columns, header=header)

@@ -49,6 +49,11 @@ def scored_records(
     return records
 
 
+def record_columns(scores: Sequence[Score]) -> list[str]:
+    """The keys of `scored_records`, in order."""
+    return ["path", "label", "confidence", *(key for score in scores for key in score_keys(score, scores))]
+
+
 def score_keys(score: Score, scores: Sequence[Score]) -> tuple[str, str, str]:
     """The keys of a score's value, p-value and verdict."""
     if len(scores) == 1:

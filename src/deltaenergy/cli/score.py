@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,8 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
-from deltaenergy.cli.output import check_output, print_csv, write_rows
-from deltaenergy.cli.records import COLUMNS, score_keys, scored_records, unreadable_records
+from deltaenergy.cli.output import check_output, print_csv, stream_rows, write_rows
+from deltaenergy.cli.records import record_columns, score_keys, scored_records, unreadable_records
 from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector import Detector
     from deltaenergy.scores.base import Score
+    from deltaenergy.scoring import Scored
 
 
 def score(
@@ -50,10 +52,14 @@ def score(
     in-distribution images. Without either, the table has labels and scores only.
     """
     from deltaenergy.data.inputs import load_images
+    from deltaenergy.data.store_pass import names_a_store
+    from deltaenergy.detector import Detector
+    from deltaenergy.scoring import stream_scores
 
     check_output(out_file)
-    # Resolved before the model is loaded, so that a mistyped path is reported at once.
-    items = load_images(common.read_image_arguments(images))
+    # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
+    given = common.read_image_arguments(images)
+    items = given if names_a_store(given) else load_images(given)
     unreadable: list[Unreadable] = []
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
@@ -67,9 +73,12 @@ def score(
         _check_fitted(used, id_items)
         classifier = common.zero_shot(model, device, classes, template)
         detectors, unreadable = _calibrate(classifier, used, id_items, keep, batch_size)
-    records, skipped = _score(classifier, used, detectors, items, batch_size)
-    unreadable += skipped
-    _emit(records, unreadable, classifier, used, detectors, out_file, json_output)
+    prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
+    with common.progress_bar("Scoring") as progress:
+        scorers = [one.scorer for one in prepared]
+        batches = stream_scores(classifier, scorers, items, batch_size=batch_size, progress=progress)
+        parts = _records(batches, classifier, used, detectors, unreadable)
+        _emit(parts, unreadable, classifier, used, detectors, out_file, json_output)
     common.finish(unreadable)
 
 
@@ -97,22 +106,21 @@ def _check_fitted(scores: list[Score], id_images: list[ImageItem]) -> None:
             )
 
 
-def _score(
-    classifier: Classifier, scores: list[Score], detectors: list[Detector], images: Any, batch_size: int
-) -> tuple[list[dict[str, Any]], list[Unreadable]]:
-    from deltaenergy.detector import Detector
-    from deltaenergy.scoring import score_images
-
-    prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in scores]]
-    scorers = [detector.scorer for detector in prepared]
-    with common.progress_bar("Scoring") as progress:
-        scored = score_images(classifier, scorers, images, batch_size=batch_size, progress=progress)
-    verdicts = [detector.judge(scored) for detector in detectors]
-    return scored_records(scored, classifier.classes, scores, verdicts), list(scored.unreadable)
+def _records(
+    batches: Iterator[Scored],
+    classifier: Classifier,
+    scores: list[Score],
+    detectors: list[Detector],
+    unreadable: list[Unreadable],
+) -> Iterator[list[dict[str, Any]]]:
+    """The records of each batch; images that could not be read are added to `unreadable`."""
+    for batch in batches:
+        unreadable += batch.unreadable
+        yield scored_records(batch, classifier.classes, scores, [detector.judge(batch) for detector in detectors])
 
 
 def _emit(
-    records: list[dict[str, Any]],
+    parts: Iterator[list[dict[str, Any]]],
     unreadable: list[Unreadable],
     classifier: Classifier,
     scores: list[Score],
@@ -120,7 +128,18 @@ def _emit(
     out_file: Path | None,
     json_output: bool,
 ) -> None:
-    columns = list(records[0]) if records else list(COLUMNS)
+    """To a file or a pipe as they come; JSON and a terminal's table need all records."""
+    columns = record_columns(scores)
+    if out_file is not None and not json_output:
+        count = stream_rows(out_file, parts, columns)
+        err.print(f"{count} image(s) written to {out_file}")
+        return
+    if not json_output and not sys.stdout.isatty():
+        print_csv([], columns)
+        for part in parts:
+            print_csv(part, columns, header=False)
+        return
+    records = [record for part in parts for record in part]
     if out_file is not None:
         write_rows(out_file, records, columns)
         err.print(f"{len(records)} image(s) written to {out_file}")
@@ -135,11 +154,8 @@ def _emit(
                 "unreadable": unreadable_records(unreadable),
             }
         )
-    elif out_file is None:
-        if sys.stdout.isatty():
-            _print_table(records, scores, has_threshold=bool(detectors))
-        else:
-            print_csv(records, columns)
+    else:
+        _print_table(records, scores, has_threshold=bool(detectors))
 
 
 def _print_table(records: list[dict[str, Any]], scores: list[Score], *, has_threshold: bool) -> None:

@@ -88,6 +88,18 @@ def _check_file(target: Path, said: str) -> None:
             raise InputError(f"{said} is write-protected. Give another name, or lift the protection.") from None
 
 
+def move_aside(file: Path, target: Path) -> Path | None:
+    """Give an unfinished file a free name beside `target`, or in a new folder among the system's temporary ones."""
+    names = (target.with_name(f"{target.stem}.partial-{number}{target.suffix}") for number in range(1, 100))
+    beside = next((name for name in names if not os.path.lexists(name)), None)
+    if beside is not None:
+        with contextlib.suppress(OSError):
+            return file.rename(beside)
+    with contextlib.suppress(OSError):
+        return Path(shutil.move(file, Path(tempfile.mkdtemp(prefix="deltaenergy-")) / target.name))
+    return None
+
+
 def _write_beside(path: Path, write: Callable[[Path], None]) -> Path | None:
     """Write under another name in the same folder, if that folder is there; None if that fails too."""
     others = (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in range(1, 100))

@@ -1,0 +1,280 @@
+"""The one way through: batches as they are asked for, fits on the way, and what each part is given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from deltaenergy import Detector, Model, PrecomputedClassifier, Score, ZeroShotClassifier, make_score
+from deltaenergy.classifiers.base import Inputs, Outputs
+from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scoring import ROWS, score_images, stream_scores
+
+
+def unit(count: int, dimension: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def classifier() -> PrecomputedClassifier:
+    return PrecomputedClassifier(unit(5, 12, seed=1), list("abcde"))
+
+
+def pictures(count: int) -> list[Image.Image]:
+    rng = np.random.default_rng(3)
+    return [Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)) for _ in range(count)]
+
+
+def test_rows_are_read_as_batches_are_asked_for(classifier: PrecomputedClassifier) -> None:
+    """An array that counts which of its rows were looked at."""
+    looked_at: list[slice] = []
+
+    class Counted(np.ndarray):
+        def __getitem__(self, key: Any) -> Any:
+            if isinstance(key, slice):
+                looked_at.append(key)
+            return super().__getitem__(key)
+
+    features = unit(3000, 12).view(Counted)
+    batches = stream_scores(classifier, [make_score("msp")], features)
+    assert not looked_at
+    first = next(batches)
+    assert len(first.items) < 3000 and max(part.stop for part in looked_at) <= len(first.items)
+    rest = [len(batch.items) for batch in batches]
+    assert len(first.items) + sum(rest) == 3000
+    assert first.features is None
+
+
+def test_images_are_read_as_batches_are_asked_for(tiny_clip: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []
+    original = tiny_clip.image_features
+    monkeypatch.setattr(tiny_clip, "image_features", lambda x: encoded.append(len(x)) or original(x))
+    detector = Detector(ZeroShotClassifier(tiny_clip, ["dog", "cat"])).calibrate(pictures(3))
+    encoded.clear()
+    stream = detector.stream([*pictures(6), b"no picture"], batch_size=2)
+    assert not encoded
+    next(stream)
+    assert encoded == [2]
+    assert len(list(stream)) == 5 and encoded == [2, 2, 2]
+    assert [image.id for image in stream.unreadable] == ["image 6"]
+
+
+def test_stream_and_predict_say_the_same(tiny_clip: Model, photos: Path) -> None:
+    detector = Detector(ZeroShotClassifier(tiny_clip, ["dog", "cat"])).calibrate(photos)
+    (photos / "dog" / "broken.png").write_bytes(b"nothing")
+    stream = detector.stream(photos, batch_size=3)
+    predicted = detector.predict(photos, batch_size=3)
+    assert list(stream) == list(predicted) and stream.unreadable == predicted.unreadable
+    assert len(predicted.unreadable) == 1
+
+
+def test_mistakes_are_told_at_once_not_with_the_first_verdict(
+    classifier: PrecomputedClassifier, tiny_clip: Model
+) -> None:
+    with pytest.raises(NotFittedError, match="calibrate"):
+        Detector(classifier).stream(unit(3, 12))
+    with pytest.raises(NotFittedError, match="calibrate"):
+        stream_scores(classifier, [make_score("react")], unit(3, 12))
+    with pytest.raises(InputError, match="needs pixels: give it images"):
+        stream_scores(classifier, [make_score("odin")], unit(3, 12))
+    detector = Detector(ZeroShotClassifier(tiny_clip, ["dog"])).calibrate(pictures(2))
+    with pytest.raises(InputError, match="does not exist"):
+        detector.stream("nowhere/at all")
+    with pytest.raises(InputError, match="another classifier"):
+        stream_scores(classifier, [detector.scorer], unit(3, 12))
+
+
+@pytest.mark.parametrize("bad_row", [0, 1023, 1024, 2500])
+def test_a_bad_row_is_named_by_its_place_in_the_whole(classifier: PrecomputedClassifier, bad_row: int) -> None:
+    features = unit(2600, 12)
+    features[bad_row] *= 3
+    with pytest.raises(InputError, match=f"row {bad_row} has length 3"):
+        score_images(classifier, [make_score("msp")], features)
+    features[bad_row, 4] = np.nan
+    with pytest.raises(InputError, match=f"the first is row {bad_row}"):
+        score_images(classifier, [make_score("msp")], features)
+
+
+def test_a_read_only_map_of_a_file_is_taken_without_a_warning(
+    classifier: PrecomputedClassifier, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    features = unit(30, 12)
+    np.save(tmp_path / "features.npy", features)
+    mapped = score_images(classifier, [make_score("msp")], np.load(tmp_path / "features.npy", mmap_mode="r"))
+    whole = score_images(classifier, [make_score("msp")], features)
+    np.testing.assert_array_equal(mapped.values["msp"], whole.values["msp"])
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("count", [0, 1, ROWS - 1, ROWS, ROWS + 1, 1024, 1025])
+def test_scores_equal_those_of_the_plain_functions(classifier: PrecomputedClassifier, count: int) -> None:
+    features = unit(count, 12) if count else np.zeros((0, 12), np.float32)
+    scored = score_images(classifier, [make_score("delta-energy"), make_score("energy")], features, keep_features=True)
+    cosines = features.astype(np.float64) @ classifier.text_features.double().numpy().T
+    from tests.scores.reference import delta_energy, log_sum_exp
+
+    expected = {
+        "delta-energy": delta_energy(cosines, 0.01, 2) if count else np.zeros(0),
+        "energy": 0.01 * log_sum_exp(cosines / 0.01) if count else np.zeros(0),
+    }
+    for spec, values in expected.items():
+        np.testing.assert_allclose(scored.values[spec], values, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(scored.predicted, cosines.argmax(axis=1))
+    assert scored.features is not None
+    np.testing.assert_array_equal(scored.features, features)
+
+
+@dataclass(frozen=True)
+class Watching(Score):
+    """Remembers what it was given."""
+
+    name = "watching"
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        SEEN.append(inputs)
+        return inputs.similarities.amax(dim=1)
+
+
+@dataclass(frozen=True)
+class WatchingPatches(Watching):
+    """Asks for patches."""
+
+    name = "watching-patches"
+    requires = frozenset({Need.PATCHES})
+
+
+@dataclass(frozen=True)
+class FittedOnPatches(WatchingPatches):
+    """Learns from the patches of ID images."""
+
+    name = "fitted-on-patches"
+    requires = frozenset({Need.PATCHES, Need.ID_DATA})
+
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        """Their mean."""
+        assert inputs.patches is not None and len(inputs.patches) == len(inputs.features) == 7
+        return {"mean": inputs.patches.mean()}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        assert inputs.patches is not None
+        return inputs.patches.mean(dim=(1, 2)) - scorer.learned("mean")
+
+
+SEEN: list[ScoreInputs] = []
+
+
+class Patchy(ZeroShotClassifier):
+    """A classifier that looks at patches, and has negatives."""
+
+    needs = frozenset({Need.FEATURES, Need.PATCHES})
+
+    def forward(self, x: Inputs) -> Outputs:
+        """Cosines with the mean of feature and patches."""
+        mean = torch.nn.functional.normalize(x.need(Need.FEATURES) + x.need(Need.PATCHES).mean(dim=1), dim=1)
+        similarities = mean @ self.text_features.T
+        return Outputs(similarities, mean, self.text_features, negatives=-similarities)
+
+
+def test_scores_see_what_they_ask_for_and_what_the_classifier_made(tiny_clip: Model) -> None:
+    plain, patchy = ZeroShotClassifier(tiny_clip, ["dog", "cat"]), Patchy(tiny_clip, ["dog", "cat"])
+    SEEN.clear()
+    score_images(plain, [Watching()], pictures(3), batch_size=2)
+    assert all(one.patches is None and one.outputs is not None for one in SEEN)
+    # Filled up to one size, so that a row's score does not depend on how many came with it.
+    assert {len(one.similarities) for one in SEEN} == {ROWS}
+    SEEN.clear()
+    score_images(plain, [WatchingPatches()], pictures(3), batch_size=2)
+    assert [len(one.similarities) for one in SEEN] == [2, 1]
+    assert all(one.patches is not None and len(one.patches) == len(one.features) for one in SEEN)
+    SEEN.clear()
+    scored = score_images(patchy, [Watching()], pictures(3), batch_size=2)
+    assert [len(one.similarities) for one in SEEN] == [2, 1]
+    for one in SEEN:
+        assert one.outputs is not None and one.outputs.negatives is not None
+        assert torch.equal(one.outputs.negatives, -one.similarities)
+    expected = patchy.similarities(pictures(3)).max(axis=1)
+    np.testing.assert_allclose(scored.values["watching"], expected, rtol=1e-5)
+    with pytest.raises(InputError, match="needs patches: give it images"):
+        score_images(patchy, [Watching()], unit(3, tiny_clip.feature_dim))
+
+
+@pytest.mark.parametrize("kind", [ZeroShotClassifier, Patchy])
+def test_every_score_can_be_fitted_with_classifiers_of_features_and_of_patches(
+    tiny_clip: Model, kind: Callable[..., ZeroShotClassifier]
+) -> None:
+    classifier = kind(tiny_clip, ["dog", "cat", "car"])
+    scores = [make_score("msp"), FittedOnPatches(), make_score("react"), make_score("gl-mcm")]
+    found = score_images(classifier, scores, pictures(7), fit=True, batch_size=3)
+    assert list(found.values) == list(found.scorers) == [score.spec for score in scores]
+    assert all(scorer.fitted for scorer in found.scorers.values())
+    patches = torch.from_numpy(tiny_clip.encode(pictures(7), patches=True).patches)
+    by_hand = patches.mean(dim=(1, 2)) - patches.mean()
+    np.testing.assert_allclose(found.values["fitted-on-patches"], by_hand, atol=1e-6)
+    again = score_images(classifier, list(found.scorers.values()), pictures(7), batch_size=2)
+    for spec, values in found.values.items():
+        np.testing.assert_allclose(again.values[spec], values, rtol=1e-4, atol=1e-6)
+
+
+def test_a_fit_without_a_readable_image_gives_nothing(tiny_clip: Model) -> None:
+    classifier = ZeroShotClassifier(tiny_clip, ["dog", "cat"])
+    found = score_images(classifier, [make_score("react"), make_score("msp")], [b"nothing"], fit=True)
+    assert not found.items and len(found.unreadable) == 1
+    assert {spec: len(values) for spec, values in found.values.items()} == {"react": 0, "msp": 0}
+
+
+def test_a_fitted_scorer_is_fitted_once(classifier: PrecomputedClassifier) -> None:
+    scorer = score_images(classifier, [make_score("react")], unit(50, 12, 5), fit=True).scorers["react"]
+    again = score_images(classifier, [scorer], unit(50, 12, 6), fit=True).scorers["react"]
+    assert again is scorer
+    with pytest.raises(TypeError):
+        scorer.state["bound"] = torch.zeros(())  # type: ignore[index]
+
+
+@pytest.mark.parametrize("spec", ["delta-energy", "neglabel", "react", "odin", "gl-mcm"])
+def test_the_first_calls_of_eight_threads_bind_once(
+    spec: str, tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A detector that is loaded and then asked from all sides: text-side work is done once, bits are the same."""
+    words = tmp_path / "words.txt"
+    words.write_text("hut\nmoss\nink\nelk\n", encoding="utf-8")
+    settings = {"words": str(words), "keep": 1.0} if spec == "neglabel" else {}
+    score = make_score(spec, **settings)
+    bound: list[str] = []
+    original = type(score).bind
+    monkeypatch.setattr(
+        type(score), "bind", lambda self, *args, **options: bound.append(spec) or original(self, *args, **options)
+    )
+    images = pictures(6)
+    fresh = Detector(ZeroShotClassifier(tiny_clip, ["dog", "cat"]), score)
+    threads = [threading.Thread(target=fresh.prepare) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bound == [spec]
+    fresh.calibrate(images)
+    serial = [list(fresh.predict(images[i:])) for i in range(6)]
+    found: dict[int, list[Any]] = {}
+
+    def run(number: int) -> None:
+        found[number] = [list(fresh.predict(images[i:])) for i in range(6)]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[number] == serial for number in range(8))

@@ -25,7 +25,7 @@ PROBLEMS = {
 def hostile(folder: Path) -> Iterator[Path]:
     """Put `PROBLEMS`, and links that lead back up, into a folder with `cat/` and `dog/`.
 
-    Whoever opens the pipe waits for ever; a watch ends that after a while, so that the test fails instead.
+    Whoever opens a pipe waits for ever; a watch ends that, and the test fails instead.
     """
     os.mkfifo(folder / "cat/pipe.png")
     os.mkfifo(folder / "cat/notes")  # has no image's name: passed over like any other file
@@ -41,14 +41,28 @@ def hostile(folder: Path) -> Iterator[Path]:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket.png")
         os.chdir(here)
-        watch = threading.Timer(60, _free, [[folder / "cat/pipe.png", folder / "cat/notes"]])
-        watch.start()
-        try:
+        with _watch(folder / "cat/pipe.png", folder / "cat/notes") as opened:
             yield folder
-        finally:
-            watch.cancel()
+    assert not opened, f"{opened[0]} was opened"
 
 
-def _free(pipes: list[Path]) -> None:
-    for pipe in pipes:
-        os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+@contextlib.contextmanager
+def _watch(*pipes: Path) -> Iterator[list[Path]]:
+    """Free whoever waits for a writer of one of the pipes, and tell which it was."""
+    opened: list[Path] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.2):
+            for pipe in pipes:
+                with contextlib.suppress(OSError):  # nobody reads it
+                    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+                    opened.append(pipe)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield opened
+    finally:
+        done.set()
+        thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from importlib import resources
@@ -278,3 +279,66 @@ def test_root_of_real_pictures(shared_data: Path) -> None:
 def test_documentation_names_every_data_set() -> None:
     text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `([a-z0-9-]+)` \| .* \| .* \| .* \|$", text, re.MULTILINE) == list_datasets()
+
+
+# What cannot be read does not hide the rest.
+
+
+def lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The superuser may list everything, so the test pretends."""
+    scandir = os.scandir
+
+    def refuse(path: Path | str) -> object:
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+
+def test_locked_and_broken_folders_of_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(
+        *(tmp_path / f"pacs/{domain}/dog/1.jpg" for domain in ("photo", "sketch")),
+        tmp_path / "pacs/photo/no class/1.jpg",
+    )
+    (tmp_path / "pacs/photo/horse").symlink_to("nowhere")
+    (tmp_path / "pacs/photo/dog/2.jpg").symlink_to("2.jpg")
+    (tmp_path / "loop").symlink_to("loop")
+    lock(tmp_path / "pacs/sketch", monkeypatch)
+    found = {
+        Path(item.id).relative_to(tmp_path / "pacs").as_posix(): (item.label, item.domain, item.refused)
+        for item in get_dataset("pacs").images(tmp_path)
+    }
+    assert found == {
+        "photo/dog/1.jpg": ("dog", "photo", False),
+        "photo/dog/2.jpg": ("dog", "photo", True),
+        "photo/horse": ("horse", "photo", True),
+        "sketch": (None, "sketch", True),
+    }
+    [report] = check_root(tmp_path, ["pacs"])
+    assert report.status == "partial"
+    assert report.counts["photo"].found == report.images == 1
+    assert report.counts["sketch"].found == 0
+    assert unknown_folders(tmp_path) == []
+
+
+def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
+    split = tmp_path / "oxford_pets" / "split_zhou_OxfordPets.json"
+    touch(split)
+    for text in ("", "[" * 100_000, '{"train": [[1]]}', '{"train": 3}'):
+        split.write_text(text)
+        with pytest.raises(InputError, match="cannot be read as a CoOp split file"):
+            get_dataset("oxford-pets").images(tmp_path)
+    split.unlink()
+    lists = tmp_path / "oxford_pets" / "annotations" / "trainval.txt"
+    touch(lists)
+    lists.write_bytes(b"Abyssinian_1 \xff\xfe\n")
+    with pytest.raises(InputError, match=r"trainval\.txt' cannot be read as a list of images"):
+        get_dataset("oxford-pets").images(tmp_path)
+
+
+@pytest.mark.parametrize("root", ["a\0b", "a\ud800", "~nobody-of-this-name", "x" * 5000])
+def test_roots_that_cannot_be(root: str) -> None:
+    for call in (lambda: check_root(root), lambda: get_dataset("pacs").images(root)):
+        with pytest.raises(InputError, match="is not a folder"):
+            call()

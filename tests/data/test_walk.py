@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,15 +139,27 @@ def test_locked_class_and_domain_folders(photos: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="needs to become another user")
-def test_locked_by_the_system(photos: Path) -> None:
+def test_locked_by_the_system() -> None:
     """As a user who really may not: the superuser's child gives up its rights."""
-    (photos / "cat").chmod(0)
-    (photos / "dog" / "0.png").chmod(0)
-    (photos / "half").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR | 0o444)
-    (photos / "half" / "0.png").touch()
-    for parent in photos.parents:
-        if not parent.stat().st_mode & 0o077:  # pytest's own are private
-            parent.chmod(0o755)
+    with tempfile.TemporaryDirectory() as name:  # not in pytest's folder, which is private
+        folder = Path(name)
+        folder.chmod(0o755)
+        for path in (folder / file for file in (*GOOD, "half/0.png")):
+            path.parent.mkdir(exist_ok=True)
+            Image.new("RGB", (4, 4)).save(path)
+        (folder / "cat").chmod(0)
+        (folder / "dog/0.png").chmod(0)
+        (folder / "half").chmod(0o744)  # may be listed, but not entered
+        found = _seen_by_nobody(folder)
+    assert found == {
+        "cat": "the folder cannot be listed: no permission",
+        "dog/0.png": "no permission to read it",
+        "dog/1.png": "",
+        "half/0.png": "no permission to read it",
+    }
+
+
+def _seen_by_nobody(folder: Path) -> dict[str, str]:
     program = """
 import os, sys
 from pathlib import Path
@@ -161,13 +173,9 @@ for item in load_images(sys.argv[1]):
     except UnreadableImage as error:
         print(item.id, "|", error)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(photos)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = dict(line.partition(" | ")[::2] for line in done.stdout.replace(f"{photos}/", "").splitlines())
-    assert found["cat"] == "the folder cannot be listed: no permission"
-    assert found["dog/0.png"] == "no permission to read it"
-    assert found["half/0.png"] == "no permission to read it"
-    assert found["dog/1.png"] == ""
+    return dict(line.partition(" | ")[::2] for line in done.stdout.replace(f"{folder}/", "").splitlines())
 
 
 # Links.

@@ -20,7 +20,7 @@ from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.registry import get_score_class
 from deltaenergy.specs import parameters_of
 from deltaenergy.testing import SCORE_CHECKS, tiny_model
-from deltaenergy.testing.scores import OTHER_WORDS, classifier_for
+from deltaenergy.testing.scores import OTHER_WORDS, classifier_for, looks_at_images
 from tests.test_specs import HOSTILE
 
 # Every score with its defaults, and every named setting of one.
@@ -152,7 +152,7 @@ def test_a_plus_belongs_to_the_name() -> None:
 
 # --- rows of features, whatever they come with --------------------------------------------------------------------
 
-OF_FEATURES = [spec for spec in SPECS if not make_score(spec).needs_images]
+OF_FEATURES = [spec for spec in SPECS if not looks_at_images(make_score(spec))]
 
 
 @pytest.mark.parametrize("spec", OF_FEATURES)

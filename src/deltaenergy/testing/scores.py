@@ -218,7 +218,7 @@ def says_when_it_must_be_fitted(score: Score) -> None:
 def says_when_features_are_not_enough(score: Score) -> None:
     """Features suffice unless it needs patches or pixels, which it says."""
     detector, features = Detector(_classifier(score), score), random_features(12)
-    if _looks_at_images(score):
+    if looks_at_images(score):
         with refused(InputError, "give it images"):
             detector.calibrate(features)
     else:
@@ -288,7 +288,7 @@ def accepts_what_it_was_calibrated_on(score: Score) -> None:
     detector = Detector(classifier, score).calibrate(pictures, keep=1.0, batch_size=5)
     for batch_size in (1, 3, 7):
         assert not any(verdict.is_ood for verdict in detector.predict(pictures, batch_size=batch_size)), batch_size
-    if _looks_at_images(score):
+    if looks_at_images(score):
         return
     features = random_features(70)
     detector = Detector(classifier, score).calibrate(features, keep=1.0)
@@ -330,7 +330,7 @@ def classifier_for(method: str | None, names: tuple[str, ...], dtype: torch.dtyp
         return make_method(method).build(shared_model(dtype), names, images, generator).requires_grad_(False)
 
 
-def _looks_at_images(score: Score) -> bool:
+def looks_at_images(score: Score) -> bool:
     """Whether the score, or the classifier it belongs to, is not content with features."""
     return score.needs_images or bool(_classifier(score).needs - {Need.FEATURES})
 

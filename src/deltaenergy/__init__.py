@@ -22,6 +22,7 @@ _PUBLIC = {
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
     "tune": "deltaenergy.tuning.tune",
+    "LabelledFeatures": "deltaenergy.tuning.stored",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
@@ -42,6 +43,7 @@ __all__ = [
     "DeltaEnergyError",
     "Detector",
     "FeatureStore",
+    "LabelledFeatures",
     "Model",
     "PrecomputedClassifier",
     "PrecomputedModel",
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.tuning.stored import LabelledFeatures
     from deltaenergy.tuning.tune import tune
 
 

@@ -20,13 +20,14 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.classes import first_of_name, normal_name
-from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.metrics import Estimate, RankedScores
 from deltaenergy.models.base import require_towers
+from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score

@@ -56,3 +56,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return f"{hint} Known: {', '.join(known)}."
+
+
+def near_names(word: str, names: Iterable[str]) -> str:
+    """As `did_you_mean`, for names that may be a thousand: only the nearest are said unless they are few."""
+    known = list(names)
+    if len(known) <= 20:
+        return did_you_mean(word, known)
+    near = difflib.get_close_matches(word, known, n=2)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Classifier, check_features, is_feature_array
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.models.base import require_towers
+from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from deltaenergy.classes import first_of_name, normal_name
-from deltaenergy.classifiers.base import is_feature_array
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.evaluation.results import Group
+from deltaenergy.models.features import is_feature_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 import zlib
 from collections import defaultdict
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError, near_names
 from deltaenergy.files import hash_strings
 
 
@@ -120,7 +119,7 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
         if k is None:
             raise InputError(
                 f"The {what} images hold a class {item.label!r} that is not among the {len(classes)} classes "
-                f"(first image: {item.id}).{_near(item.label, classes)}"
+                f"(first image: {item.id}).{near_names(item.label, classes)}"
             )
         indices.append(k)
     return indices
@@ -129,14 +128,6 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
 def class_names(items: Sequence[ImageItem]) -> list[str]:
     """Class names from labels, in order of appearance: folder names with _ read as a space."""
     return list(dict.fromkeys(item.label.replace("_", " ") for item in items if item.label is not None))
-
-
-def _near(label: str, classes: Sequence[str]) -> str:
-    """The nearest class names, and all of them where they are few."""
-    if len(classes) <= 20:
-        return did_you_mean(label, classes)
-    near = difflib.get_close_matches(label, classes, n=2)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _plain(name: str) -> str:

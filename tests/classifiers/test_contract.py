@@ -16,7 +16,15 @@ from deltaenergy.errors import InputError
 from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
 
-METHODS = [*list_methods(), "cocoop+ebm", "locoop+ebm", "coop(name_position=middle)", "coop(class_specific=True)"]
+METHODS = [
+    *list_methods(),
+    "cocoop+ebm",
+    "locoop+ebm",
+    "task-res+ebm",
+    "croft(as_released=True)",
+    "coop(name_position=middle)",
+    "coop(class_specific=True)",
+]
 TRAINED = [name for name in METHODS if make_method(name).trains]
 
 

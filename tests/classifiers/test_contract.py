@@ -24,6 +24,7 @@ SPECS = [
     "dplclip(serve=image)",
     "dplclip(serve=batch)",
     "lsn(positives=cocoop)",
+    "croft(as_released=True)",
     "promptsrc(vision_tokens=0)",
     "plot(pooled=True)",
 ]

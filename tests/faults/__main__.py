@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deltaenergy import load_model
 from tests.checkpoints import write_clip
-from tests.faults import kills, mutations
+from tests.faults import kills, mutations, runs
 from tests.faults.subjects import make_detectors, train_set_for, unit_features
 from tests.labelled_pictures import write_pictures
 
@@ -21,7 +21,8 @@ def main(seed: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         model = load_model(write_clip(root / "clip"))
-        detectors = make_detectors(model, train_set_for(model, write_pictures(root / "pictures")), root)
+        pictures = write_pictures(root / "pictures")
+        detectors = make_detectors(model, train_set_for(model, pictures), root)
         features = unit_features(5, model.feature_dim, seed=7)
         old, new = detectors["react"], detectors["coop"]
         jobs: dict[str, Callable[[Path], Counter[str]]] = {
@@ -36,6 +37,9 @@ def main(seed: int) -> None:
         }
         for ending in (".csv", ".jsonl", ".parquet"):
             jobs[f"score --out table{ending}"] = lambda place, ending=ending: kills.table_of_scores(ending, place, True)  # type: ignore[misc]
+        jobs["tune"] = lambda place: runs.tuned(model, pictures, place, thorough=True)
+        jobs["features"] = lambda place: runs.stored(pictures, place, thorough=True)
+        jobs["bench"] = lambda place: runs.benchmarked(model, place, thorough=True)
         print("Faults at every file operation; all left the old or the new, and the next run ended alike")
         for what, job in jobs.items():
             tried = job(root / what)

@@ -26,6 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
+import safetensors.torch
+import torch
+
 # A child that takes longer than this hangs.
 PATIENCE = 120
 _FUNCTIONS = (
@@ -76,12 +80,14 @@ def campaign(
     kinds: tuple[str, ...] = (*KILLS, *FAILURES),
     timed: frozenset[str] = frozenset(),
     thorough: bool = False,
+    every: int = 1,
 ) -> Counter[str]:
     """Try every fault at every operation of `action` on a folder that `prepare` filled.
 
     After each, `check` looks at the folder; then the action runs again without a fault and must leave exactly what an
     undisturbed run leaves, but for the content of files that are called as in `timed`. Unless `thorough`, "killed
-    after" is left out where it leaves the same as "killed before" the next operation.
+    after" is left out where it leaves the same as "killed before" the next operation. A long action may be disturbed
+    at one operation of `every` few only.
     """
     tried: Counter[str] = Counter()
     folder, prepared = workspace / "trial", workspace / "prepared"
@@ -97,7 +103,7 @@ def campaign(
     assert undisturbed.ended == "done", undisturbed.message
     whole = contents(folder, timed)
     last = len(undisturbed.operations) - 1
-    for at, operation in enumerate(undisturbed.operations):
+    for at, operation in list(enumerate(undisturbed.operations))[::every]:
         name = operation.split()[0]
         for kind in kinds:
             if kind == "torn" and name not in _TEARABLE:
@@ -144,10 +150,7 @@ def kill(action: Callable[[], object], within: Path, fault: Fault) -> None:
     child = os.fork()
     if child == 0:
         try:
-            if "torch" in sys.modules:
-                import torch
-
-                torch.set_num_threads(1)  # threads of the parent do not exist here
+            torch.set_num_threads(1)  # threads of the parent do not exist here
             signal.alarm(PATIENCE)
             with _Watch(within, fault).installed():
                 action()
@@ -183,10 +186,7 @@ class _Watch:
         places: list[tuple[Any, str]] = [(os, name) for name in _FUNCTIONS]
         places += [(fcntl, "flock"), (builtins, "open"), (io, "open")]
         # They bring their own system calls; each counts as one operation.
-        if "safetensors.torch" in sys.modules:
-            places.append((sys.modules["safetensors.torch"], "save_file"))
-        if "pyarrow.parquet" in sys.modules:
-            places.append((sys.modules["pyarrow.parquet"], "write_table"))
+        places += [(safetensors.torch, "save_file"), (pyarrow.parquet, "write_table")]
         originals = [(module, name, getattr(module, name)) for module, name in places]
         for module, name, original in originals:
             setattr(module, name, self._wrapped(name, original))

@@ -186,12 +186,14 @@ def test_readers_beside_a_writer_see_the_old_or_the_new(tmp_path: Path) -> None:
     threads = [threading.Thread(target=reader) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for number in range(1, 60):
+    number = 0
+    while number < 30 or (reads < 20 and not problems):
+        number += 1
         write(tmp_path, number)
     done.set()
     for thread in threads:
         thread.join()
-    assert not problems and reads > 10
+    assert not problems
 
 
 def test_a_folder_that_another_run_holds_is_not_written(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TENSORS, CHECKSUM = "tensors", "checksum"
 _DIGITS = 16
 # A reader starts again if a writer replaced the artefact between its two files; so often in a row it does not happen.
-_ATTEMPTS = 5
+_ATTEMPTS = 100
 _TENSORS_ENTRY = schema.record(
     {"file": schema.text(), "bytes": schema.whole(0), "sha256": schema.text(matching="[0-9a-f]{64}")}
 )

@@ -1,15 +1,23 @@
-"""What the tuning benches share: a text tower of ViT-B/16's true shapes with random weights, and CoOp's own pass."""
+"""What the tuning benches share: towers of ViT-B/16's true shapes with random weights, and the released passes."""
 
 from __future__ import annotations
 
+import functools
 import random
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import CLIPTextConfig, CLIPTextModel
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPVisionConfig, CLIPVisionModel
 
+from deltaenergy.models.base import TowerModel
+from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models.prompts import LearnedPrompts
 from deltaenergy.models.text import TextTower
+from deltaenergy.models.vision import VisionTower
 
 START, END, DOT, CONTEXT = 49406, 49407, 269, 16
 
@@ -23,7 +31,7 @@ class WordTokenizer:
         """Token ids with start and end."""
         rows = []
         for text in texts:
-            words = [1000 + int(word[1:]) for word in text.removesuffix(".").split()]
+            words = [1000 + zlib.crc32(word.encode()) % 40_000 for word in text.removesuffix(".").split()]
             rows.append([START, *words, *([DOT] if text.endswith(".") else []), END])
         return {"input_ids": rows}
 
@@ -38,6 +46,33 @@ def text_tower() -> TextTower:
     transformer = CLIPTextModel(config).eval().requires_grad_(False)
     projection = nn.Linear(512, 512, bias=False).requires_grad_(False)
     return TextTower(transformer, projection, WordTokenizer())
+
+
+class RandomClip(TowerModel):
+    """Both towers of ViT-B/16's shapes; the image tower is made when it is first looked at."""
+
+    def __init__(self) -> None:
+        self.name, self.fingerprint, self.feature_dim, self.logit_scale = "random", "random", 512, 100.0
+        self.preprocessing, self.text = Preprocessing(), text_tower()
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+
+    @functools.cached_property
+    def vision(self) -> VisionTower:  # type: ignore[override]
+        """12 blocks, width 768, 196 patches."""
+        torch.manual_seed(1)
+        transformer = CLIPVisionModel(CLIPVisionConfig(patch_size=16, projection_dim=512)).eval().requires_grad_(False)
+        projection = nn.Linear(768, 512, bias=False).requires_grad_(False)
+        return VisionTower(getattr(transformer, "vision_model", transformer), projection)
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Unit features of the class token."""
+        return self.vision.run(pixels, self.vision_prompts).features
+
+    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit image features and patch features."""
+        outputs = self.vision.run(pixels, self.vision_prompts, patches=True)
+        assert outputs.patches is not None
+        return outputs.features, outputs.patches
 
 
 def class_names(count: int) -> list[str]:
@@ -63,6 +98,49 @@ def coop_pass(tower: TextTower, names: list[str], context: torch.Tensor) -> torc
     finally:
         hook.remove()
     return tower.finish(tower.projection(hidden[torch.arange(len(names)), ends]))
+
+
+def full_pass(
+    prompts: LearnedPrompts,
+    context: torch.Tensor,
+    *,
+    names: torch.Tensor | None = None,
+    deep: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`prompts(context)` as released code computes it: 77 tokens of every prompt, through transformers' own modules."""
+    tower, length = prompts.tower, prompts.context_length
+    rows = [[*p.before, *[0] * p.split, *p.middle, *[0] * (length - p.split), *p.after] for p in prompts._prompts]
+    ends = torch.tensor([len(row) - 1 for row in rows])
+    ids = torch.tensor([row + [0] * (tower.max_length - len(row)) for row in rows])
+    places = torch.tensor([p.places(length) for p in prompts._prompts])
+    which = torch.arange(len(rows))[:, None]
+    contexts = context if context.ndim == 3 else context.expand(len(rows), -1, -1)
+
+    def put_context(_: nn.Module, __: Any, embedded: torch.Tensor) -> torch.Tensor:
+        embedded = embedded.index_put((which, places), contexts)
+        # Names that are given stand where the ids are negative.
+        return embedded if names is None else embedded.index_put((ids < 0).nonzero(as_tuple=True), names.flatten(0, 1))
+
+    def put_deep(states: torch.Tensor) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            changed = args[0].index_put((which, places), states.expand(len(rows), -1, -1))
+            return (changed, *args[1:]), kwargs
+
+        return hook
+
+    with ExitStack() as stack:
+        hooks = [tower.transformer.embeddings.token_embedding.register_forward_hook(put_context)]
+        for block, states in zip(tower.transformer.encoder.layers[1:], () if deep is None else deep):
+            hooks.append(block.register_forward_pre_hook(put_deep(states), with_kwargs=True))
+        for hook in hooks:
+            stack.callback(hook.remove)
+        hidden = tower.transformer(input_ids=ids.clamp(min=0)).last_hidden_state
+    return tower.finish(tower.projection(hidden[torch.arange(len(rows)), ends]))
+
+
+def full_passes(prompts: LearnedPrompts, contexts: torch.Tensor, **others: Any) -> torch.Tensor:
+    """`prompts.each(contexts)` as released code computes it: all prompts anew for every context."""
+    return torch.stack([full_pass(prompts, context, **others) for context in contexts])
 
 
 def batch(classes: int, images: int = 32) -> tuple[torch.Tensor, torch.Tensor]:

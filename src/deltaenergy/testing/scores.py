@@ -233,7 +233,7 @@ def is_saved_with_its_detector(score: Score) -> None:
     with tempfile.TemporaryDirectory() as folder:
         detector.save(Path(folder) / "detector")
         with no_texts(classifier.model), mock.patch.dict(os.environ, {"DELTAENERGY_CACHE": f"{folder}/empty"}):
-            loaded = Detector.load(Path(folder) / "detector", model=classifier.model)
+            loaded = Detector.load(Path(folder) / "detector", model=classifier.base_model)
             found = loaded.predict(pictures)
     assert loaded.score == score and loaded.threshold == detector.threshold
     assert [verdict.score for verdict in found] == [verdict.score for verdict in detector.predict(pictures)]

@@ -86,7 +86,7 @@ def _tuner(text: str, settings: Settings) -> str | None:
     if text == ZERO_SHOT:
         return None
     parts = []
-    for part in parse(text, "method"):
+    for part in parse(text, "method", list_methods()):
         ours = {name: format_value(value) for name, value in settings.get(part.name, {}).items()}
         params = ",".join(f"{name}={value}" for name, value in {**ours, **part.params}.items())
         parts.append(part.name + (f":{part.preset}" if part.preset else "") + (f"({params})" if params else ""))

@@ -113,7 +113,10 @@ def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need]
         rows = [_row(sources[i]) for i in positions]
         _check_needs(place, model, needs, who)
         if isinstance(place, LabelledFeatures):
-            features[positions] = check_features(np.array(place.take(rows)), model, rows=rows)
+            taken = place.take(rows)
+            # A copy, since a store gives a read-only map of its file, which tensors cannot say.
+            copied = np.array(taken) if isinstance(taken, np.ndarray) else taken
+            features[positions] = check_features(copied, model, rows=rows)
             continue
         features[positions] = torch.tensor(place.take(rows))
         if Need.PATCHES in needs:

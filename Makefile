@@ -6,13 +6,14 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo test lint bench lite clean help
+.PHONY: demo test lint bench fuzz lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
 	@echo "make test   lint, types and the test suite"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
+	@echo "make fuzz   kill, damage and fuzz what is read and written, longer than the tests do, and count"
 	@echo "make lite   train the bundled model from scratch"
 	@echo "make clean  remove the virtual environment and build output"
 
@@ -44,6 +45,10 @@ lint: $(BIN)/.dev
 
 bench: $(BIN)/.dev
 	@for script in $$(grep -l __main__ bench/*.py); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+fuzz: $(BIN)/.dev
+	$(BIN)/python -W ignore -m tests.faults $(SEED)
+	$(BIN)/python -W ignore -m tests.data.campaigns $(SEED)
 
 lite: $(BIN)/.dev
 	$(PIP) --no-deps -r training/lite/requirements.txt

@@ -290,7 +290,7 @@ def test_missing_class_vectors_are_named(vectors: PrecomputedModel, rows: Labell
         tune(vectors, rows, "clip-adapter(template='a sketch of {}')")
     with pytest.raises(InputError, match="cannot put names into the template 'itap of a"):
         tune(vectors, rows, "croft:imagenet7")
-    many = PrecomputedModel(4, class_vectors={f"class {i}": np.eye(4)[i % 4] for i in range(50)})
+    many = PrecomputedModel(4, class_vectors={f"class {i}": np.eye(4)[i % 4] for i in range(60)})
     with pytest.raises(InputError, match=r"'klass 7'\. Did you mean 'class 7' or [^.]*\?$"):
         many.class_features(["klass 7"])
 

@@ -23,6 +23,7 @@ _PUBLIC = {
     "PrecomputedModel": "deltaenergy.models.precomputed",
     "tune": "deltaenergy.tuning.tune",
     "tune_detector": "deltaenergy.tuned_detector",
+    "LabelledFeatures": "deltaenergy.tuning.stored",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
@@ -43,6 +44,7 @@ __all__ = [
     "DeltaEnergyError",
     "Detector",
     "FeatureStore",
+    "LabelledFeatures",
     "Model",
     "PrecomputedClassifier",
     "PrecomputedModel",
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
     from deltaenergy.tuned_detector import tune_detector
+    from deltaenergy.tuning.stored import LabelledFeatures
     from deltaenergy.tuning.tune import tune
 
 

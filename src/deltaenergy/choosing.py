@@ -18,13 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from deltaenergy.classifiers.base import Classifier, Inputs, is_feature_array
+from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.labels import class_indices, first_of_name
 from deltaenergy.metrics import Estimate, RankedScores
+from deltaenergy.models.features import is_feature_array
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score

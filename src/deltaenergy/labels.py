@@ -55,11 +55,12 @@ class ClassFinder:
         more = f" Neither are {_listed(others)}." if others else ""
         return InputError(
             f"{what}: {image} is of class {first!r}, which is not among the {len(self.classes)} classes."
-            f"{self._near(first)}{more} Add the class, rename the folder, or take the images out "
+            f"{self.near(first)}{more} Add the class, rename the folder, or take the images out "
             f"({counts.total()} in all)."
         )
 
-    def _near(self, label: str) -> str:
+    def near(self, label: str) -> str:
+        """The tail of a message on a label that is no class: the nearest names, and all of them where they are few."""
         if len(self.classes) <= MOST_SHOWN:
             return did_you_mean(normal_name(label), self.classes)
         near = difflib.get_close_matches(normal_name(label), self.classes, n=2)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Classifier, Inputs, check_features, is_feature_array
+from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
+from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
@@ -213,7 +214,8 @@ def _rows_of_features(classifier: Classifier, features: Any, progress: Progress 
     for start in range(0, len(features), STORED_BATCH):
         rows = features[start : start + STORED_BATCH]
         # A copy, since an array may be a read-only map of a file, which tensors cannot say.
-        block = check_features(np.array(rows) if isinstance(rows, np.ndarray) else rows, classifier.model, start)
+        copied = np.array(rows) if isinstance(rows, np.ndarray) else rows
+        block = check_features(copied, classifier.model, rows=range(start, start + len(rows)))
         items = [ImageItem(f"row {start + i}", b"") for i in range(len(block))]
         yield EncodedBatch(items, None, block.to(classifier.model.device), None, [])
         if progress is not None:

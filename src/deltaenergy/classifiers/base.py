@@ -21,6 +21,7 @@ from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, require_towers
+from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.needs import Need
 
 if TYPE_CHECKING:
@@ -157,6 +158,10 @@ class Classifier(nn.Module, ABC):
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
         """The terms of the loss by name: cross-entropy of L · s."""
         return {"ce": self.cross_entropy(outputs.similarities, batch.labels)}
+
+    def logged(self) -> dict[str, float]:
+        """What the log shows of the last step beside its loss; it is averaged over an epoch's steps."""
+        return {}
 
     def cross_entropy(self, similarities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """CE of L · s, mean over the images."""
@@ -307,33 +312,3 @@ class Classifier(nn.Module, ABC):
 
     def check_state(self) -> None:
         """After `restore`: raise `ArtifactError` for values that make no sense."""
-
-
-def is_feature_array(images: Any) -> bool:
-    """Whether `images` is a 2-D float array or tensor, and so stands for features, not pictures."""
-    if isinstance(images, torch.Tensor):
-        return images.ndim == 2 and images.is_floating_point()
-    return isinstance(images, np.ndarray) and images.ndim == 2 and np.issubdtype(images.dtype, np.floating)
-
-
-def check_features(features: Any, model: Model, first_row: int = 0) -> torch.Tensor:
-    """Features as float32, or an error that says what is wrong with them; `first_row` is the number of their first."""
-    tensor = torch.as_tensor(features).float()
-    if tensor.shape[1] != model.feature_dim:
-        raise InputError(
-            f"features have {tensor.shape[1]} columns, but model {model.name!r} gives {model.feature_dim}. "
-            "Were they computed with another model?"
-        )
-    bad = ~torch.isfinite(tensor).all(dim=1)
-    if bad.any():
-        rows = torch.nonzero(bad).flatten().tolist()
-        first = first_row + rows[0]
-        raise InputError(f"features hold NaN or infinity in {len(rows)} row(s), the first is row {first}.")
-    norms = tensor.norm(dim=1)
-    if len(norms) and (norms - 1).abs().max() > 1e-2:
-        row = int((norms - 1).abs().argmax())
-        raise InputError(
-            f"features must have unit length, but row {first_row + row} has length {norms[row]:.3g}. "
-            "Divide each row by its norm."
-        )
-    return tensor

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from deltaenergy.classes import check_classes
-from deltaenergy.classifiers.base import check_features
 from deltaenergy.classifiers.methods import Method, register_method
 from deltaenergy.classifiers.zero_shot import CosineClassifier
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
+from deltaenergy.models.features import check_features
 from deltaenergy.models.precomputed import PrecomputedModel
 
 

@@ -14,6 +14,7 @@ from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes, check_templates
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.models.base import Model, require_text
+from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.models.text import unit
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
@@ -120,7 +121,9 @@ class TemplateMethod(Method):
 def class_features(
     model: Model, classes: Sequence[str], templates: Sequence[str], progress: Progress | None = None
 ) -> torch.Tensor:
-    """Unit text features (K, D) of an ensemble of prompts per class."""
+    """Unit text features (K, D) of an ensemble of prompts per class, or the class vectors that stand for them."""
+    if isinstance(model, PrecomputedModel):
+        return model.class_features(classes, templates)
     prompts = [fill(template, name) for name in classes for template in templates]
     # A clone, because what comes out of inference mode cannot take part in training.
     features = require_text(model, "A class prompt").encode(prompts, progress=progress).clone()

@@ -247,7 +247,9 @@ def check_same_model(path: Path, stored: dict[str, Any], model: Describes) -> No
         return
     keys = [key for key in sorted({*stored, *found}) if stored.get(key) != found.get(key)]
     differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {found.get(key)!r}" for key in keys)
+    remedy = "Use the model that made the store, or make a store with this one in another folder."
+    if found.get("precomputed"):
+        remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
     raise ArtifactError(
-        f"{path} holds the features of another model; they cannot be compared with this one's.\n{differs}\n"
-        "Use the model that made the store, or make a store with this one in another folder."
+        f"{path} holds the features of another model; they cannot be compared with this one's.\n{differs}\n{remedy}"
     )

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.classifiers.base import is_feature_array
 from deltaenergy.data.inputs import load_images, with_unique_ids
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.labels import ClassFinder, first_of_name
+from deltaenergy.models.features import is_feature_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt

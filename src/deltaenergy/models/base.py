@@ -140,7 +140,8 @@ def require_text(model: Model, who: str) -> TextTower:
     if model.text is None:
         raise InputError(
             f"{who} runs the text tower, but {model.name!r} holds precomputed features and cannot encode texts: "
-            "load the model itself with load_model, or give class vectors to a PrecomputedClassifier."
+            "load the model itself with load_model. Class vectors serve a PrecomputedClassifier, and in a "
+            "PrecomputedModel(…, class_vectors=…) the methods whose class texts are fixed, such as task-res."
         )
     return model.text
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
+from deltaenergy.errors import InputError
+from deltaenergy.labels import ClassFinder
 from deltaenergy.models.base import Model
+from deltaenergy.models.features import check_features
+
+ClassVectors = Mapping[str, Any] | tuple[Sequence[str], Any]
 
 
 class PrecomputedModel(Model):
@@ -16,16 +23,74 @@ class PrecomputedModel(Model):
         feature_dim: D, the length of the features.
         logit_scale: the factor that the model was trained to put on cosines; 100 for CLIP.
         name: what the features were made with; detectors saved with one name are refused under another.
+        fingerprint: of the model that made the features, where it is known: `FeatureStore.fingerprint`. Stores,
+            classifiers and detectors of that model are then this one's, too.
+        class_vectors: unit text features by class name, {name: vector} or (names, array of one row per name): they
+            stand for a text tower wherever the texts of classes are fixed (zero-shot, task-res, the adapters).
     """
 
-    def __init__(self, feature_dim: int, *, logit_scale: float = 100.0, name: str = "precomputed") -> None:
+    def __init__(
+        self,
+        feature_dim: int,
+        *,
+        logit_scale: float = 100.0,
+        name: str = "precomputed",
+        fingerprint: str | None = None,
+        class_vectors: ClassVectors | None = None,
+    ) -> None:
         self.name = name
         self.feature_dim = feature_dim
         self.logit_scale = logit_scale
-        self.fingerprint = f"precomputed:{name}:{feature_dim}:{logit_scale:g}"
+        self.fingerprint = fingerprint or f"precomputed:{name}:{feature_dim}:{logit_scale:g}"
         self.device = torch.device("cpu")
         self.dtype = torch.float32
+        # The names that have a class vector.
+        self.classes: tuple[str, ...] = ()
+        self._vectors = torch.zeros(0, feature_dim)
+        if class_vectors is not None:
+            self.classes, self._vectors = self._checked(class_vectors)
 
     def describe(self) -> dict[str, Any]:
         """Name, feature length and scale: all that is known."""
         return {**super().describe(), "precomputed": True}
+
+    def class_features(self, classes: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)) -> torch.Tensor:
+        """The vectors (K, D) of some classes; a template other than the default cannot be filled in afterwards."""
+        if not self.classes:
+            raise InputError(
+                f"{self.name!r} has neither a text tower nor class vectors: give PrecomputedModel(…, class_vectors="
+                "{name: vector}), or load the model itself with load_model."
+            )
+        if tuple(templates) != (DEFAULT_TEMPLATE,):
+            raise InputError(
+                f"{self.name!r} holds class vectors as they were computed, and cannot put names into the template "
+                f"{templates[0]!r}. Compute the vectors with that template, and leave it out here."
+            )
+        finder = ClassFinder(self.classes)
+        places = [finder.find(name) for name in classes]
+        missing = [name for name, place in zip(classes, places) if place is None]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise InputError(f"{self.name!r} has no class vector for {missing[0]!r}{more}.{finder.near(missing[0])}")
+        return self._vectors[torch.tensor(places)]
+
+    def _checked(self, given: ClassVectors) -> tuple[tuple[str, ...], torch.Tensor]:
+        if isinstance(given, Mapping):
+            names, rows = list(given), list(given.values())
+        elif isinstance(given, tuple) and len(given) == 2:
+            names, rows = list(given[0]), list(given[1])
+        else:
+            raise InputError("class_vectors must be {name: vector}, or (names, array) with one row per name.")
+        check_classes(names, warn=False)
+        if len(names) != len(rows):
+            raise InputError(f"class_vectors has {len(names)} names for {len(rows)} vectors: give one row per name.")
+        if len(set(names)) < len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise InputError(f"class_vectors holds the name {twice!r} more than once: give each class its own name.")
+        try:
+            array = torch.stack([torch.as_tensor(row) for row in rows])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"class_vectors are not one vector of numbers for each name: {error}") from error
+        if array.ndim != 2:
+            raise InputError(f"class_vectors must hold one vector for each name, got shape {tuple(array.shape)}.")
+        return tuple(names), check_features(array, self, "class_vectors")

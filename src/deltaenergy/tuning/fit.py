@@ -82,7 +82,7 @@ class _Task:
         batch = self._batch[1]
         outputs = classifier(batch)
         losses = classifier.losses(outputs, batch)
-        logged: dict[str, float] = {}
+        logged = classifier.logged()
         for term in classifier.method.terms:
             losses[term.name], values = term(outputs, batch)
             logged.update(values)

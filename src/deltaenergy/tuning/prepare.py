@@ -15,15 +15,17 @@ import torch
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.manifest import is_store
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
 from deltaenergy.labels import class_indices
-from deltaenergy.models.base import Model, TowerModel, require_towers
+from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, TrainImages, Validation
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
+from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, read_stored
 from deltaenergy.tuning.views import Encoded, encode_views
 
 DEFAULT_VIEWS = 8
@@ -48,9 +50,9 @@ class TrainSet:
         return hash_strings([self.sample.hash, seen, *domains])
 
     def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
-        """Those of `items` that are not among the files that were trained on."""
-        trained = {path for item in self.sample.items if (path := _real_path(item)) is not None}
-        return [item for item in items if _real_path(item) not in trained]
+        """Those of `items` that are not among the files, or stored rows, that were trained on."""
+        trained = {name for item in self.sample.items if (name := known_as(item)) is not None}
+        return [item for item in items if known_as(item) not in trained]
 
     def warn_of_overlap(self, validation: Validation, what: str) -> None:
         """Say so when images that should be new were trained on."""
@@ -75,15 +77,17 @@ def prepare_training(
     needs: frozenset[Need] = frozenset(),
     cache: Path | None = None,
     progress: Progress | None = None,
+    who: str = "tune",
 ) -> TrainSet:
     """Draw the few-shot sample (unless `images` is one) and encode its views, keeping them in `cache` if given.
 
-    An image that cannot be read is replaced by another of its class, with a warning, where there is one.
+    Of images whose features are stored (`LabelledFeatures`, a feature store) there is the test view alone, and `needs`
+    must ask for no more; errors say that `who` does. An image that cannot be read is replaced by another of its
+    class, with a warning, where there is one.
     """
     if isinstance(views, bool) or not (views in ("live", "test") or isinstance(views, int)):
         raise InputError(f"views must be a whole number, 'test' or 'live', got {views!r}.")
-    towers = require_towers(model, "tune")
-    pool = None if isinstance(images, FewShot) else labelled_items(images, domains)
+    pool = None if isinstance(images, FewShot) else labelled_items(images, domains, classes)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
     # A broken link beside the class folders belongs to no class, but is told of like any other.
     skipped = {
@@ -93,7 +97,10 @@ def prepare_training(
     }
     while True:
         try:
-            found = _views_of(towers, sample, views, needs, cache, progress)
+            if is_stored(sample.items):
+                found, views = _stored_views(model, sample, views, needs, who), "test"
+            else:
+                found = _views_of(_require_towers(model), sample, views, needs, cache, progress)
             return TrainSet(sample, found, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
@@ -106,6 +113,24 @@ def prepare_training(
                 stacklevel=3,
             )
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
+
+
+def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> TrainImages:
+    if views == "live":
+        raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
+    stored = read_stored(model, sample.items, needs, who)
+    patches = None if stored.patches is None else stored.patches[:, None]
+    labels = torch.tensor(sample.labels, device=model.device)
+    return CachedViews(stored.features[:, None], labels, patches, domains=Domains.of(sample.items))
+
+
+def _require_towers(model: Model) -> TowerModel:
+    if not isinstance(model, TowerModel):
+        raise InputError(
+            f"tune encodes images, but {model.name!r} holds precomputed features and has no image tower: give "
+            "LabelledFeatures(features, labels) or a feature store, or load the model itself with load_model."
+        )
+    return model
 
 
 def _views_of(
@@ -141,11 +166,12 @@ def prepare_validation(
     domains: bool = False,
     needs: frozenset[Need] = frozenset(),
     progress: Progress | None = None,
+    who: str = "tune",
 ) -> Validation:
     """Encode labelled validation images; a class without any is a warning, one that is unknown an error."""
     if isinstance(images, Validation):
         return images
-    items = labelled_items(images, domains)
+    items = labelled_items(images, domains, classes)
     labels = class_indices(items, classes, "Validation images")
     absent = [name for k, name in enumerate(classes) if k not in set(labels)]
     if absent:
@@ -154,28 +180,39 @@ def prepare_validation(
             "validation says nothing about them.",
             stacklevel=3,
         )
-    towers = require_towers(model, "tune")
-    encoded = towers.encode(items, patches=Need.PATCHES in needs, progress=progress)
-    if encoded.unreadable:
-        raise UnreadableImagesError(encoded.unreadable)
-    features = torch.from_numpy(encoded.features).to(model.device)
-    patches = None if encoded.patches is None else torch.from_numpy(encoded.patches).to(model.device)
-    identity = hash_strings([hash_features(features), *map(str, labels)])
+    features, patches = _validation_features(model, items, needs, progress, who)
     return Validation(
-        features,
+        features.to(model.device),
         torch.tensor(labels, device=model.device),
-        patches,
+        None if patches is None else patches.to(model.device),
         images=items,
-        model=towers if Need.PIXELS in needs else None,
-        identity=identity,
+        model=_require_towers(model) if Need.PIXELS in needs else None,
+        identity=hash_strings([hash_features(features), *map(str, labels)]),
     )
 
 
-def labelled_items(images: Any, domains: bool = False) -> list[ImageItem]:
-    """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes."""
+def _validation_features(
+    model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if is_stored(items):
+        stored = read_stored(model, items, needs, who)
+        return stored.features, None if stored.patches is None else stored.patches.float()
+    encoded = _require_towers(model).encode(items, patches=Need.PATCHES in needs, progress=progress)
+    if encoded.unreadable:
+        raise UnreadableImagesError(encoded.unreadable)
+    return torch.from_numpy(encoded.features), None if encoded.patches is None else torch.from_numpy(encoded.patches)
+
+
+def labelled_items(images: Any, domains: bool = False, classes: Sequence[str] = ()) -> list[ImageItem]:
+    """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes.
+
+    `classes` are what the labels of `LabelledFeatures` count in, if they are numbers.
+    """
+    if isinstance(images, LabelledFeatures):
+        return images.items(classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
-    if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir():
+    if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
         return labelled_folders(images, domains)
     return load_images(images)
 
@@ -183,10 +220,6 @@ def labelled_items(images: Any, domains: bool = False) -> list[ImageItem]:
 def hash_features(features: torch.Tensor) -> str:
     """Identity of some features: which images they are of, and what made them."""
     return hashlib.blake2b(features.float().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
-
-
-def _real_path(item: ImageItem) -> str | None:
-    return os.path.realpath(item.source) if isinstance(item.source, Path) else None
 
 
 def _encode_or_load(

@@ -18,13 +18,14 @@ from deltaenergy.classifiers.recipe import make_recipe
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model
+from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.tuning.checkpoints import CheckpointFolder
 from deltaenergy.tuning.data import Validation
 from deltaenergy.tuning.fit import fit, recipes_of, validate
 from deltaenergy.tuning.loop import EpochLog, Trained
-from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, prepare_training, prepare_validation
+from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 
 
 def tune(
@@ -48,15 +49,17 @@ def tune(
     """Tune a classifier on a few labelled images per class.
 
     Args:
-        model: any model with towers; they stay frozen.
+        model: any model; its towers stay frozen. A `PrecomputedModel` with class vectors serves the methods that
+            learn from features and fixed class texts: task-res, croft, clip-adapter, tip-adapter, tip-adapter-f.
         classes: class names. Labels of images are matched to them (`_` reads as a space, case is ignored).
         train: labelled images: a folder with one subfolder per class, a table with a label column, a list of
-            `ImageItem`; or a `TrainSet` that `prepare_training` made.
+            `ImageItem`; or a `TrainSet` that `prepare_training` made. Methods that look at features alone also take
+            a feature store, or `LabelledFeatures`.
         method: a tuning method with parameters if you like, `coop(context_length=4)+ebm(p=0.5)`; see `list_methods`.
         shots: images per class, spread over the domains where images have one.
         seed: draws the sample, the views, the initial parameters and the order of the images.
         domains: whether folders are DOMAIN/CLASS/ rather than CLASS/.
-        val: labelled images: the epoch with the best accuracy on them is kept. Without, the last epoch is.
+        val: labelled images, as `train`: the epoch with the best accuracy on them is kept; without, the last one.
         views: random views per image that are encoded once, "live", a fresh view in every step, or "test", the test
             view alone, which methods without augmentation take in any case.
         search: try every combination of the method's grid and keep the best on `val`.
@@ -88,6 +91,7 @@ def tune(
             needs=chosen.needs,
             cache=folder,
             progress=progress,
+            who=chosen.name,
         )
     elif train.sample.classes != names:
         raise InputError("train was prepared for another class list. Prepare it again with these classes.")
@@ -101,7 +105,9 @@ def tune(
         raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")
     validation = None
     if val is not None:
-        validation = prepare_validation(model, names, val, domains=domains, needs=chosen.needs, progress=progress)
+        validation = prepare_validation(
+            model, names, val, domains=domains, needs=chosen.needs, progress=progress, who=chosen.name
+        )
         # The frozen model's features would do as well to the eye, and be wrong.
         if Need.PIXELS in chosen.needs and validation.model is None:
             raise InputError(f"{chosen.name} looks at {kinds}: prepare the validation images with needs={{{kinds}}}.")
@@ -162,6 +168,7 @@ class _Job:
         return {
             "model": self.model.fingerprint,
             "classes": hash_strings(sample.classes),
+            "class vectors": self._class_vectors(),
             "method": method.spec,
             "recipe": recipes[0] if len(recipes) == 1 else recipes,
             "seed": self.seed,
@@ -169,6 +176,12 @@ class _Job:
             "training images": self.train.identity,
             "validation": None if self.validation is None else self.validation.identity,
         }
+
+    def _class_vectors(self) -> str | None:
+        """Identity of given class vectors, which a precomputed model's fingerprint says nothing of."""
+        if not isinstance(self.model, PrecomputedModel) or not self.model.classes:
+            return None
+        return hash_features(self.model.class_features(self.train.sample.classes))
 
 
 def _search(

@@ -1,0 +1,49 @@
+"""Unit features that a user gives in place of images or texts: recognised by their form, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.models.base import Model
+
+
+def is_feature_array(images: Any) -> bool:
+    """Whether `images` is a 2-D float array or tensor, and so stands for features, not pictures."""
+    if isinstance(images, torch.Tensor):
+        return images.ndim == 2 and images.is_floating_point()
+    return isinstance(images, np.ndarray) and images.ndim == 2 and np.issubdtype(images.dtype, np.floating)
+
+
+def check_features(
+    features: Any, model: Model, what: str = "features", rows: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Features as float32, or an error that says what is wrong with them.
+
+    There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
+    """
+    tensor = torch.as_tensor(features).float()
+    if tensor.shape[1] != model.feature_dim:
+        raise InputError(
+            f"{what} have {tensor.shape[1]} columns, but model {model.name!r} gives {model.feature_dim}. "
+            "Were they computed with another model?"
+        )
+    bad = ~torch.isfinite(tensor).all(dim=1)
+    if bad.any():
+        found = torch.nonzero(bad).flatten().tolist()
+        first = found[0] if rows is None else rows[found[0]]
+        raise InputError(f"{what} hold NaN or infinity in {len(found)} row(s), the first is row {first}.")
+    norms = tensor.norm(dim=1)
+    if len(norms) and (norms - 1).abs().max() > 1e-2:
+        worst = int((norms - 1).abs().argmax())
+        row = worst if rows is None else rows[worst]
+        raise InputError(
+            f"{what} must have unit length, but row {row} has length {norms[worst]:.3g}. Divide each row by its norm."
+        )
+    return tensor

@@ -26,6 +26,7 @@ SPECS = [
     "lsn(positives=cocoop)",
     "promptsrc(vision_tokens=0)",
     "plot(pooled=True)",
+    "croft(as_released=True)",
 ]
 TRAINED = [name for name in SPECS if make_method(name).trains]
 

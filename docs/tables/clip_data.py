@@ -63,14 +63,17 @@ class ClipFeatures:
 
     def pacs_table(self) -> list[OpenTest]:
         """The seven PACS classes against the three open sets of the paper's Table 2."""
+        return [self.pacs(f"PACS/{name}", unknown) for name, unknown in self.pacs_open_sets().items()]
+
+    def pacs_open_sets(self) -> dict[str, Floats]:
+        """Pictures that show none of PACS's classes, by the set they come from."""
         removed = set(splits()["caltech101-removed"]["pacs"])
-        files = json.loads((self.folder / "caltech101.json").read_text(encoding="utf-8"))
-        apart = np.array([Path(file).parent.name not in removed for file in files])
-        return [
-            self.pacs("PACS/DTD-10", self.other("dtd10")),
-            self.pacs("PACS/food3", self.other("food3")),
-            self.pacs("PACS/Caltech", self.other("caltech101")[apart]),
-        ]
+        apart = np.array([Path(file).parent.name not in removed for file in self.files("caltech101")])
+        return {
+            "DTD-10": self.other("dtd10"),
+            "food3": self.other("food3"),
+            "Caltech": self.other("caltech101")[apart],
+        }
 
     def fresh(self, text: str) -> list[OpenTest]:
         """Tests that took no part in choosing any setting: other class lists, other seeds, other pairs of sets."""
@@ -117,7 +120,7 @@ class ClipFeatures:
             if opened is not None:
                 rows &= np.isin(self.index, [self.position[wnid] for wnid in opened])
             unknown = self.images[rows]
-        vectors = _unit(np.load(self.folder / TEXTS[text]))[columns]
+        vectors = self.texts(text)[columns]
         classifier = PrecomputedClassifier(vectors, [f"class {column}" for column in columns])
         truth = np.searchsorted(columns, self.index[known])
         return OpenTest(name, classifier, self.images[known], truth, self.one_per_class[known], unknown)
@@ -127,7 +130,7 @@ class ClipFeatures:
         names, truth, features = self.pacs_labels()
         columns = [names.index(one) for one in classes or names]
         known = np.isin(truth, columns)
-        vectors = _unit(np.load(self.folder / "pacs_text.npy"))[columns]
+        vectors = self.other("pacs_text")[columns]
         positions = np.searchsorted(columns, truth[known])
         every_second = np.arange(known.sum()) % 2 == 0
         classifier = PrecomputedClassifier(vectors, [names[column] for column in columns])
@@ -135,13 +138,26 @@ class ClipFeatures:
 
     def pacs_labels(self) -> tuple[list[str], npt.NDArray[np.int64], Floats]:
         """Class names, the class of each PACS picture, and its features."""
-        names: list[str] = json.loads((self.folder / "pacs_text.json").read_text(encoding="utf-8"))
-        files = json.loads((self.folder / "pacs.json").read_text(encoding="utf-8"))
-        return names, np.array([names.index(Path(file).parent.name) for file in files]), self.other("pacs")
+        names = self.files("pacs_text")
+        truth = np.array([names.index(Path(file).parent.name) for file in self.files("pacs")])
+        return names, truth, self.other("pacs")
+
+    def pacs_domains(self) -> list[str]:
+        """The domain of each PACS picture."""
+        return [Path(file).parent.parent.name for file in self.files("pacs")]
+
+    def files(self, name: str) -> list[str]:
+        """The files of a set of pictures in row order, or the names of class vectors."""
+        listed: list[str] = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        return listed
 
     def other(self, name: str) -> Floats:
         """The features of another set of pictures."""
         return _unit(np.load(self.folder / f"{name}.npy"))
+
+    def texts(self, text: str) -> Floats:
+        """The 1,000 ImageNet class vectors of one of `TEXTS`, in canonical order."""
+        return _unit(np.load(self.folder / TEXTS[text]))
 
 
 def _unit(vectors: npt.NDArray[np.floating]) -> Floats:

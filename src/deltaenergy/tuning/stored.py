@@ -54,6 +54,9 @@ class LabelledFeatures:
                 raise InputError(f"{name} has {len(values)} entries for {len(self.features)} rows of features.")
             object.__setattr__(self, name, values)
 
+    def __repr__(self) -> str:
+        return f"LabelledFeatures({len(self)} rows of {self.features.shape[1]})"
+
     def __len__(self) -> int:
         """The number of rows."""
         return len(self.labels)
@@ -171,7 +174,8 @@ def _class_name(label: Any, row: int, classes: Sequence[str]) -> str:
     if isinstance(label, int) and not isinstance(label, bool):
         if 0 <= label < len(classes):
             return classes[label]
-        raise InputError(f"labels[{row}] is {label}, but there are {len(classes)} classes, counted from 0.")
+        there_are = f"there are {len(classes)} classes" if classes else "no class list is given"
+        raise InputError(f"labels[{row}] is {label}, a position in the class list, counted from 0, but {there_are}.")
     raise InputError(f"labels[{row}] is {label!r}: give a class name, or the position of the class in the class list.")
 
 

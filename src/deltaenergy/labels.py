@@ -55,18 +55,16 @@ class ClassFinder:
         more = f" Neither are {_listed(others)}." if others else ""
         return InputError(
             f"{what}: {image} is of class {first!r}, which is not among the {len(self.classes)} classes."
-            f"{near_names(normal_name(first), self.classes)}{more} Add the class, rename the folder, or take the "
-            f"images out ({counts.total()} in all)."
+            f"{self.near(first)}{more} Add the class, rename the folder, or take the images out "
+            f"({counts.total()} in all)."
         )
 
-
-def near_names(word: str, names: Iterable[str]) -> str:
-    """As `did_you_mean`, for names that may be a thousand: only the nearest are said unless they are few."""
-    known = list(names)
-    if len(known) <= MOST_SHOWN:
-        return did_you_mean(word, known)
-    near = difflib.get_close_matches(word, known, n=2)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    def near(self, label: str) -> str:
+        """The tail of a message on a label that is no class: the nearest names, and all of them where they are few."""
+        if len(self.classes) <= MOST_SHOWN:
+            return did_you_mean(normal_name(label), self.classes)
+        near = difflib.get_close_matches(normal_name(label), self.classes, n=2)
+        return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str) -> list[int]:

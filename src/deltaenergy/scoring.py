@@ -213,9 +213,7 @@ def _rows_of_features(classifier: Classifier, features: Any, progress: Progress 
     """Batches of a feature array, checked as they come."""
     for start in range(0, len(features), STORED_BATCH):
         rows = features[start : start + STORED_BATCH]
-        # A copy, since an array may be a read-only map of a file, which tensors cannot say.
-        copied = np.array(rows) if isinstance(rows, np.ndarray) else rows
-        block = check_features(copied, classifier.model, rows=range(start, start + len(rows)))
+        block = check_features(rows, classifier.model, rows=range(start, start + len(rows)))
         items = [ImageItem(f"row {start + i}", b"") for i in range(len(block))]
         yield EncodedBatch(items, None, block.to(classifier.model.device), None, [])
         if progress is not None:

@@ -31,6 +31,7 @@ from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import Validation
 from deltaenergy.tuning.loop import EpochLog
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, labelled_items, prepare_training, prepare_validation
+from deltaenergy.tuning.stored import has_no_pictures, read_stored
 from deltaenergy.tuning.tune import check_fits, check_recipe, check_tuned_classes, tune
 from deltaenergy.tuning.workplace import FOLDER, clear_workplace
 
@@ -91,10 +92,10 @@ def tune_detector(
         raise InputError("search needs validation images: give val (--val DIR).")
     check_writable(out, folder=True, option="--out")
     _check_replaceable(out, overwrite)
-    items = labelled_items(train, domains)
+    items = labelled_items(train, domains, classes or ())
     names = check_tuned_classes(classes or class_names(items))
     held_out = None if id_images is None else load_images(id_images)
-    validation_items = None if val is None else labelled_items(val, domains)
+    validation_items = None if val is None else labelled_items(val, domains, classes or ())
     loaded = model() if callable(model) else model
     check_fits(chosen, loaded, names, shots * len(names), recipe or {})
     workplace = out / FOLDER
@@ -112,11 +113,14 @@ def tune_detector(
                 needs=chosen.needs,
                 cache=workplace,
                 progress=progress,
+                who=chosen.name,
             )
         validation = None
         if validation_items is not None:
             with announce("Encoding validation images") as progress:
-                validation = prepare_validation(loaded, names, validation_items, needs=chosen.needs, progress=progress)
+                validation = prepare_validation(
+                    loaded, names, validation_items, needs=chosen.needs, progress=progress, who=chosen.name
+                )
         classifier = tune(
             loaded,
             names,
@@ -195,5 +199,7 @@ def _calibrate(
                 "than the share asked for. Give --val or --id, or run calibrate on new images.",
                 stacklevel=3,
             )
+    if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
+        images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
     detector.calibrate(images, keep, batch_size=batch_size, progress=progress)
     return source

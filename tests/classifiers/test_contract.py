@@ -24,9 +24,9 @@ SPECS = [
     "dplclip(serve=image)",
     "dplclip(serve=batch)",
     "lsn(positives=cocoop)",
-    "croft(as_released=True)",
     "promptsrc(vision_tokens=0)",
     "plot(pooled=True)",
+    "croft(as_released=True)",
 ]
 TRAINED = [name for name in SPECS if make_method(name).trains]
 

@@ -1,4 +1,4 @@
-"""The tables of few-shot tuning on real CLIP features: what is trained on, tested on and computed."""
+"""The tables of few-shot tuning on real CLIP features: what is trained on, tested on, computed. They may be absent."""
 
 from __future__ import annotations
 

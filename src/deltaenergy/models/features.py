@@ -28,6 +28,8 @@ def check_features(
 
     There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
     """
+    if isinstance(features, np.ndarray) and not features.flags.writeable:
+        features = np.array(features)  # tensors cannot say that they must not be written to
     tensor = torch.as_tensor(features).float()
     if tensor.shape[1] != model.feature_dim:
         raise InputError(

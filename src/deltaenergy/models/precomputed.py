@@ -9,7 +9,7 @@ import torch
 
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import InputError
-from deltaenergy.labels import near_names
+from deltaenergy.labels import ClassFinder
 from deltaenergy.models.base import Model
 from deltaenergy.models.features import check_features
 
@@ -44,20 +44,19 @@ class PrecomputedModel(Model):
         self.fingerprint = fingerprint or f"precomputed:{name}:{feature_dim}:{logit_scale:g}"
         self.device = torch.device("cpu")
         self.dtype = torch.float32
-        self._vectors: dict[str, torch.Tensor] = {} if class_vectors is None else self._checked(class_vectors)
+        # The names that have a class vector.
+        self.classes: tuple[str, ...] = ()
+        self._vectors = torch.zeros(0, feature_dim)
+        if class_vectors is not None:
+            self.classes, self._vectors = self._checked(class_vectors)
 
     def describe(self) -> dict[str, Any]:
         """Name, feature length and scale: all that is known."""
         return {**super().describe(), "precomputed": True}
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names that have a class vector."""
-        return tuple(self._vectors)
-
     def class_features(self, classes: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)) -> torch.Tensor:
         """The vectors (K, D) of some classes; a template other than the default cannot be filled in afterwards."""
-        if not self._vectors:
+        if not self.classes:
             raise InputError(
                 f"{self.name!r} has neither a text tower nor class vectors: give PrecomputedModel(…, class_vectors="
                 "{name: vector}), or load the model itself with load_model."
@@ -67,15 +66,15 @@ class PrecomputedModel(Model):
                 f"{self.name!r} holds class vectors as they were computed, and cannot put names into the template "
                 f"{templates[0]!r}. Compute the vectors with that template, and leave it out here."
             )
-        missing = [name for name in classes if name not in self._vectors]
+        finder = ClassFinder(self.classes)
+        places = [finder.find(name) for name in classes]
+        missing = [name for name, place in zip(classes, places) if place is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise InputError(
-                f"{self.name!r} has no class vector for {missing[0]!r}{more}.{near_names(missing[0], self._vectors)}"
-            )
-        return torch.stack([self._vectors[name] for name in classes])
+            raise InputError(f"{self.name!r} has no class vector for {missing[0]!r}{more}.{finder.near(missing[0])}")
+        return self._vectors[torch.tensor(places)]
 
-    def _checked(self, given: ClassVectors) -> dict[str, torch.Tensor]:
+    def _checked(self, given: ClassVectors) -> tuple[tuple[str, ...], torch.Tensor]:
         if isinstance(given, Mapping):
             names, rows = list(given), list(given.values())
         elif isinstance(given, tuple) and len(given) == 2:
@@ -94,4 +93,4 @@ class PrecomputedModel(Model):
             raise InputError(f"class_vectors are not one vector of numbers for each name: {error}") from error
         if array.ndim != 2:
             raise InputError(f"class_vectors must hold one vector for each name, got shape {tuple(array.shape)}.")
-        return dict(zip(names, check_features(array, self, "class_vectors")))
+        return tuple(names), check_features(array, self, "class_vectors")

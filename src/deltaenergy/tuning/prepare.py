@@ -60,7 +60,7 @@ class TrainSet:
         if both:
             warnings.warn(
                 f"{both} of the {len(validation.images)} {what} images are trained on, too: what is measured on them "
-                "is too good. Give images that are not trained on.",
+                "is too good. Give images that are not in the training folder.",
                 stacklevel=4,
             )
 
@@ -81,9 +81,9 @@ def prepare_training(
 ) -> TrainSet:
     """Draw the few-shot sample (unless `images` is one) and encode its views, keeping them in `cache` if given.
 
-    Of images whose features are stored (`LabelledFeatures`, a feature store) there is one view, and `needs` must ask
-    for no more; errors say `who` does. An image that cannot be read is replaced by another of its class, with a
-    warning, where there is one.
+    Of images whose features are stored (`LabelledFeatures`, a feature store) there is the test view alone, and `needs`
+    must ask for no more; errors say that `who` does. An image that cannot be read is replaced by another of its
+    class, with a warning, where there is one.
     """
     if isinstance(views, bool) or not (views in ("live", "test") or isinstance(views, int)):
         raise InputError(f"views must be a whole number, 'test' or 'live', got {views!r}.")
@@ -97,11 +97,11 @@ def prepare_training(
     }
     while True:
         try:
-            unreadable = tuple(skipped.values())
             if is_stored(sample.items):
-                return TrainSet(sample, _stored_views(model, sample, views, needs, who), 1, unreadable)
-            towers = _require_towers(model)
-            return TrainSet(sample, _views_of(towers, sample, views, needs, cache, progress), views, unreadable)
+                found, views = _stored_views(model, sample, views, needs, who), "test"
+            else:
+                found = _views_of(_require_towers(model), sample, views, needs, cache, progress)
+            return TrainSet(sample, found, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
             if pool is None:
@@ -115,7 +115,7 @@ def prepare_training(
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
 
 
-def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> CachedViews:
+def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> TrainImages:
     if views == "live":
         raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
     stored = read_stored(model, sample.items, needs, who)
@@ -181,14 +181,13 @@ def prepare_validation(
             stacklevel=3,
         )
     features, patches = _validation_features(model, items, needs, progress, who)
-    identity = hash_strings([hash_features(features), *map(str, labels)])
     return Validation(
         features.to(model.device),
         torch.tensor(labels, device=model.device),
         None if patches is None else patches.to(model.device),
         images=items,
         model=_require_towers(model) if Need.PIXELS in needs else None,
-        identity=identity,
+        identity=hash_strings([hash_features(features), *map(str, labels)]),
     )
 
 

@@ -21,7 +21,7 @@ from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import FeatureStore, StoredImage
 from deltaenergy.errors import InputError, UnreadableImagesError
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.tuning.views import Encoded
@@ -53,6 +53,9 @@ class LabelledFeatures:
             if len(values) != len(self.features):
                 raise InputError(f"{name} has {len(values)} entries for {len(self.features)} rows of features.")
             object.__setattr__(self, name, values)
+
+    def __repr__(self) -> str:
+        return f"LabelledFeatures({len(self)} rows of {self.features.shape[1]})"
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -93,6 +96,13 @@ def is_stored(items: Sequence[ImageItem]) -> bool:
     return any(stored)
 
 
+def has_no_pictures(model: Model, items: Sequence[ImageItem]) -> bool:
+    """Whether the images are to be taken as an array: rows of features, or stored ones of a model without a tower."""
+    if not is_stored(items):
+        return False
+    return not isinstance(model, TowerModel) or any(isinstance(item.source, FeatureRow) for item in items)
+
+
 def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need], who: str) -> Encoded:
     """What is stored of some images, after a check that this model made it and that `who` needs no more.
 
@@ -113,10 +123,7 @@ def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need]
         rows = [_row(sources[i]) for i in positions]
         _check_needs(place, model, needs, who)
         if isinstance(place, LabelledFeatures):
-            taken = place.take(rows)
-            # A copy, since a store gives a read-only map of its file, which tensors cannot say.
-            copied = np.array(taken) if isinstance(taken, np.ndarray) else taken
-            features[positions] = check_features(copied, model, rows=rows)
+            features[positions] = check_features(place.take(rows), model, rows=rows)
             continue
         features[positions] = torch.tensor(place.take(rows))
         if Need.PATCHES in needs:
@@ -167,7 +174,8 @@ def _class_name(label: Any, row: int, classes: Sequence[str]) -> str:
     if isinstance(label, int) and not isinstance(label, bool):
         if 0 <= label < len(classes):
             return classes[label]
-        raise InputError(f"labels[{row}] is {label}, but there are {len(classes)} classes, counted from 0.")
+        there_are = f"there are {len(classes)} classes" if classes else "no class list is given"
+        raise InputError(f"labels[{row}] is {label}, a position in the class list, counted from 0, but {there_are}.")
     raise InputError(f"labels[{row}] is {label!r}: give a class name, or the position of the class in the class list.")
 
 

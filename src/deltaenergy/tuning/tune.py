@@ -59,7 +59,7 @@ def tune(
         shots: images per class, spread over the domains where images have one.
         seed: draws the sample, the views, the initial parameters and the order of the images.
         domains: whether folders are DOMAIN/CLASS/ rather than CLASS/.
-        val: labelled images, as `train`: the epoch with the best accuracy on them is kept. Without, the last epoch is.
+        val: labelled images, as `train`: the epoch with the best accuracy on them is kept; without, the last one.
         views: random views per image that are encoded once, "live", a fresh view in every step, or "test", the test
             view alone, which methods without augmentation take in any case.
         search: try every combination of the method's grid and keep the best on `val`.

@@ -130,7 +130,8 @@ def test_an_interrupt_while_images_are_encoded_leaves_no_half_result(
 
     monkeypatch.setattr("deltaenergy.models.encoding._encode_batch", interrupt)
     result = command(name, *fill(VALID[name], world, inside / "out"))
-    assert result.code == 130 and result.err.startswith("Interrupted.") and result.out == ""
+    assert result.code == 130 and result.err.startswith("Interrupted.")
+    assert len(result.out.splitlines()) <= 1, "at most the head of a table"
     if name == "bench":
         assert "the same command goes on from there" in result.err
     assert not [path for path in inside.rglob("*") if path.name in {"detector.json", "results.json", "no_tower.json"}]

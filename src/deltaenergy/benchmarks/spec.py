@@ -24,6 +24,7 @@ import functools
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -37,6 +38,8 @@ from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.registry import Registry
 
 KINDS = ("id", "shifted")
+# Benchmarks are a page long.
+LARGEST_FILE = 4 << 20
 HELD_OUT, OTHERS = "held-out", "others"
 
 
@@ -122,9 +125,7 @@ def load_spec(name_or_file: str) -> BenchmarkSpec:
     """A benchmark by name, or one's own from a YAML file."""
     path = Path(name_or_file)
     if path.suffix in {".yaml", ".yml"}:
-        if not path.is_file():
-            raise InputError(f"The benchmark file {path} does not exist.")
-        return parse_spec(path.read_text(encoding="utf-8"), path.stem, where=str(path))
+        return parse_spec(_read(path), path.stem, where=str(path))
     if name_or_file not in BENCHMARKS:
         hint = did_you_mean(name_or_file, benchmark_names())
         raise InputError(f"Unknown benchmark {name_or_file!r}.{hint} Or give the path of a .yaml file.")
@@ -132,6 +133,18 @@ def load_spec(name_or_file: str) -> BenchmarkSpec:
     if isinstance(entry, BenchmarkSpec):
         return entry
     return parse_spec(Path(entry).read_text(encoding="utf-8"), name_or_file, where=f"specs/{Path(entry).name}")
+
+
+def _read(path: Path) -> str:
+    """A user's YAML file as text."""
+    if not path.is_file():
+        raise InputError(f"The benchmark file {path} does not exist.")
+    if path.stat().st_size > LARGEST_FILE:
+        raise InputError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which is no benchmark.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The benchmark file {path} cannot be read as UTF-8 text: {error}") from error
 
 
 @functools.cache
@@ -160,8 +173,10 @@ def parse_spec(text: str, name: str, where: str) -> BenchmarkSpec:
     """Check a benchmark's YAML text and build it; errors name the file and the field."""
     try:
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a number of a thousand digits, a thirteenth month
         raise InputError(f"{where} is no valid YAML: {error}") from error
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply to be a benchmark.") from None
     known = {
         "title",
         "about",
@@ -245,7 +260,7 @@ def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
 
 def _image_sets(raw: Any, where: str, dataset: str, role: str) -> tuple[SetSpec, ...]:
     if not isinstance(raw, Mapping):
-        raise InputError(f"{where} must map names to image sets, not {raw!r}.")
+        raise InputError(f"{where} must map names to image sets, not {_shown(raw)}.")
     return tuple(_image_set(str(name), entry, f"{where}.{name}", dataset, role) for name, entry in raw.items())
 
 
@@ -293,20 +308,22 @@ def _hash(spec: BenchmarkSpec) -> str:
 def _recipe(raw: Any, where: str) -> dict[str, Any]:
     """Fields of the training recipe that the benchmark changes; the tuner checks their names."""
     if not isinstance(raw, Mapping):
-        raise InputError(f"{where}: recipe must hold fields such as epochs, not {raw!r}.")
+        raise InputError(f"{where}: recipe must hold fields such as epochs, not {_shown(raw)}.")
     return {str(name): value for name, value in raw.items()}
 
 
 def _settings(raw: Any, where: str) -> dict[str, dict[str, Any]]:
     """Parameters of tuners that the benchmark sets; the tuners check them."""
     if not isinstance(raw, Mapping) or not all(isinstance(values, Mapping) for values in raw.values()):
-        raise InputError(f"{where}: settings must hold parameters by tuner, as in {{ebm: {{weight: 2}}}}, not {raw!r}.")
+        raise InputError(
+            f"{where}: settings must hold parameters by tuner, as in {{ebm: {{weight: 2}}}}, not {_shown(raw)}."
+        )
     return {str(name): {str(key): value for key, value in values.items()} for name, values in raw.items()}
 
 
 def _mapping(raw: Any, where: str, known: set[str], required: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
     if not isinstance(raw, Mapping):
-        raise InputError(f"{where} must hold fields, not {raw!r}.")
+        raise InputError(f"{where} must hold fields, not {_shown(raw)}.")
     for key in raw:
         if key not in known:
             raise InputError(f"{where}: unknown field {str(key)!r}.{did_you_mean(str(key), known)}")
@@ -318,17 +335,22 @@ def _mapping(raw: Any, where: str, known: set[str], required: set[str] = frozens
 
 def _list(raw: Any, where: str, kind: type) -> list[Any]:
     if not isinstance(raw, list) or not all(isinstance(item, kind) for item in raw):
-        raise InputError(f"{where} must be a list of {kind.__name__} values, not {raw!r}.")
+        raise InputError(f"{where} must be a list of {kind.__name__} values, not {_shown(raw)}.")
     return raw
 
 
 def _positive(raw: Any, where: str) -> int:
     if not isinstance(raw, int) or isinstance(raw, bool) or raw < 1:
-        raise InputError(f"{where} must be a whole number of at least 1, not {raw!r}.")
+        raise InputError(f"{where} must be a whole number of at least 1, not {_shown(raw)}.")
     return raw
+
+
+def _shown(raw: Any) -> str:
+    """A value of a file in a message: cut, since a few lines of YAML can stand for a billion entries."""
+    return reprlib.repr(raw)
 
 
 def _choice(raw: Any, known: tuple[str, ...], where: str) -> str:
     if raw not in known:
-        raise InputError(f"{where}: unknown value {raw!r}.{did_you_mean(str(raw), known)}")
+        raise InputError(f"{where}: unknown value {_shown(raw)}.{did_you_mean(str(raw), known)}")
     return str(raw)

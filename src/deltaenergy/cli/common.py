@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import shlex
 import sys
 import warnings
@@ -29,7 +27,7 @@ from deltaenergy.cli.options import (
     ScoreOption,
     TemplateOption,
 )
-from deltaenergy.cli.text import visible
+from deltaenergy.cli.text import to_json, visible
 from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 
@@ -189,19 +187,6 @@ def read_image_arguments(images: Sequence[str]) -> list[str] | str:
 def print_json(value: Any) -> None:
     """One JSON document on standard output. What is not a number, such as a score of NaN, is null."""
     sys.stdout.write(to_json(value, indent=2, ascii_only=not sys.stdout.encoding.lower().startswith("utf")) + "\n")
-
-
-def to_json(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
-    """`value` as JSON that every reader takes: NaN and infinities, which JSON has not, are null."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def report_unreadable(unreadable: Sequence[Unreadable]) -> None:

@@ -51,7 +51,7 @@ def keeping(kept: str) -> Iterator[None]:
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     """Run `command` and give the exit code; `arguments` are for the record of an unforeseen error."""
     with standard_streams() as output:
-        code = _attempt(command, arguments)
+        code = _attempt(command, arguments, output)
         if not output.broken:
             with contextlib.suppress(BrokenPipeError):
                 output.flush()
@@ -64,7 +64,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
     return code
 
 
-def _attempt(command: Callable[[], object], arguments: Sequence[str]) -> int:
+def _attempt(command: Callable[[], object], arguments: Sequence[str], output: StandardOutput) -> int:
     try:
         code = command()
         if code == INTERRUPTED:  # newer versions of typer turn an interrupt into this
@@ -83,6 +83,8 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str]) -> int:
     except DeltaEnergyError as error:
         return _say(f"Error: {error}", WRONG_USE)
     except BaseException as error:
+        if output.broken:  # whatever was made of it on the way here
+            return DONE
         known = _explain(error)
         if known is not None:
             return _say(f"Error: {known}", WRONG_USE)

@@ -24,7 +24,7 @@ from deltaenergy.cli import (
     theory,
     tune,
 )
-from deltaenergy.cli.common import show_warnings_plainly
+from deltaenergy.cli.common import out, show_warnings_plainly
 from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
@@ -54,7 +54,7 @@ app.command("methods")(methods.methods)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"deltaenergy {__version__}")
+        out.print(f"deltaenergy {__version__}")
         raise typer.Exit
 
 

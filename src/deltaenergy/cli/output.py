@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from deltaenergy.cli.common import to_json
 from deltaenergy.cli.console import err
 from deltaenergy.cli.guard import InterruptedRun
-from deltaenergy.cli.text import to_cell
+from deltaenergy.cli.text import to_cell, to_json
 from deltaenergy.errors import InputError, OutputError, did_you_mean
 from deltaenergy.files import check_writable, keeping_result, replacing
 from deltaenergy.files.outputs import move_aside

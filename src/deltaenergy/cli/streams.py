@@ -139,7 +139,8 @@ def standard_streams() -> Iterator[StandardOutput]:
     for stream in before:
         # Letters that the encoding lacks are written as escapes, as in \xfc.
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            with contextlib.suppress(OSError, ValueError):  # it flushes, too
+                stream.reconfigure(errors="backslashreplace")
     # Paths on standard input are in the file system's encoding, whatever is set for other text.
     if hasattr(sys.stdin, "reconfigure"):
         with contextlib.suppress(ValueError, OSError):

@@ -7,11 +7,15 @@ are.
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from typing import Any
 
 # Control characters; line and paragraph separators; embeddings, overrides and isolates; halves of surrogate pairs.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
+_UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
 # Apostrophes in front count too, so that `from_cell` can take off the one that was added.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
@@ -25,6 +29,23 @@ def visible(text: str, *, lines: bool = False) -> str:
     if text.isascii() and text.isprintable():
         return text
     return (_UNSAFE_IN_LINES if lines else _UNSAFE).sub(_written_out, text)
+
+
+def to_json(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """`value` as JSON that every reader takes, and no terminal obeys; names come out of it as they were.
+
+    What is not a number (a score of NaN, an infinity), which JSON has not, is null.
+    """
+    text = json.dumps(_finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def to_cell(text: str) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from deltaenergy.errors import ModelUnavailableError, did_you_mean
+from deltaenergy.errors import InputError, ModelUnavailableError, did_you_mean
 from deltaenergy.models.tokenizing import has_tokenizer
 from deltaenergy.models.weights import INDEX, WEIGHTS
 
@@ -35,6 +35,7 @@ _CONVERTER = "SFconvertbot"
 
 def find_snapshot(name: str, *, download: bool) -> Path:
     """The folder with the files of the hub model `name`."""
+    _check_name(name)
     not_cached = "it holds nothing of that name"
     for revision in ("main", *_cached_conversions(name)):
         try:
@@ -74,6 +75,18 @@ def find_snapshot(name: str, *, download: bool) -> Path:
             f"{_near_name(name)}"
         ) from error
     return folder
+
+
+def _check_name(name: str) -> None:
+    """Raise `InputError` for what no model on the hub can be called."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise InputError(
+            f"model {name!r} is neither a folder nor a hub id (owner/name).{did_you_mean(name, WELL_KNOWN)}"
+        ) from None
 
 
 def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:

@@ -1,0 +1,229 @@
+"""Hostile calls of the command line: every option of every command with values that nobody should give.
+
+    python -m tests.cli.hostile      # how many there are, by kind
+
+The values are generated from the commands' own signatures, so that a new option is tried without being listed here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.models import ArgumentInfo, OptionInfo
+
+from deltaenergy.cli import (
+    bench,
+    calibrate,
+    choose,
+    clipn_train,
+    data,
+    demo,
+    evaluate,
+    features,
+    methods,
+    report,
+    score,
+    theory,
+    tune,
+)
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "bench": bench.bench,
+    "calibrate": calibrate.calibrate,
+    "choose": choose.choose,
+    "clipn-train": clipn_train.clipn_train,
+    "data check": data.check,
+    "data list": data.list_command,
+    "demo": demo.demo,
+    "evaluate": evaluate.evaluate,
+    "features": features.features,
+    "methods": methods.methods,
+    "report": report.report,
+    "score": score.score,
+    "theory": theory.theory,
+    "tune": tune.tune,
+}
+# A call of each command that would succeed. {…} are places of the world (see test_hostile.py).
+VALID: dict[str, list[str]] = {
+    "bench": ["{spec}", "--model", "{model}", "--out", "{out}", "--methods", "msp", "--seeds", "1"],
+    "calibrate": ["{images}", "--classes", "cat,dog", "--model", "{model}", "--out", "{out}"],
+    "choose": ["--id", "{images}", "--model", "{model}", "--score", "mcm"],
+    "clipn-train": ["{pairs}", "--model", "{model}", "--out", "{out}", "--epochs", "1", "--prompts", "2"],
+    "data check": ["{root}"],
+    "data list": [],
+    # It would run for real, and take its time: with this model it ends after all arguments are checked.
+    "demo": ["--model", "{root}", "--out", "{out}"],
+    "evaluate": ["--id", "{images}", "--open", "{others}", "--model", "{model}", "--score", "mcm"],
+    "features": ["{images}", "--model", "{model}", "--out", "{out}"],
+    "methods": ["mcm"],
+    "report": ["{results}", "--out", "{out}.html"],
+    "score": ["{images}", "--classes", "cat,dog", "--model", "{model}"],
+    "theory": ["{detector}", "--id", "{images}"],
+    "tune": ["--train", "{images}", "--model", "{model}", "--out", "{out}", "--shots", "1", "--epochs", "1"],
+}
+WHOLE = ["-1", "0", "99999999999999999999", "1e3", "²", "nan", "", "0x10", "1_0", "--1", " ", "inf", "½", "true"]
+FLOAT = ["nan", "inf", "-inf", "-1", "0", "1e400", "abc", "", "²", "1,5", "--", "5e-324", "1e308"]
+TEXT = [
+    "",
+    " ",
+    ",",
+    "\0",
+    "a\0b",
+    "\udc80",
+    "[/red]",
+    "[red]x[/]",
+    "[link=x]",
+    ":smile:",
+    "\x1b[31mred",
+    "\u202egpj.exe",
+    "line\nbreak",
+    "\r\x08",
+    "x" * 5000,
+    "../nope/nope",
+    "./nope",
+    "~nobody/x",
+    "/dev/null",
+    "/dev/full",
+    "/dev/stdin/x",
+    "/proc/self/mem",
+    "-",
+    "{}",
+    "{0}",
+    "%s%n",
+    "$(x)",
+    "*",
+    "[",
+    "**/[",
+    "(((",
+    "mcm(",
+    "msp(temperature=abc)",
+    "delta-energy(tau=nan)",
+    "delta-energy(tau=)",
+    "delta-energy(tau=[1])",
+    "ebm(weight=-1)+ebm",
+    "coop(context_length=1e9)",
+    "((" * 4000,
+    "http://127.0.0.1:1/x.png",
+    "nope.txt",
+    "🙂",
+    "ﬁ",
+    "None",
+    "0",
+]
+# So many values are tried on each option; another choice for each.
+NUMBERS_EACH, TEXTS_EACH = 8, 6
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: its kind, and the arguments with places still in braces."""
+
+    kind: str
+    arguments: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """A short name for test reports."""
+        text = " ".join(self.arguments)[:100]
+        return f"{self.kind}: " + text.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def calls() -> list[Call]:
+    """All calls with hostile arguments."""
+    return [*_options(), *_missing(), *_bare()]
+
+
+def _options() -> Iterator[Call]:
+    for command, function in COMMANDS.items():
+        for position, (name, kind, is_argument) in enumerate(_parameters(function)):
+            numbers = {int: WHOLE, float: FLOAT}.get(kind)
+            label = "texts" if numbers is None else "numbers"
+            if numbers is not None:
+                values = _some(numbers, NUMBERS_EACH, position + len(command))
+            else:
+                values = ["x"] if kind is bool else _some(TEXT, TEXTS_EACH, 7 * position + 5 * len(command))
+            for value in values:
+                yield Call(label, (*command.split(), *_with(VALID[command], name, value, is_argument)))
+
+
+def _some(values: list[str], count: int, start: int) -> list[str]:
+    """`count` of the values, spread over all of them and beginning at `start`."""
+    step = next(step for step in (3, 5, 7, 1) if math.gcd(step, len(values)) == 1)
+    return [values[(start + step * i) % len(values)] for i in range(min(count, len(values)))]
+
+
+def _with(valid: list[str], name: str, value: str, is_argument: bool) -> list[str]:
+    """The valid call with one option set anew, or its first positional argument replaced."""
+    if is_argument:
+        return ["--", value] if not valid or valid[0].startswith("--") else [*valid[1:], "--", value]
+    kept, skip = [], False
+    for argument in valid:
+        if skip:
+            skip = False
+        elif argument == name:
+            skip = True
+        else:
+            kept.append(argument)
+    return [*kept, f"{name}={value}"]
+
+
+def _missing() -> Iterator[Call]:
+    """Options without a value, options twice, options that do not exist, and nothing at all."""
+    for command, function in COMMANDS.items():
+        words = tuple(command.split())
+        if command != "demo":  # which runs without any
+            yield Call("usage", words)
+        yield Call("usage", (*words, "--no-such-option"))
+        yield Call("usage", (*words, "--no-such-option=\x1b[31m[/red]"))
+        yield Call("usage", (*words, "--help", "\udc80"))
+        for name, _, is_argument in _parameters(function):
+            if not is_argument and name != "--json":
+                yield Call("usage", (*words, name))
+
+
+def _bare() -> Iterator[Call]:
+    for arguments in ([], [""], ["\0"], ["-"], ["--"], ["[/red]"], ["scoer"], ["\udc80"], ["--version=1"], ["data"]):
+        yield Call("usage", tuple(arguments))
+    yield Call("usage", ("data", "\x1b[0m"))
+
+
+def _parameters(function: Callable[..., None]) -> Iterator[tuple[str, type, bool]]:
+    """(name, type, whether it is an argument) of every parameter."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
+        annotated = hints[parameter.name]
+        info = next(one for one in annotated.__metadata__ if isinstance(one, (OptionInfo, ArgumentInfo)))
+        kind = _plain(annotated.__origin__)
+        if isinstance(info, ArgumentInfo):
+            yield parameter.name, kind, True
+        else:
+            # In an annotation, the first name stands where a default would.
+            names = [str(info.default), *(info.param_decls or ())]
+            yield next(name for name in names if name.startswith("--")), kind, False
+
+
+def _plain(hint: Any) -> type:
+    """`int` of `int | None`, `str` of `list[str] | None`."""
+    if isinstance(hint, types.UnionType):
+        hint = next(one for one in typing.get_args(hint) if one is not type(None))
+    origin = typing.get_origin(hint)
+    return _plain(typing.get_args(hint)[0]) if origin is list else str if hint is Path else hint
+
+
+def counts() -> Counter[str]:
+    """How many calls there are, by kind."""
+    return Counter(call.kind for call in calls())
+
+
+if __name__ == "__main__":
+    for kind, count in sorted(counts().items()):
+        print(f"{kind:<10}{count:>6}")
+    print(f"{'all':<10}{counts().total():>6}")

@@ -66,6 +66,17 @@ def test_listed_and_skipped(command: Runner, problems: Path, tiny_clip_folder: P
         check_listed(from_store.err)
 
 
+@pytest.mark.parametrize("name", ["score", "features"])
+def test_a_pipe_and_a_device_named_by_hand(
+    command: Runner, problems: Path, tiny_clip_folder: Path, tmp_path: Path, name: str
+) -> None:
+    images = [problems / image for image in ("cat/pipe.png", "dog/zero.png", "dog/0.png", "cat/notes")]
+    more = ["--out", tmp_path / "out"] if name == "features" else ["--classes", CLASSES]
+    done = command(name, *images, *more, "--model", tiny_clip_folder)
+    assert done.code == 1, done.err
+    assert "3 image(s) could not be read" in " ".join(done.err.split())
+
+
 def test_a_folder_that_was_locked_is_done_when_it_is_open(
     command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path
 ) -> None:

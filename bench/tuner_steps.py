@@ -71,6 +71,8 @@ ROWS = [
     Row("lsn", classes=256, phase="negatives", images=256, released=0, rounds=1),
     Row("clip-adapter", released=0),
     Row("tip-adapter-f", images=256, released=0),
+    Row("croft", released=0),
+    Row("task-res", released=0),
 ]
 
 

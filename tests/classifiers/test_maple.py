@@ -187,6 +187,8 @@ def test_depth_must_fit_the_towers(tiny_clip: Model, clip: TowerModel) -> None:
     assert built(tiny_clip).depth == 2 and built(clip, Maple(depth=3)).depth == 3
     with pytest.raises(InputError, match=r"maple: depth 3 is more than the 2 blocks of the text tower .* at most 2\."):
         built(tiny_clip, Maple(depth=3))
+    with pytest.raises(InputError, match="promptsrc: depth 3 is more than the 2 blocks of the text tower"):
+        de.tune(tiny_clip, CLASSES, "not there", "promptsrc(depth=3,vision_tokens=0)")  # before any image is read
     with pytest.raises(InputError, match="maple: depth must be at least 0"):
         Maple(depth=-1)
     with pytest.raises(InputError, match="maple: tokens must be at least 1 and at most 4"):

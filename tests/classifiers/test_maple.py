@@ -253,6 +253,14 @@ def test_training_features_alone_are_refused(tiny_clip: Model, coloured: Path) -
         de.tune(tiny_clip, CLASSES, features_alone, "maple")
 
 
+def test_stored_features_to_train_on_are_refused(tiny_clip: TowerModel, coloured: Path, tmp_path: Path) -> None:
+    store = de.build_store(tiny_clip, coloured, tmp_path / "store")
+    rows = de.LabelledFeatures(tiny_clip.encode_images(coloured), [item.label or "" for item in load_images(coloured)])
+    for stored, name in ((store, "store"), (rows, "LabelledFeatures")):
+        with pytest.raises(InputError, match=f"maple looks at pixels of its images, and .*{name} holds features alone"):
+            de.tune(tiny_clip, CLASSES, stored, "maple", shots=4)
+
+
 def test_live_views(tiny_clip: Model, coloured: Path) -> None:
     classifier = de.tune(tiny_clip, CLASSES, coloured, "maple", shots=2, views="live", recipe={"epochs": 2})
     assert classifier.prompts_images and len(classifier.record["epochs"]) == 2

@@ -3,9 +3,9 @@
 Towers have ViT-B/16's true shapes and random weights. The released procedures run 77 tokens for every prompt, through
 transformers' own modules, once for each context, domain or image; the losses are ours on both sides, and so are random
 numbers, so that the gradients can be compared. Where the released batch is another, the cost of an image is compared,
-too. A method that runs no text tower in a step has no peer here. Seconds are those of one core, so that a busy machine
-does not count. Each measurement runs in a process of its own, so that its peak memory (ru_maxrss, less that before the
-step) is its own.
+too. Where a method trains through the image tower, both sides run it alike. A method that runs no text tower in a step
+has no peer here. Seconds are those of one core, so that a busy machine does not count. Each measurement runs in a
+process of its own, so that its peak memory (ru_maxrss, less that before the step) is its own.
 
     python bench/tuner_steps.py              all rows
     python bench/tuner_steps.py dplclip lsn  some methods
@@ -41,7 +41,8 @@ DOMAINS = ("w1", "w2", "w3")
 class Row:
     """What is measured: a method (in one of its phases) with so many classes and images a step.
 
-    `released` is the batch of the released code; 0 if that cannot be stated, and then there is no peer.
+    `released` is the batch of the released code; 0 if that cannot be stated, and then there is no peer. With
+    `runs_frozen_tower` that code runs the frozen image tower in every step, whose features are cached here.
     """
 
     method: str
@@ -51,6 +52,7 @@ class Row:
     phase: str = ""
     views: int = 1
     rounds: int = 3
+    runs_frozen_tower: bool = False
 
 
 ROWS = [
@@ -69,6 +71,12 @@ ROWS = [
     Row("lsn", phase="positives", released=8),
     Row("lsn", classes=16, phase="negatives", images=256, released=8),
     Row("lsn", classes=256, phase="negatives", images=256, released=0, rounds=1),
+    Row("maple", classes=16, images=4, released=4),
+    Row("promptsrc", classes=16, images=4, released=4, runs_frozen_tower=True),
+    Row("promptsrc+ebm", classes=16, images=4, released=4, runs_frozen_tower=True),
+    Row("plot", classes=16),
+    Row("plot++", classes=16, phase="tokens", images=4, released=4),
+    Row("plot++", classes=16, phase="both", images=4, released=4),
     Row("clip-adapter", released=0),
     Row("tip-adapter-f", images=256, released=0),
     Row("croft", released=0),
@@ -99,6 +107,9 @@ def measure(row: Row, side: str) -> None:
         classifier.zero_grad()
         classifier.phase, classifier.generator = phase.name, torch.Generator().manual_seed(1)
         began = time.process_time()
+        if row.runs_frozen_tower and side == "released" and chosen.pixels is not None:
+            with torch.no_grad():
+                model.image_features(chosen.pixels)
         outputs = classifier(chosen)
         losses = classifier.losses(outputs, chosen)
         for term in method.terms:

@@ -187,6 +187,8 @@ def test_depth_must_fit_the_towers(tiny_clip: Model, clip: TowerModel) -> None:
     assert built(tiny_clip).depth == 2 and built(clip, Maple(depth=3)).depth == 3
     with pytest.raises(InputError, match=r"maple: depth 3 is more than the 2 blocks of the text tower .* at most 2\."):
         built(tiny_clip, Maple(depth=3))
+    with pytest.raises(InputError, match="promptsrc: depth 3 is more than the 2 blocks of the text tower"):
+        de.tune(tiny_clip, CLASSES, "not there", "promptsrc(depth=3,vision_tokens=0)")  # before any image is read
     with pytest.raises(InputError, match="maple: depth must be at least 0"):
         Maple(depth=-1)
     with pytest.raises(InputError, match="maple: tokens must be at least 1 and at most 4"):
@@ -249,6 +251,14 @@ def test_training_features_alone_are_refused(tiny_clip: Model, coloured: Path) -
     features_alone = prepare_training(tiny_clip, CLASSES, coloured, shots=2, views=1)
     with pytest.raises(InputError, match="maple looks at pixels: prepare the training images"):
         de.tune(tiny_clip, CLASSES, features_alone, "maple")
+
+
+def test_stored_features_to_train_on_are_refused(tiny_clip: TowerModel, coloured: Path, tmp_path: Path) -> None:
+    store = de.build_store(tiny_clip, coloured, tmp_path / "store")
+    rows = de.LabelledFeatures(tiny_clip.encode_images(coloured), [item.label or "" for item in load_images(coloured)])
+    for stored, name in ((store, "store"), (rows, "LabelledFeatures")):
+        with pytest.raises(InputError, match=f"maple looks at pixels of its images, and .*{name} holds features alone"):
+            de.tune(tiny_clip, CLASSES, stored, "maple", shots=4)
 
 
 def test_live_views(tiny_clip: Model, coloured: Path) -> None:

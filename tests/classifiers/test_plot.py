@@ -16,6 +16,7 @@ from deltaenergy.classifiers.base import Batch, Classifier, Inputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.plot import Plot
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.tuning.prepare import prepare_training
@@ -108,6 +109,14 @@ def test_initial_values_and_settings(tiny_clip: Any) -> None:
     ):
         with pytest.raises(InputError, match=f"plot: {message.replace('ε', 'epsilon must be above 0')}"):
             Plot(**bad)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_refused(tiny_clip: Any) -> None:
+    """16 patches, 4 prompts, 3 classes, 50 images; 4 numbers of 4 bytes each."""
+    found = Plot().estimate(tiny_clip, CLASSES, 50, [Recipe(batch_size=128)])
+    assert found is not None and found.memory == {"similarities and plans": 16 * 4 * 3 * 50 * 16}
+    with pytest.raises(InputError, match=r"plot would take about .* GB .*transport of 16 patches"):
+        de.tune(tiny_clip, CLASSES, "not there", "plot", shots=10**9, recipe={"batch_size": 10**9})
 
 
 def test_ebm_is_refused() -> None:

@@ -12,6 +12,7 @@ last block, which is our choice.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,8 +21,10 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.estimate import Estimate
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.prompts import LearnedPrompts
@@ -48,9 +51,9 @@ class TextsClassifier(Classifier):
             self.tower.transformer, self.tower.projection, self.tower.tokenizer, finish=torch.Tensor.float
         )
 
+    @abstractmethod
     def raw_texts(self) -> torch.Tensor:
         """The texts (N, K, D) of the present contexts before they are finished, with gradients."""
-        raise NotImplementedError
 
     def all_texts(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Unit texts (N, K, D), and the unit mean (K, D) of the raw ones: being learned, or as kept."""
@@ -124,3 +127,18 @@ class Plot(Method):
         check_range("plot: prompts", self.prompts, 1)
         check_range("plot: context_length", self.context_length, 1)
         check_range("plot: epsilon", self.epsilon, 0, above=True)
+
+    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+        """Of the similarities of all patches with all texts, where the number of patches is known beforehand."""
+        vision = getattr(model, "vision", None)
+        if vision is None:
+            return None
+        batch = min(images, recipes[0].batch_size)
+        entries = batch * len(classes) * vision.patch_count * self.prompts
+        return Estimate(
+            # Similarities, plans, their products and gradients, four bytes each.
+            {"similarities and plans": 16 * entries},
+            f"the transport of {vision.patch_count} patches of {batch:,} images to {len(classes):,} classes",
+            0,
+            "Use smaller batches (batch_size, --train-batch), or fewer prompts.",
+        )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import torch
 
-from deltaenergy.scores import ScoreInputs, delta_energy, make_score
-from deltaenergy.scoring import BLOCK_ENTRIES
+import deltaenergy as de
+from deltaenergy.classifiers.base import Inputs
+from deltaenergy.models.encoding import STORED_BATCH
+from deltaenergy.scores import ScoreInputs, delta_energy
 from timing import alternate, report
 
 IMAGES, DIMENSION, CLASSES = 50_000, 512, 1_000
@@ -33,12 +35,13 @@ def literal(similarities: torch.Tensor, tau: float = 0.01, c: int = 2) -> torch.
 def main() -> None:
     torch.manual_seed(0)
     features, texts = unit(IMAGES), unit(CLASSES)
-    score = make_score("delta-energy")
-    rows = BLOCK_ENTRIES // CLASSES
+    classifier = de.PrecomputedClassifier(texts, [f"class {k}" for k in range(CLASSES)])
+    scorer = de.make_score("delta-energy").bind(classifier)
 
     def ours() -> torch.Tensor:
-        blocks = (features[i : i + rows] for i in range(0, IMAGES, rows))
-        return torch.cat([score(ScoreInputs(block @ texts.T, block)) for block in blocks])
+        # In batches as a feature store gives them.
+        outputs = (classifier(Inputs(block)) for block in torch.split(features, STORED_BATCH))
+        return torch.cat([scorer(ScoreInputs(one.similarities, one.features, outputs=one)) for one in outputs])
 
     def product() -> torch.Tensor:
         return features @ texts.T

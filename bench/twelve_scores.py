@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 import deltaenergy as de
-from deltaenergy.scores.base import Score
+from deltaenergy.scores.base import Scorer
 from deltaenergy.scoring import Scored, score_images
 from timing import seconds
 
@@ -44,11 +44,8 @@ def write_pictures(folder: Path) -> None:
         coarse.resize((400, 320)).save(folder / f"{number:03d}.jpg")
 
 
-def prepared_scores(classifier: de.Classifier) -> list[Score]:
-    scores = [de.make_score(spec) for spec in SPECS]
-    for score in scores:
-        score.prepare(classifier)
-    return scores
+def bound_scores(classifier: de.Classifier) -> list[Scorer]:
+    return [de.make_score(spec).bind(classifier) for spec in SPECS]
 
 
 def main() -> None:
@@ -61,11 +58,11 @@ def main() -> None:
         found: dict[str, Scored] = {}
 
         def again() -> None:
-            for score in prepared_scores(classifier):
+            for score in bound_scores(classifier):
                 found[score.spec] = score_images(classifier, [score], photos, fit=True)
 
         def from_store() -> None:
-            found["store"] = score_images(classifier, prepared_scores(classifier), path, fit=True)
+            found["store"] = score_images(classifier, bound_scores(classifier), path, fit=True)
 
         make = seconds(lambda: de.build_store(model, photos, path))
         from_store()

@@ -46,16 +46,15 @@ def judge(test: OpenTest, spec: str, rows: np.ndarray | None = None) -> tuple[fl
     Without `rows` all known pictures are judged, and fitted on: they teach a score one to six numbers.
     """
     known, unknown = torch.from_numpy(test.known), torch.from_numpy(test.unknown)
-    score = make_score(spec)
-    score.prepare(test.classifier)
+    scorer = make_score(spec).bind(test.classifier)
 
     def inputs(features: torch.Tensor) -> ScoreInputs:
         return ScoreInputs(test.classifier.similarities_of_features(features), features)
 
-    if score.needs_fit:
-        score.fit(inputs(known if rows is None else known[torch.from_numpy(~rows)]))
+    if not scorer.fitted:
+        scorer = scorer.fit(inputs(known if rows is None else known[torch.from_numpy(~rows)]))
     judged = known if rows is None else known[torch.from_numpy(rows)]
-    ranked = RankedScores(score(inputs(judged)), score(inputs(unknown)))
+    ranked = RankedScores(scorer(inputs(judged)), scorer(inputs(unknown)))
     return 100 * ranked.auroc(), 100 * ranked.fpr()
 
 

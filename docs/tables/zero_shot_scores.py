@@ -21,8 +21,9 @@ from deltaenergy.benchmarks.spec import splits
 from deltaenergy.metrics import RankedScores
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
-from deltaenergy.scores.registry import get_score_class, list_scores, split_specs
+from deltaenergy.scores.registry import get_score_class, list_scores
 from deltaenergy.scoring import Scored, score_images
+from deltaenergy.specs import split
 
 OPEN_SETS = ("dtd10", "food3", "caltech101")
 
@@ -70,17 +71,17 @@ def main() -> None:
     domains = sorted(folder for folder in (arguments.images / "pacs").iterdir() if folder.is_dir())
     classes = sorted(folder.name for folder in domains[0].iterdir() if folder.is_dir())
     classifier = de.ZeroShotClassifier(de.load_model(arguments.model), classes)
-    scores = [de.make_score(spec) for spec in split_specs(arguments.score)] if arguments.score else all_scores()
-    for score in scores:
-        score.prepare(classifier, show(score.spec))
+    scores = [de.make_score(spec) for spec in split(arguments.score, ",")] if arguments.score else all_scores()
+    scorers = [score.bind(classifier, show(score.spec)) for score in scores]
 
     def run(name: str, folders: list[Path], *, fit: bool = False) -> Scored:
         files = sorted(str(file) for folder in folders for file in folder.rglob("*.jpg"))
         return score_images(
-            classifier, scores, files, fit=fit, batch_size=arguments.batch_size, progress=show(f"scoring {name}")
+            classifier, scorers, files, fit=fit, batch_size=arguments.batch_size, progress=show(f"scoring {name}")
         )
 
     known = run("pacs", domains, fit=True)
+    scorers = list(known.scorers.values())
     removed = set(splits()["caltech101-removed"]["pacs"])
     unknown = {
         name: run(

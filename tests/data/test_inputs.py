@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,13 +177,10 @@ def test_a_hundred_thousand_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     stat = Path.stat
     monkeypatch.setattr(os, "scandir", listing)
     monkeypatch.setattr(Path, "stat", lambda self, **options: looked_at.append(self) or stat(self, **options))
-    start = time.perf_counter()
     items = load_images(str(tmp_path))
-    elapsed = time.perf_counter() - start
     assert len(items) == 100_000
     assert items[1001] == ImageItem(f"{tmp_path.as_posix()}/001/001.jpg", tmp_path / "001" / "001.jpg", "001")
     assert not any(path.suffix == ".jpg" for path in looked_at), "files must not be looked at one by one"
-    assert elapsed < 20, "seconds, with room for a busy machine; it takes about one"
 
 
 def test_many_real_files(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 `stream_scores` holds one batch at a time, whatever the number of images; `score_images` collects its batches, and
 fits scores. Images are encoded once for all scores.
 
-Scores of features are computed in blocks of `ROWS` rows, the last one filled up: products of matrices of other shapes
-are rounded otherwise, and a row's score must not depend on how many others came with it. Towers, and scores that look
-at patches or pixels, see the batch as it is, since filling it up would cost as much as so many more images.
+A row's score must not depend on how many others came with it. Where the number of rows is odd, processors compute the
+last few of a product in another way, and round otherwise; so every block of features is filled up to a multiple of
+`EVEN` rows. Towers, and scores that look at patches or pixels, see the batch as it is: filling it up would cost as much
+as so many more images.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.scores.arrays import EVEN, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Rows of a block of features: few enough that a single image is cheap, enough that products run at full speed.
-ROWS = 64
+# Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
+BLOCK_ENTRIES = 4_194_304
 OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
 
 
@@ -169,7 +171,8 @@ def _fit_and_score(
 
 def score_inputs(scorers: Sequence[Scorer], inputs: ScoreInputs) -> dict[str, npt.NDArray[np.float64]]:
     """Scores by spec from similarities and features that are known already, a block of rows at a time."""
-    blocks = [inputs.take(slice(start, start + ROWS)) for start in range(0, len(inputs.features), ROWS)]
+    size = rows_of_block(inputs.similarities.shape[1])
+    blocks = [inputs.take(slice(start, start + size)) for start in range(0, len(inputs.features), size)]
     with torch.inference_mode():
         return {scorer.spec: _array([scorer(block).double() for block in blocks], np.float64) for scorer in scorers}
 
@@ -260,23 +263,28 @@ def _score_batch(
 
 
 def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
-    """Parts of a batch, each filled up to `ROWS` rows, and as it is.
+    """Parts of a batch, each filled up to a multiple of `EVEN` rows, and as it is.
 
     A classifier that looks at patches, pixels or the whole batch gets it as it is.
     """
     features = batch.features.float()
     as_it_is = bool(classifier.needs & OF_IMAGES) or classifier.batch_dependent
-    size = len(features) if as_it_is else ROWS
-    for start in range(0, len(features), max(1, size)):
+    size = max(1, len(features)) if as_it_is else rows_of_block(len(classifier.classes))
+    for start in range(0, len(features), size):
         rows = slice(start, start + size)
         patches, pixels = (None if part is None else part[rows] for part in (batch.patches, batch.pixels))
         block = features[rows]
-        lacking = size - len(block)
+        lacking = 0 if as_it_is else -len(block) % EVEN
         full = torch.cat([block, block[-1:].expand(lacking, -1)]) if lacking else block
         outputs = classifier(Inputs(full, patches, pixels=pixels) if as_it_is else Inputs(full))
         filled = ScoreInputs(outputs.similarities, full, outputs=outputs)
         inputs = replace(filled.take(slice(len(block))) if lacking else filled, patches=patches, pixels=pixels)
         yield inputs if as_it_is else filled, inputs
+
+
+def rows_of_block(classes: int) -> int:
+    """How many rows of similarities are computed at once."""
+    return even(BLOCK_ENTRIES // classes)
 
 
 def _most_similar(similarities: torch.Tensor, logit_scale: float) -> tuple[torch.Tensor, torch.Tensor]:

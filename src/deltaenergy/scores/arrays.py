@@ -12,6 +12,8 @@ import torch
 
 from deltaenergy.errors import InputError
 
+# A product whose number of rows is a multiple of this gives a row the same bits, wherever it stands.
+EVEN = 16
 Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
 P = ParamSpec("P")
 
@@ -40,6 +42,11 @@ def array_function(
         return result.numpy() if is_array else result
 
     return wrapper
+
+
+def even(rows: int) -> int:
+    """The largest multiple of `EVEN` up to `rows`, but not none."""
+    return max(EVEN, rows // EVEN * EVEN)
 
 
 def check_finite(result: torch.Tensor, inputs: torch.Tensor, name: str) -> None:

@@ -22,7 +22,7 @@ import torch
 from deltaenergy.classes import check_templates
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.arrays import array_function, check_finite
+from deltaenergy.scores.arrays import array_function, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
@@ -152,7 +152,7 @@ class NegLabel(MinedScore):
                 total += _sum_of_sigmoids(positive[rows], similarities, self.temperature)
             return total / groups
 
-        images_at_once = max(1, min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
+        images_at_once = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
         result = in_blocks(score, len(features), images_at_once)
         check_finite(result, inputs.similarities, "similarities")
         check_finite(result, features, "features")
@@ -186,7 +186,7 @@ class NegLabelDeltaEnergy(MinedScore):
             return torch.as_tensor(delta_energy(features[rows] @ negatives.T, self.tau, self.c, self.reset))
 
         over_classes = torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, self.reset))
-        images_at_once = max(1, BLOCK_ENTRIES // len(negatives))
+        images_at_once = even(BLOCK_ENTRIES // len(negatives))
         return over_classes - in_blocks(over_negatives, len(features), images_at_once)
 
 

@@ -33,7 +33,6 @@ def main(seed: int) -> None:
             ),
             "checkpoints": lambda place: kills.checkpoints(place, True),
             "benchmark results": lambda place: kills.benchmark_results(place, True),
-            "tune": lambda place: kills.tuned(model, root / "pictures", place, True),
         }
         for ending in (".csv", ".jsonl", ".parquet"):
             jobs[f"score --out table{ending}"] = lambda place, ending=ending: kills.table_of_scores(ending, place, True)  # type: ignore[misc]

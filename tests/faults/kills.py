@@ -1,4 +1,4 @@
-"""What is killed at every file operation: saves, overwrites, checkpoints, results, tables, tune.
+"""What is killed at every file operation: saves, overwrites, checkpoints, results, tables of scores.
 
 Each function tries all faults on one of them and returns how many; an `AssertionError` names the one that did harm.
 """
@@ -23,9 +23,8 @@ from deltaenergy.cli.output import write_rows
 from deltaenergy.errors import OS_REMEDIES
 from deltaenergy.files import hash_value, write_json
 from deltaenergy.models.base import Model
-from deltaenergy.tuned_detector import tune_detector
 from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder
-from tests.faults.harness import FAILURES, KILLS, Fault, Outcome, campaign
+from tests.faults.harness import FAILURES, Fault, Outcome, campaign
 
 # What a user may have put there, some of it under names like ours.
 USERS_FILES = {
@@ -239,25 +238,3 @@ def table_of_scores(ending: str, workspace: Path, thorough: bool = False) -> Cou
         tempfile.tempdir = before
     assert not any(elsewhere.iterdir())
     return tried
-
-
-def tuned(model: Model, images: Path, workspace: Path, thorough: bool = False) -> Counter[str]:
-    """`tune` from the encoding of views to the finished detector: it goes on, and leaves nothing but its result."""
-
-    def action(folder: Path) -> None:
-        tune_detector(model, images, folder, "coop", shots=2, views=1, recipe={"epochs": 2 if thorough else 1})
-
-    def check(folder: Path, fault: Fault, outcome: Outcome) -> None:
-        check_users_files(folder)
-        check_said(fault, outcome)
-        if (folder / "detector.json").exists():
-            assert Detector.load(folder, model).threshold is not None
-            # The next run would refuse to replace it unasked.
-            (folder / "detector.json").unlink()
-            for path in folder.glob("detector-????????????????.safetensors"):
-                if path.name not in USERS_FILES:
-                    path.unlink()
-
-    kinds = (*KILLS, *FAILURES) if thorough else ("killed before", "ENOSPC")
-    timed = frozenset({"detector.json", "deltaenergy-training.json"})  # they tell how long epochs took
-    return campaign(put_users_files, action, check, workspace, kinds=kinds, timed=timed, thorough=thorough)

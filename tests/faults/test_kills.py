@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deltaenergy import Detector, Model
+from deltaenergy import Detector
 from tests.faults import kills
 from tests.faults.harness import FAILURES, KILLS, Fault, Outcome, campaign, fail
 from tests.faults.subjects import unit_features
@@ -49,11 +49,6 @@ def test_checkpoints(tmp_path: Path) -> None:
 
 def test_benchmark_results(tmp_path: Path) -> None:
     expect(kills.benchmark_results(tmp_path), 30)
-
-
-def test_tune(tiny_clip: Model, coloured: Path, tmp_path: Path) -> None:
-    tried = kills.tuned(tiny_clip, coloured, tmp_path)
-    assert min(tried["killed before"], tried["ENOSPC"]) >= 40
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

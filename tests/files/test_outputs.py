@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaenergy.errors import ArtifactError, InputError, OutputError
+from deltaenergy.errors import OS_REMEDIES, ArtifactError, InputError, OutputError
 from deltaenergy.files import check_writable, keeping_result, write_text
 from tests.faults.harness import Fault, contents, fail
 
@@ -73,7 +73,8 @@ def test_places_that_cannot(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_rights_is_said_with_the_remedy(public: Path, nobody: None) -> None:
-    with pytest.raises(InputError, match=r"the right .* is missing \(.*\)\. Choose another place, or ask"):
+    reason, remedy = OS_REMEDIES[errno.EACCES]
+    with pytest.raises(InputError, match=rf"{reason} \({public}\)\. {remedy}"):
         check_writable(public / "table.csv")
     with pytest.raises(InputError, match=r"a/b does not exist, and cannot be made in .*\)\. Choose"):
         check_writable(public / "a" / "b", folder=True)

@@ -84,7 +84,7 @@ def test_what_looks_like_a_path_is_no_class_name(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"the file .*(nope|NOPE|nobody).* does not exist"):
+    with pytest.raises(InputError, match=r"the file .*(nope|NOPE|nobody|nonexistent).* does not exist"):
         read_classes(argument)
 
 

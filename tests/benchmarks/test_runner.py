@@ -172,9 +172,25 @@ def test_unreadable_images_are_left_out_and_named_again_when_nothing_is_left_to_
 
 
 def test_a_score_that_needs_patches_is_computed_from_the_images(tiny_clip: Model, tmp_path: Path) -> None:
+    """Worked out again in NumPy: max_k softmax(s)_k + max over patches and classes of softmax_k(u_p·t_k), at T = 1."""
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["gl-mcm"])
     found = values(Results(tmp_path), closed="flat", open="open")
-    assert 0 <= found["auroc"] <= 1
+    texts = tiny_clip.encode_texts([f"a {name}." for name in CLOSED]).astype(np.float64)
+
+    def scores(items: list[de.data.items.ImageItem]) -> np.ndarray:
+        encoded = tiny_clip.encode(items, patches=True)
+
+        def surest(features: np.ndarray) -> np.ndarray:
+            powers = np.exp(features.astype(np.float64) @ texts.T)
+            return (powers / powers.sum(axis=-1, keepdims=True)).max(axis=-1)
+
+        return surest(encoded.features) + surest(encoded.patches).max(axis=1)
+
+    closed = scores(first_per_class("flat", 3, CLOSED))
+    opened = scores(first_per_class("flat", 2, [name for name in OBJECTS if name not in CLOSED]))
+    truth = np.repeat([1, 0], [len(closed), len(opened)])
+    expected = roc_auc_score(truth, np.concatenate([closed, opened]))
+    assert found["auroc"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_prompt_learner_is_told_other_class_names_for_concept_shift(tiny_clip: Model, tmp_path: Path) -> None:

@@ -226,3 +226,16 @@ def test_default_pools_of_the_scores() -> None:
     for name, nouns in (("neglabel", 56_788), ("neglabel+delta-energy", 56_788), ("csp", 46_446)):
         assert len(wordnet_pool(make_score(name).params["exclude"].split()).nouns) == nouns
     assert make_score("csp+delta-energy").params["exclude"] == make_score("csp").params["exclude"]
+
+
+def test_the_whole_pool_on_a_tiny_model(tiny_clip: Model) -> None:
+    """All of WordNet's words, as on a real model: 15 % of the nouns and 15 % of the adjectives are kept."""
+    pool = wordnet_pool(("noun.animal", "noun.food"))
+    assert len(pool.nouns) + len(pool.adjectives) == 70_794
+    texts = tiny_clip.text.encode(["a photo of a dog.", "a photo of a cat."])
+    mined = mine(tiny_clip, texts, pool, Recipe(), cache=False)
+    nouns, adjectives = set(pool.nouns), set(pool.adjectives)
+    kept = sum(word in nouns for word in mined.words), sum(word in adjectives - nouns for word in mined.words)
+    assert abs(len(mined.words) - 0.15 * 70_794) <= 2 and kept[0] >= 0.15 * len(pool.nouns) - 1 and kept[1] > 0
+    assert mined.features.shape == (len(mined.words), 16)
+    torch.testing.assert_close(mined.features.norm(dim=1), torch.ones(len(mined.features)), atol=1e-4, rtol=0)

@@ -78,13 +78,13 @@ def test_unusable_class_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "argument",
-    ["./nope", "../nope", "lists/nope", "~/nope", "~nobody", ".nope", "/nope", "nope.txt", "NOPE.CSV", "dog,./nope"],
+    ["./nope", "../nope", "lists/nope", "~/nope", ".nope", "/nope", "nope.txt", "NOPE.CSV", "dog,./nope"],
 )
 def test_what_looks_like_a_path_is_no_class_name(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"the file .*(nope|NOPE|nobody|nonexistent).* does not exist"):
+    with pytest.raises(InputError, match=r"the file .*(nope|NOPE).* does not exist"):
         read_classes(argument)
 
 

@@ -19,7 +19,7 @@ def test_the_demo_names_the_photographs_and_rejects_the_others(
     monkeypatch.setattr(demo, "VIEWS", 4)
     result = Runner(capsys)("demo", "--out", tmp_path / "demo", "--json")
     assert result.code == 0, result.err
-    rows = {row["id"]: row for row in result.json["images"]}
+    rows = {row["path"]: row for row in result.json["images"]}
     truth = {Path(file).name: label for _, file, label in demo.PHOTOGRAPHS}
     named = [name for name, label in truth.items() if label is not None]
     right = sum(rows[name]["label"] == truth[name] for name in named)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from deltaenergy.benchmarks import metrics
+from deltaenergy import metrics
 from deltaenergy.errors import InputError
 from deltaenergy.metrics import RankedScores
 

@@ -469,7 +469,7 @@ def test_what_a_killed_run_left_is_removed(store: Path, whole: Path, pictures: P
         "with temporary_folder(__import__('pathlib').Path(sys.argv[1])) as t:\n"
         "    (t / '00000.features.npy').write_bytes(b'half'); os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", program, str(store)], timeout=60)
+    subprocess.run([sys.executable, "-c", program, str(store)], timeout=300)
     assert len(list(store.glob(".deltaenergy-*.part"))) == 1
     build_store(MeanColour(), pictures, store)
     assert contents(store) == contents(whole)

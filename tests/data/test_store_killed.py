@@ -82,7 +82,7 @@ def start(pictures: Path, out: Path, kill_at: int = 0) -> subprocess.Popen[bytes
 def uninterrupted(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("stores") / "whole"
     with start(pictures, out) as process:
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     return out
 
 
@@ -110,7 +110,7 @@ def test_killed_at_every_kind_of_file_operation(pictures: Path, uninterrupted: P
         # anything new, so later runs get further before they are killed.
         kill_at = kills + 1 if kills < 6 else choose.randint(8, 30 + 10 * kills)
         with start(pictures, out, kill_at) as process:
-            if process.wait(60) == 0:
+            if process.wait(300) == 0:
                 break
             assert process.returncode == -signal.SIGKILL
             kills += 1
@@ -129,5 +129,5 @@ def test_killed_at_random_times(pictures: Path, uninterrupted: Path, tmp_path: P
             time.sleep(choose.uniform(0, 0.08))
             os.kill(process.pid, signal.SIGKILL)
     with start(pictures, out) as process:
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     check(out, uninterrupted)

@@ -138,7 +138,8 @@ class Results:
         schema = pa.schema([(name, types.get(name, pa.string())) for name in (*IDENTITY, *MEASURED)])
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
         with replacing(self.folder / "results.parquet") as temporary:
-            pq.write_table(pa.table(columns, schema=schema), temporary)
+            with temporary.open("wb") as file:  # opened here: Arrow takes no path that is not valid text
+                pq.write_table(pa.table(columns, schema=schema), file)
         for place in ("cells", "runs"):
             # A run that was killed as it ended a cell leaves a temporary folder, and the next has no cell to write.
             remove_litter(self.folder / place)

@@ -92,7 +92,8 @@ def write_shard(folder: Path, number: int, entries: list[Entry], arrays: Mapping
     metadata = {"rows": str(rows), "checksums": json.dumps(checksums, sort_keys=True)}
     schema = pa.schema([(name, pa.int32() if name == "row" else pa.string()) for name in Entry._fields])
     with replacing(part_path(folder, number, "index")) as temporary:
-        pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), temporary)
+        with temporary.open("wb") as file:  # opened here: Arrow takes no path that is not valid text
+            pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), file)
         files["index"] = Part(temporary.stat().st_size, hash_file(temporary))
     return Shard(_record(number, entries, rows, files), entries)
 

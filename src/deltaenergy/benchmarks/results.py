@@ -137,9 +137,9 @@ class Results:
         rows = [{**cell.identity, **row} for cell in cells for row in cell.rows]
         schema = pa.schema([(name, types.get(name, pa.string())) for name in (*IDENTITY, *MEASURED)])
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
-        with replacing(self.folder / "results.parquet") as temporary:
-            with temporary.open("wb") as file:  # opened here: Arrow takes no path that is not valid text
-                pq.write_table(pa.table(columns, schema=schema), file)
+        # Opened here, because Arrow takes no path that is not valid text.
+        with replacing(self.folder / "results.parquet") as temporary, temporary.open("wb") as file:
+            pq.write_table(pa.table(columns, schema=schema), file)
         for place in ("cells", "runs"):
             # A run that was killed as it ended a cell leaves a temporary folder, and the next has no cell to write.
             remove_litter(self.folder / place)

@@ -20,6 +20,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import Scored, score_images, stream_scores
+from deltaenergy.verdicts import verdict_word
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,6 +53,11 @@ class Verdict:
     score: float
     p_value: float
     is_ood: bool
+
+    @property
+    def verdict(self) -> str:
+        """*known* or *none of these*."""
+        return verdict_word(self.is_ood)
 
 
 class Predictions(Sequence[Verdict]):

@@ -56,9 +56,8 @@ def test_what_is_missing_is_said() -> None:
 
 def test_a_convolutional_tower_takes_no_tokens() -> None:
     message = (
-        "maple puts learned tokens into the image tower, which must be a vision transformer with a class token; "
-        "'colours' has a convolutional one. Methods that learn texts or work on features do without, such as "
-        "coop or tip-adapter-f."
+        "maple puts learned tokens into the image tower, which must be a vision transformer; "
+        "'colours' has a convolutional one."
     )
     with pytest.raises(InputError) as caught:
         require_vision(ColourModel(), "maple")

@@ -252,8 +252,8 @@ def test_methods_and_scores_work_or_say_what_is_missing(
     detector = de.Detector(tuned, "gl-mcm").calibrate(photos)
     assert len(list(detector.predict(photos))) == 8
     if kind in ("siglip", "siglip2", "align"):
-        what = "has a convolutional one" if kind == "align" else "has no class token"
-        with pytest.raises(InputError, match=f"maple puts learned tokens .*{what}.*such as coop"):
+        what = "has a convolutional one" if kind == "align" else "without a class token .* such as coop"
+        with pytest.raises(InputError, match=f"maple puts learned tokens .*{what}"):
             de.tune(model, ["dog", "cat"], photos, method="maple", shots=2, seed=1)
         with pytest.raises(InputError, match=what):
             require_vision(model, "maple")

@@ -165,8 +165,7 @@ def require_vision(model: Model, who: str) -> VisionTower:
     towers = require_towers(model, who)
     if towers.vision is None:
         raise InputError(
-            f"{who} puts learned tokens into the image tower, which must be a vision transformer with a class token; "
-            f"{model.name!r} {towers.why_no_vision}. Methods that learn texts or work on features do without, such as "
-            "coop or tip-adapter-f."
+            f"{who} puts learned tokens into the image tower, which must be a vision transformer; "
+            f"{model.name!r} {towers.why_no_vision}."
         )
     return towers.vision

@@ -87,7 +87,10 @@ class SiglipModel(TransformersModel):
     """Any checkpoint that transformers loads as its `SiglipModel`."""
 
     family = "siglip"
-    why_no_vision = "pools its patches by attention and has no class token"
+    why_no_vision = (
+        "has one that pools its patches by attention, without a class token to read them from. Methods that learn texts "
+        "or work on features do without, such as coop or tip-adapter-f"
+    )
 
     def __init__(self, name: str, module: Any, tokenizer: Any, preprocessing: Preprocessing) -> None:
         super().__init__(name, module, tokenizer, preprocessing)

@@ -62,11 +62,11 @@ def as_tensor(values: Any, name: str) -> torch.Tensor:
 def as_rows(values: Any, name: str, rows: int | None = None) -> torch.Tensor:
     """`as_tensor` for one row of finite numbers per image (N, …), at least one in each."""
     tensor = as_tensor(values, name)
-    columns = "dimensions" if name == "features" else "classes"
+    column, columns = ("dimension", "dimensions") if name == "features" else ("class", "classes")
     if tensor.ndim != 2:
         raise InputError(f"{name} must be an (images, {columns}) array, got shape {tuple(tensor.shape)}.")
     if tensor.shape[1] == 0:
-        raise InputError(f"{name} have no column: there must be at least one.")
+        raise InputError(f"{name} have no column: there must be at least one {column}.")
     if rows is not None and len(tensor) != rows:
         raise InputError(f"{name} must have one row for each of the {rows} images, got {len(tensor)}.")
     # One pass that only reads: entries are looked at one by one if their sum is no number.

@@ -34,7 +34,8 @@ def call(*arguments: object) -> int:
 def test_prints_a_ranking_and_what_it_cannot_know(
     labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,energy", "-s", "max-logit") == 0
+    options = ("--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,energy", "-s", "max-logit")
+    assert call("choose", *options, "--far") == 0
     printed = capsys.readouterr()
     assert all(name in printed.out for name in ("AUROC", "mcm", "energy", "max-logit"))
     assert "20 images of 4 classes" in printed.err
@@ -48,7 +49,7 @@ def test_json_and_the_detector_it_writes(
 ) -> None:
     (labelled / "dog" / "broken.png").write_bytes(b"no picture")
     options = ("--id", labelled, "--model", tiny_clip_folder, "--out", tmp_path / "detector", "--json", "--seed", 2)
-    assert call("choose", *options) == 1
+    assert call("choose", *options, "--far") == 1
     result = json.loads(capsys.readouterr().out)
     assert result["best"] == result["ranking"][0]["score"]
     assert {"delta-energy:robust", "delta-energy(tau=1)", "react", "neglabel"} <= {
@@ -108,7 +109,7 @@ def test_a_store_can_judge_near_unknowns_only(
     labelled: Path, tiny_clip_folder: Path, tiny_clip: TowerModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build_store(tiny_clip, labelled, tmp_path / "store")
-    assert call("choose", "--id", tmp_path / "store", "--model", tiny_clip_folder, "-s", "mcm", "--json") == 0
+    assert call("choose", "--id", tmp_path / "store", "--model", tiny_clip_folder, "-s", "mcm", "--json", "--far") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["far_images"] == 0 and result["ranking"][0]["far"] is None
     assert "only near unknowns could be judged" in result["caveat"]

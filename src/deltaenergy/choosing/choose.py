@@ -2,8 +2,9 @@
 
 The classes are dealt at random into folds. With one fold's classes taken off the class list, its images are near
 unknowns whose truth is known, and every candidate score is judged by how well it tells them from the images of the
-others. Far unknowns are made from the images themselves (`synthetic.py`). A candidate's rank is the mean of its AUROC
-against the one kind and against the other; of equal means, the one whose lower AUROC is higher comes first.
+others. Where it is asked for, far unknowns are made from the images themselves (`synthetic.py`). A candidate's rank is
+then the mean of its AUROC against the one kind and against the other; of equal means, the one whose lower AUROC is
+higher comes first.
 
 Images are encoded once and compared with all classes once; a fold only removes columns.
 """
@@ -79,7 +80,7 @@ def choose(
     scores: Iterable[str | Score] | None = None,
     *,
     labels: Sequence[str] | None = None,
-    far: bool = True,
+    far: bool = False,
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
@@ -87,7 +88,7 @@ def choose(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Choice:
-    """Rank scores by how well they detect classes left off the class list, and pictures of nothing.
+    """Rank scores by how well they detect classes left off the class list and, with `far`, pictures of nothing.
 
     Args:
         classifier: knows all classes.

@@ -40,7 +40,7 @@ def choose(
     detector: common.DetectorOption = None,
     far: Annotated[
         bool, typer.Option("--far/--no-far", help="Judge on far unknowns too, made by scrambling your pictures.")
-    ] = True,
+    ] = False,
     folds: Annotated[int, typer.Option("--folds", min=2, max=MOST, help="Parts the classes are dealt into.")] = 5,
     seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of the deal and the intervals.")] = 0,
     out_folder: Annotated[
@@ -55,8 +55,8 @@ def choose(
     """Find the score that best tells your classes from everything else, without any out-of-distribution image.
 
     The classes are dealt into --folds parts. Each part in turn is taken off the class list, and its images play the
-    near unknowns; shuffled, scrambled and tiled pictures play the far ones. Without --classes, the names of the class
-    folders are the class names. With --detector, its classifier is used.
+    near unknowns; with --far, shuffled, scrambled and tiled pictures play far ones. Without --classes, the names of the
+    class folders are the class names. With --detector, its classifier is used.
     """
     from deltaenergy.choosing import choose_from_features, far_unknowns, labelled_features
     from deltaenergy.data.inputs import load_images

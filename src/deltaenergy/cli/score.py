@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector import Detector
     from deltaenergy.scores.base import Score
+    from deltaenergy.scores.runnable import Given
 
 
 def score(
@@ -84,8 +85,7 @@ def score(
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        used = common.make_scores(scores)
-        _check_fitted(used, id_items)
+        used = common.make_scores(scores, _given(items, id_items))
         if acting and len(used) > 1:
             raise InputError(f"{acting[0]} goes by one score: give --score once.")
         classifier = common.zero_shot(model, device, classes, template)
@@ -156,9 +156,9 @@ def _calibrate(
     return [detector.calibrate_scored(scored, keep) for detector in detectors], list(scored.unreadable)
 
 
-def _check_fitted(scores: list[Score], id_images: list[ImageItem]) -> None:
-    for score in scores:
-        if score.needs_fit and not id_images:
-            raise InputError(
-                f"Score {score.spec!r} is fitted on in-distribution images: give some with --id, or a --detector."
-            )
+def _given(images: Any, id_images: list[ImageItem]) -> Given:
+    """What is there for scores, before a model is loaded and a prompt encoded."""
+    from deltaenergy.scores.runnable import Lack, given_by
+
+    nothing = Lack("no --id", "it is fitted on in-distribution images. Give some with --id, or a --detector.")
+    return given_by([images, id_images]).without(id_data=None if id_images else nothing)

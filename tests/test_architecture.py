@@ -27,6 +27,7 @@ ORDER = [
     "tuning",
     "scores",
     "scoring",
+    "recognition",
     "detector",
     "comparing",
     "tuned_detector",

@@ -33,6 +33,7 @@ _PUBLIC = {
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
+    "choose": "deltaenergy.choosing",
     "evaluate": "deltaenergy.evaluation",
     "write_report": "deltaenergy.report.write",
     "DeltaEnergyError": "deltaenergy.errors",
@@ -55,6 +56,7 @@ __all__ = [
     "__version__",
     "benchmarks",
     "build_store",
+    "choose",
     "choosing",
     "classifiers",
     "data",
@@ -75,6 +77,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy.choosing import choose
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier

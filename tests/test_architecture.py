@@ -28,6 +28,7 @@ ORDER = [
     "scores",
     "scoring",
     "detector",
+    "comparing",
     "tuned_detector",
     "evaluation",
     "choosing",

@@ -13,6 +13,8 @@ ROOT = Path(deltaenergy.__file__).parent
 ORDER = [
     "errors",
     "progress",
+    "showing",
+    "plotting",
     "needs",
     "specs",
     "registry",

@@ -60,7 +60,7 @@ def tune_detector(
     out: str | Path,
     method: str | Method = "ebm",
     *,
-    classes: Sequence[str] | None = None,
+    classes: str | Sequence[str] | None = None,
     shots: int = 16,
     seed: int = 1,
     val: Any = None,

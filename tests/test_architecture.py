@@ -30,6 +30,7 @@ ORDER = [
     "scores",
     "scoring",
     "detector",
+    "comparing",
     "tuned_detector",
     "evaluation",
     "choosing",

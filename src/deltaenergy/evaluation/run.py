@@ -19,6 +19,7 @@ from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_
 from deltaenergy.progress import Progress, shown
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
+from deltaenergy.scores.runnable import Given, check_runnable, given_by
 from deltaenergy.scoring import Scored, bind_all, score_images
 
 if TYPE_CHECKING:
@@ -70,12 +71,16 @@ def evaluate(
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
     check_classifier(classifier, "evaluate")
-    used = _scorers(classifier, scores, detector)
+    given = [
+        (one, group)
+        for sets, group in ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
+        for one in named_sets(sets, group)
+    ]
+    used = _scorers(classifier, scores, detector, given_by([one.images for one, _ in given], classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
     rng = np.random.default_rng(seed)
-    given = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-    loaded = check_sets([one for sets, group in given for one in load_sets(named_sets(sets, group), group, limit, rng)])
+    loaded = check_sets([found for one, group in given for found in load_sets([one], group, limit, rng)])
     if not any(one.group is Group.ID for one in loaded):
         raise InputError("evaluate needs at least one ID set: images of the classes.")
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
@@ -146,6 +151,7 @@ def _scorers(
     classifier: Classifier,
     scores: str | Score | Scorer | Sequence[str | Score | Scorer],
     detector: Detector | None,
+    given: Given,
 ) -> dict[str, Scorer]:
     """Scorers by spec; the detector's own, with what it was fitted to, takes the place of an equal score."""
     if isinstance(scores, (str, Score, Scorer)):
@@ -153,6 +159,7 @@ def _scorers(
     if not scores:
         raise InputError("evaluate needs at least one score.")
     made = [score if isinstance(score, Scorer) else make_score(score) for score in scores]
+    check_runnable(made, given)
     own = {detector.score.spec: detector.scorer} if detector is not None else {}
     unique = {score.spec: own.get(score.spec, score) for score in made}
     return {scorer.spec: scorer for scorer in bind_all(classifier, unique.values())}

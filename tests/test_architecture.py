@@ -29,6 +29,7 @@ ORDER = [
     "tuning",
     "scores",
     "scoring",
+    "recognition",
     "detector",
     "comparing",
     "tuned_detector",

@@ -12,6 +12,7 @@ ROOT = Path(deltaenergy.__file__).parent
 # From the ground up. A room may use those before it. `artifact` is the detector's other half.
 ORDER = [
     "errors",
+    "verdicts",
     "progress",
     "showing",
     "plotting",
@@ -19,6 +20,7 @@ ORDER = [
     "specs",
     "registry",
     "files",
+    "sorting",
     "cache",
     "classes",
     "labels",

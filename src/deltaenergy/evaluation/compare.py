@@ -18,8 +18,8 @@ from deltaenergy.detector import Detector, check_keep
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
-from deltaenergy.evaluation.run import Sets, evaluate_sets
-from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels
+from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets
 from deltaenergy.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.models.base import TowerModel
 from deltaenergy.progress import Progress
@@ -84,9 +84,9 @@ class Comparison:
 
 def compare(
     detectors: Mapping[str, Detector],
-    id_sets: Sets,
-    shifted_sets: Sets = (),
-    open_sets: Sets = (),
+    id_sets: Any,
+    shifted_sets: Any = (),
+    open_sets: Any = (),
     *,
     keep: float = 0.95,
     limit: int | None = None,
@@ -96,7 +96,7 @@ def compare(
     progress: Progress | None = None,
     command: str | None = None,
 ) -> Comparison:
-    """Measure several detectors on the same sets of images, as `evaluate` does for one.
+    """Measure several detectors on the same sets of images, given as for `evaluate`, which measures one.
 
     A detector without a threshold gets one on the ID sets, which favours it a little. Those of one model share the
     encoded images, as far as they need no more than features.
@@ -108,7 +108,7 @@ def compare(
         raise InputError(f"limit must be at least 1, got {limit!r}.")
     rng = np.random.default_rng(seed)
     given = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-    loaded = check_sets([one for sets, group in given for one in load_sets(sets, group, limit, rng)])
+    loaded = check_sets([one for sets, group in given for one in load_sets(named_sets(sets, group), group, limit, rng)])
     if not any(one.group is Group.ID for one in loaded):
         raise InputError("compare needs at least one ID set: images of the classes.")
     evaluations = {}

@@ -51,11 +51,12 @@ def measured(one: Evaluation) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
     for row in one.accuracy:  # the last row of a group is its pool
         found[f"accuracy, {_GROUP_WORDS[row.group]}"] = row.accuracy
-    for group in (Group.ID, Group.SHIFTED):
-        row_of = headline(one, group)
-        for metric, value in (row_of.metrics if row_of is not None else {}).items():
-            if metric == "auroc" or (metric.startswith("fpr") and not metric.endswith("_ood")):
-                found[f"{metric_name(metric)}, {_GROUP_WORDS[group]}"] = value
+    rows = {group: row for group in (Group.ID, Group.SHIFTED) if (row := headline(one, group)) is not None}
+    names = list(next(iter(rows.values())).metrics) if rows else []
+    for metric in names:
+        if metric == "auroc" or (metric.startswith("fpr") and not metric.endswith("_ood")):
+            for group, row_of in rows.items():
+                found[f"{metric_name(metric)}, {_GROUP_WORDS[group]}"] = row_of.metrics[metric]
     for group in Group:
         if (kept := kept_estimate(one, group)) is not None:
             found[f"judged {KNOWN}, {_GROUP_WORDS[group]}"] = kept
@@ -86,7 +87,8 @@ def better(row: Difference) -> bool:
 def _summary(comparison: Comparison) -> Section:
     lines = []
     for name in list(comparison.evaluations)[1:]:
-        clear = {column: row for column, row in changes(comparison, name).items() if row.is_clear}
+        told = measured(comparison.evaluations[name])
+        clear = {column: row for column, row in changes(comparison, name).items() if row.is_clear and column in told}
         gains = [_said(column, row) for column, row in clear.items() if better(row)]
         losses = [_said(column, row) for column, row in clear.items() if not better(row)]
         parts: list[Child] = [tag("strong", name), f" against {isolated(comparison.baseline)}: "]
@@ -111,7 +113,8 @@ def _summary(comparison: Comparison) -> Section:
 
 
 def _said(column: str, row: Difference) -> str:
-    return f"{column} by {points(row.change.value)} ({points(row.change.low)} to {points(row.change.high)})"
+    what, of = column.split(", ", 1)
+    return f"{what} on {of} by {points(row.change.value)} ({points(row.change.low)} to {points(row.change.high)})"
 
 
 def _table_section(comparison: Comparison) -> Section:

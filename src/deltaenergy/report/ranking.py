@@ -33,7 +33,9 @@ def best_score(evaluation: Evaluation) -> Child:
     resamples = int(evaluation.provenance.get("resamples") or 1000)
     change = paired_differences(evaluation.pair(next_), evaluation.pair(best), resamples=resamples)["auroc"]
     lead = f"{points(change.value)} ({points(change.low)} to {points(change.high)})"
-    if change.low > 0:
+    if change.value == 0:
+        verdict = f"The next, {next_.score}, does as well on these pictures."
+    elif change.low > 0:
         verdict = f"Its lead over the next, {next_.score}, is {lead}: more than chance would give."
     else:
         verdict = f"Its lead over the next, {next_.score}, is {lead}: these pictures cannot tell the two apart."

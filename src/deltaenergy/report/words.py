@@ -48,7 +48,8 @@ def interval(value: Estimate) -> str:
 
 def points(change: float) -> str:
     """A difference of shares in percentage points, with its sign: +1.2, −0.3."""
-    return f"{100 * change:+.1f}".replace("-", "−")
+    text = f"{100 * change:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

@@ -38,6 +38,8 @@ def test_the_result_is_a_detector(command: Runner, tiny_clip_folder: Path, pictu
     again = command("tune", "--train", pictures, "--shots", 4, *options)
     assert again.code == 2 and "holds a detector already" in again.err
     assert command("tune", "--train", pictures, "--shots", 4, "--overwrite", *options).code == 0
+    record = json.loads((tmp_path / "out" / "deltaenergy-training.json").read_text())
+    assert record["method"] == "lp++"
 
 
 def test_validation_search_and_json(command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_full_disk_at_the_end_loses_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    options = ["tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
+    options = ["tune", "--method", "ebm", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
     with monkeypatch.context() as patch:
         patch.setattr(deltaenergy.artifact, "write_bound", full)
         failed = command(*options)
@@ -344,6 +346,13 @@ def test_a_store_without_labels_is_explained(
     assert command("features", flat, "--model", tiny_clip_folder, "--out", tmp_path / "s").code == 0
     done = command("tune", "--train", tmp_path / "s", *common(tiny_clip_folder, tmp_path))
     assert done.code == 2 and "none of the training images has a class" in " ".join(done.err.split())
+
+
+def test_settings_without_effect_are_told(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    done = command("tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path))
+    assert done.code == 0 and "lp++ is not trained in epochs: epochs changes nothing" in " ".join(done.err.split())
 
 
 def test_the_default_is_the_package_s() -> None:

@@ -359,3 +359,28 @@ def test_the_default_is_the_package_s() -> None:
     from deltaenergy.cli.tune import DEFAULT_METHOD
 
     assert importlib.import_module("deltaenergy.tuning.tune").DEFAULT_METHOD == DEFAULT_METHOD
+
+
+def test_few_shots_with_auto_on_real_pictures(command: Runner, shared_data: Path, tmp_path: Path) -> None:
+    """The whole journey: a folder of real breeds, every quick method, the best kept, and put to use."""
+    breeds = ("Abyssinian", "Bengal", "Birman", "Bombay", "beagle", "pug")
+    for breed in breeds:
+        (tmp_path / "train" / breed).mkdir(parents=True)
+        for path in sorted((shared_data / "images" / "oxford_pets" / breed).iterdir())[:7]:
+            (tmp_path / "train" / breed / path.name).symlink_to(path)
+    done = command(
+        "tune", "--train", tmp_path / "train", "--method", "auto", "--shots", 4, "--views", 1, "--score", "mcm",
+        "--out", tmp_path / "out", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    found = done.json["comparison"]
+    assert found["images"] == 18 and found["measured_on"] == "training images that were not drawn"
+    rows = {row["method"]: row for row in found["rows"]}
+    assert list(rows) == ["zero-shot", "centroids", "linear-probe", "lp++", "clap", "tip-adapter-f", "task-res"]
+    quality = {name: row["accuracy"]["value"] + row["auroc"]["value"] for name, row in rows.items()}
+    assert done.json["method"] == max(quality, key=lambda name: quality[name])
+    # Cats and dogs that differ by breed are told apart from four pictures each better than by name.
+    assert rows[done.json["method"]]["accuracy"]["value"] > rows["zero-shot"]["accuracy"]["value"]
+    unused = sorted((shared_data / "images" / "oxford_pets" / "pug").iterdir())[7:]
+    scored = command("score", *unused, "--detector", tmp_path / "out", "--json")
+    assert scored.code == 0 and "pug" in scored.out

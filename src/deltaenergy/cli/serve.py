@@ -76,6 +76,7 @@ def serve(
     try:
         detectors, own = _load(wanted, model, device)
         engine = server.make_engine(detectors, own, limits)
+        bound.listen(1024)  # whoever asks from now on is answered, if only in a moment
         address = bound.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         if keys is None and not _is_loopback(host):

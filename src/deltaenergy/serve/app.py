@@ -18,7 +18,7 @@ from deltaenergy.serve import pages, v1, v2
 from deltaenergy.serve.answers import Problem
 from deltaenergy.serve.bodies import Refused
 from deltaenergy.serve.engine import Busy, Engine
-from deltaenergy.serve.guard import Guard
+from deltaenergy.serve.guard import Guard, TooLarge, TooSlow, too_large
 from deltaenergy.serve.keys import Keys
 
 ABOUT = """Say which of your classes an image is, and whether it is any of them at all.
@@ -85,6 +85,16 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
         return _problem(error.status, error.message, error.headers, error.detail)
+
+    limits, close = app.state.engine.limits, {"Connection": "close"}
+
+    @app.exception_handler(TooLarge)
+    async def large(_: Request, error: TooLarge) -> JSONResponse:
+        return _problem(413, too_large(limits), close)
+
+    @app.exception_handler(TooSlow)
+    async def slow(_: Request, error: TooSlow) -> JSONResponse:
+        return _problem(408, f"The body did not come within {limits.seconds:g} seconds.", close)
 
     @app.exception_handler(Busy)
     async def busy(_: Request, error: Busy) -> JSONResponse:

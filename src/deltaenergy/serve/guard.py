@@ -75,7 +75,7 @@ class Guard:
             if not self._may(scope["path"], headers):
                 await refuse(answer, 401, "An API key is needed: Authorization: Bearer KEY.", bearer=True)
             elif _length(headers) > self.limits.body_bytes:
-                await refuse(answer, 413, self._size())
+                await refuse(answer, 413, too_large(self.limits))
             else:
                 await self._bounded(scope, receive, answer)
         finally:
@@ -85,8 +85,8 @@ class Guard:
             self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the body's bytes as they come, and give it a time to come in."""
-        seen, whole, started = 0, False, False
+        """Count the body's bytes as they come, and give them a time; the application answers for what is over."""
+        seen, whole = 0, False
         until = asyncio.get_running_loop().time() + self.limits.seconds
 
         async def counted() -> Message:
@@ -104,19 +104,7 @@ class Guard:
             whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
             return message
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self.app(scope, counted, noted)
-        except TooLarge:
-            if not started:
-                await refuse(noted, 413, self._size(), close=True)
-        except TooSlow:
-            if not started:
-                await refuse(noted, 408, f"The body did not come within {self.limits.seconds:g} seconds.", close=True)
+        await self.app(scope, counted, send)
 
     def _may(self, path: str, headers: Mapping[bytes, bytes]) -> bool:
         if self.keys is None or path in OPEN_PATHS:
@@ -127,8 +115,10 @@ class Guard:
             key = headers.get(b"x-api-key", b"").decode("latin-1")
         return self.keys.accepts(key.strip())
 
-    def _size(self) -> str:
-        return f"The body is larger than {self.limits.body_mb:g} MB. Send fewer or smaller images."
+
+def too_large(limits: Limits) -> str:
+    """What is told of a body with too many bytes."""
+    return f"The body is larger than {limits.body_mb:g} MB. Send fewer or smaller images."
 
 
 def _length(headers: Mapping[bytes, bytes]) -> int:
@@ -136,7 +126,7 @@ def _length(headers: Mapping[bytes, bytes]) -> int:
     return int(text) if text.isdigit() else 0
 
 
-async def refuse(send: Send, status: int, message: str, *, bearer: bool = False, close: bool = False) -> None:
+async def refuse(send: Send, status: int, message: str, *, bearer: bool = False) -> None:
     """A JSON error."""
     from deltaenergy.serve.answers import Problem
 
@@ -144,7 +134,5 @@ async def refuse(send: Send, status: int, message: str, *, bearer: bool = False,
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if bearer:
         headers.append((b"www-authenticate", b"Bearer"))
-    if close:
-        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,4 +73,9 @@ def run(engine: Engine, bound: socket.socket, keys: Keys | None, cors: tuple[str
         timeout_graceful_shutdown=int(engine.limits.seconds) + 5,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    # uvicorn finishes what it accepted and then raises the signal again: a stop that was asked for is no failure.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        uvicorn.Server(config).run(sockets=[bound])
+    finally:
+        signal.signal(signal.SIGTERM, before)

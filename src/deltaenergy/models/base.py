@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,14 @@ from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower
 from deltaenergy.models.vision import VisionTower
 from deltaenergy.progress import Progress
+from deltaenergy.showing import Shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
 
-class Model:
+class Model(Shown):
     """A frozen vision-language model, or what is known of one.
 
     Attributes:
@@ -35,6 +37,7 @@ class Model:
         fingerprint: hash of weights, preprocessing and activation; equal fingerprints give equal features.
         feature_dim: D, the length of image and text features.
         logit_scale: L, the factor that the model was trained to put on cosines (100 for CLIP: τ = 1/L = 0.01).
+        logit_bias: b of models trained with sigmoid(L·cosine + b) on pairs; 0 for others. No softmax changes with it.
         text: the text tower (tokenizer, encoder, prompt cache), where there is one.
         derived_by: what was changed, one tag after the other, since the model was loaded.
     """
@@ -43,10 +46,21 @@ class Model:
     fingerprint: str
     feature_dim: int
     logit_scale: float
+    logit_bias: float = 0.0
     device: torch.device
     dtype: torch.dtype
     text: TextTower | None = None
     derived_by: tuple[str, ...] = ()
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"name": repr(self.name), "features": self.feature_dim}
+        for name in ("logit_scale", "logit_bias", "device", "dtype"):
+            value = getattr(self, name, None)
+            if value is not None and (name != "logit_bias" or value):
+                facts[name.replace("_", " ")] = f"{value:.4g}" if isinstance(value, float) else value
+        if self.derived_by:
+            facts["derived by"] = ", ".join(self.derived_by)
+        return facts
 
     def describe(self) -> dict[str, Any]:
         """What identifies this model in an artefact or report."""
@@ -80,13 +94,15 @@ class TowerModel(Model, ABC):
     Attributes:
         preprocessing: PIL image -> pixel array.
         text: the text tower.
-        vision: the image tower block by block, where it is a vision transformer.
+        vision: the image tower block by block, where it is a vision transformer with a class token.
+        why_no_vision: what the image tower is where there is none, to follow the model's name in a message.
         vision_prompts: tokens (J, n, H) that `image_features` puts into the image tower, see `with_vision_prompts`.
     """
 
     preprocessing: Preprocessing
     text: TextTower
     vision: VisionTower | None = None
+    why_no_vision: str = "has a convolutional one"
     vision_prompts: torch.Tensor | None = None
 
     @abstractmethod
@@ -135,6 +151,18 @@ class TowerModel(Model, ABC):
         return encoded.features
 
 
+def check_model(model: Any, who: str) -> None:
+    """Raise `InputError` unless it is a model, such as a name that is still to be loaded."""
+    if isinstance(model, Model):
+        return
+    if isinstance(model, (str, os.PathLike)):
+        raise InputError(f"{who} takes a model, not its name: load it first, load_model({str(model)!r}).")
+    raise InputError(
+        f"{who} takes a model, as load_model gives one, not {type(model).__name__}. For features that were computed "
+        "elsewhere there are PrecomputedModel and PrecomputedClassifier."
+    )
+
+
 def require_text(model: Model, who: str) -> TextTower:
     """The model's text tower, or an error that says what `who` cannot do without it."""
     if model.text is None:
@@ -157,11 +185,11 @@ def require_towers(model: Model, who: str) -> TowerModel:
 
 
 def require_vision(model: Model, who: str) -> VisionTower:
-    """The model's image tower, if it is a vision transformer, or an error that names `who` needs one."""
+    """The model's image tower, if it is a vision transformer with a class token, or an error that `who` needs one."""
     towers = require_towers(model, who)
     if towers.vision is None:
         raise InputError(
             f"{who} puts learned tokens into the image tower, which must be a vision transformer; "
-            f"{model.name!r} has a convolutional one."
+            f"{model.name!r} {towers.why_no_vision}."
         )
     return towers.vision

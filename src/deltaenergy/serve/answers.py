@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-KNOWN, UNKNOWN = "known", "none of these"
+from deltaenergy.verdicts import KNOWN, NONE_OF_THESE
 
 
 class ClassConfidence(BaseModel):
@@ -30,7 +30,7 @@ class ImageAnswer(BaseModel):
     is_ood: bool | None = Field(
         default=None, description="Whether it is none of the classes. Null without a threshold."
     )
-    verdict: str | None = Field(default=None, description=f"`{KNOWN}` or `{UNKNOWN}`.")
+    verdict: str | None = Field(default=None, description=f"`{KNOWN}` or `{NONE_OF_THESE}`.")
     threshold: float | None = None
     top: list[ClassConfidence] | None = None
     detector: str | None = None

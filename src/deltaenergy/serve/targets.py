@@ -19,7 +19,8 @@ from deltaenergy.models.features import check_features
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scoring import score_encoded
-from deltaenergy.serve.answers import KNOWN, UNKNOWN, ClassConfidence, DetectorInfo, ImageAnswer
+from deltaenergy.serve.answers import ClassConfidence, DetectorInfo, ImageAnswer
+from deltaenergy.verdicts import verdict_word
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ class Target:
             )
             if verdicts is not None and self.detector is not None:
                 answer.p_value, answer.is_ood = verdicts[i].p_value, verdicts[i].is_ood
-                answer.verdict = UNKNOWN if verdicts[i].is_ood else KNOWN
+                answer.verdict = verdict_word(verdicts[i].is_ood)
                 answer.threshold = self.detector.threshold
             answers.append(answer)
         return answers

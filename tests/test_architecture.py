@@ -14,6 +14,8 @@ ORDER = [
     "errors",
     "verdicts",
     "progress",
+    "showing",
+    "plotting",
     "needs",
     "specs",
     "registry",
@@ -39,6 +41,7 @@ ORDER = [
     "report",
     "theory",
     "demo",
+    "serve",
     "testing",
     "cli",
 ]

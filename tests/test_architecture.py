@@ -41,6 +41,7 @@ ORDER = [
     "report",
     "theory",
     "demo",
+    "serve",
     "testing",
     "cli",
 ]

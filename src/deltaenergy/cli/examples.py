@@ -28,6 +28,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "theory": ("deltaenergy theory",),
     "bench": ("deltaenergy bench mini --out results/", "deltaenergy bench setup2 --data DATA --out results/"),
     "report": ("deltaenergy report results/", "deltaenergy report results/ --markdown tables.md --latex tables.tex"),
+    "serve": ("deltaenergy serve --detector detector/",),
     "features": ("deltaenergy features photos/ --out store/",),
     "methods": ("deltaenergy methods", "deltaenergy methods mcm"),
 }

@@ -21,6 +21,7 @@ from deltaenergy.cli import (
     methods,
     report,
     score,
+    serve,
     theory,
     tune,
     undo,
@@ -58,6 +59,7 @@ _add("tune", tune.tune)
 _add("theory", theory.theory)
 _add("bench", bench.bench)
 _add("report", report.report)
+_add("serve", serve.serve)
 _add("features", features.features)
 _add("methods", methods.methods)
 

@@ -51,7 +51,7 @@ def measured(one: Evaluation) -> dict[str, Estimate]:
     found: dict[str, Estimate] = {}
     for row in one.accuracy:  # the last row of a group is its pool
         found[f"accuracy, {_GROUP_WORDS[row.group]}"] = row.accuracy
-    rows = {group: row for group in (Group.ID, Group.SHIFTED) if (row := headline(one, group)) is not None}
+    rows = {group: best for group in (Group.ID, Group.SHIFTED) if (best := headline(one, group)) is not None}
     names = list(next(iter(rows.values())).metrics) if rows else []
     for metric in names:
         if metric == "auroc" or (metric.startswith("fpr") and not metric.endswith("_ood")):

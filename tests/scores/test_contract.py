@@ -47,7 +47,7 @@ def runnable(spec: str, files: Path) -> Score:
     params = parameters_of(type(make_score(spec)))
     given: dict[str, Any] = {}
     if "words" in params:
-        given = {"words": str(files / "words.txt"), "keep": 1.0}
+        given = {"words": str(files / "words.txt"), **({"keep": 1.0} if "keep" in params else {})}
     if "no_tower" in params:
         given = {"no_tower": str(files / "no tower")}
     return make_score(spec, **given)

@@ -41,6 +41,7 @@ class ScoreInputs:
         patches: unit patch features (N, P, D).
         pixels: preprocessed images (N, 3, H, W).
         outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
+        labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
     """
 
     similarities: torch.Tensor
@@ -48,6 +49,7 @@ class ScoreInputs:
     patches: torch.Tensor | None = None
     pixels: torch.Tensor | None = None
     outputs: Outputs | None = None
+    labels: torch.Tensor | None = None
 
     @property
     def for_classifier(self) -> Inputs:
@@ -68,7 +70,8 @@ class ScoreInputs:
             texts=self.outputs.texts if self.outputs.texts.ndim == 2 else self.outputs.texts[rows],
             negatives=part(self.outputs.negatives),
         )
-        return ScoreInputs(self.similarities[rows], self.features[rows], part(self.patches), part(self.pixels), outputs)
+        similarities, features = self.similarities[rows], self.features[rows]
+        return ScoreInputs(similarities, features, part(self.patches), part(self.pixels), outputs, part(self.labels))
 
     @staticmethod
     def join(parts: Sequence[ScoreInputs]) -> ScoreInputs:
@@ -79,7 +82,7 @@ class ScoreInputs:
             return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
 
         similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
-        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"))
+        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"), labels=whole("labels"))
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Score(Settings):
 
     @property
     def missing(self) -> str | None:
-        """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
+        """Why `all` leaves it out, as a sentence: what it must be given first, or what it would cost; else None."""
         return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
 
     def bind(

@@ -28,6 +28,7 @@ ORDER = [
     "scores",
     "scoring",
     "detector",
+    "adaptive",
     "tuned_detector",
     "evaluation",
     "choosing",

@@ -102,7 +102,7 @@ def test_defaults_are_the_papers() -> None:
     assert {name: params[name] for name in csp} == csp
 
 
-@pytest.mark.parametrize("params", [{"weight": 0.0}, {"nearest": 0}, {"temperature": -1.0}])
+@pytest.mark.parametrize("params", [{"weight": -1.0}, {"nearest": 0}, {"temperature": -1.0}])
 def test_settings_that_make_no_sense_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(params))):
         make_score("negrefine", **params)

@@ -42,6 +42,10 @@ def score(
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
     ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(help="Adapt to the images as they come: adaneg or tanl. Order matters, there are no p-values."),
+    ] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -61,6 +65,18 @@ def score(
     given = common.read_image_arguments(images)
     items = given if names_a_store(given) else load_images(given)
     unreadable: list[Unreadable] = []
+    if adapt is not None:
+        for name, value in (("--score", scores), ("--detector", detector)):
+            if value:
+                raise InputError(f"--adapt {adapt} has a score and a threshold of its own: leave {name} out.")
+        from deltaenergy.cli.adapt import score_adapted
+        from deltaenergy.scores.adaptive import make_adapter
+
+        make_adapter(adapt)
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
+        classifier = common.zero_shot(model, device, classes, template)
+        score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
+        return
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
             if value:

@@ -27,7 +27,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import even
-from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.csp import CspPool
 from deltaenergy.scores.negatives.mining import Negatives
 from deltaenergy.scores.negatives.pairs import joined, text_features
@@ -63,7 +63,7 @@ def refine(negatives: Negatives, classes: Sequence[str]) -> Negatives:
 
 
 def matches(pairs: torch.Tensor, negatives: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
-    """Max σ((cos(z, "p and n") − cos(z, n)) / T) for the cosines (P, N) of pairs and (N,) of negatives of one image."""
+    """The largest σ((cos(z, "p and n") − cos(z, n)) / T) of one image, from its cosines with pairs (P, N) and n (N,)."""
     return torch.sigmoid((pairs - negatives) / temperature).max()
 
 
@@ -81,9 +81,9 @@ class NegRefine(CspPool, NegLabel):
     nearest: int = 5
 
     def check(self) -> None:
-        """W > 0, at least one class and negative."""
+        """The weight is not negative, and at least one class and negative is looked at."""
         super().check()
-        check_positive(self.name, weight=self.weight)
+        check_range(f"{self.name}: weight", self.weight, 0)
         check_range(f"{self.name}: nearest", self.nearest, 1)
 
     @property

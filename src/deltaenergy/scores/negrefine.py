@@ -63,7 +63,7 @@ def refine(negatives: Negatives, classes: Sequence[str]) -> Negatives:
 
 
 def matches(pairs: torch.Tensor, negatives: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
-    """The largest σ((cos(z, "p and n") − cos(z, n)) / T) of one image, from its cosines with pairs (P, N) and n (N,)."""
+    """The largest σ((cos(z, "p and n") − cos(z, n)) / T) of an image, by its cosines with pairs (P, N) and n (N,)."""
     return torch.sigmoid((pairs - negatives) / temperature).max()
 
 

@@ -96,11 +96,11 @@ def mine(
         found = {"index": index, "features": candidates[index]}
         if cache:
             store_cached(path, found)
-    index, texts = found["index"].tolist(), phrases(pool, recipe)
+    kept, texts = found["index"].tolist(), phrases(pool, recipe)
     return Negatives(
-        words=tuple(words[i] for i in index),
+        words=tuple(words[i] for i in kept),
         features=found["features"].to(model.device),
-        phrases=tuple(texts[i] for i in index),
+        phrases=tuple(texts[i] for i in kept),
     )
 
 

@@ -35,11 +35,13 @@ def calibrate(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
+    from deltaenergy.scores.runnable import check_runnable, given_by
 
     common.check_detector_out(out_folder, overwrite)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
-    chosen = common.make_scores(scores) if scores or detector is None else None
+    given = given_by([items]) if detector is None else None
+    chosen = common.make_scores(scores, given) if scores or detector is None else None
     if chosen is not None and len(chosen) != 1:
         raise InputError("A detector has one score: give --score once.")
     if detector is not None:
@@ -50,6 +52,7 @@ def calibrate(
     else:
         assert chosen is not None
         new = Detector(common.zero_shot(model, device, classes, template), chosen[0])
+    check_runnable([new.score], given_by([items], new.classifier))
     common.prepare(new)
     with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
         # The unreadable images are listed below, one by one.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector import Detector
     from deltaenergy.scores.base import Score
+    from deltaenergy.scores.runnable import Given
     from deltaenergy.scoring import Scored
 
 
@@ -85,8 +86,7 @@ def score(
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        used = common.make_scores(scores)
-        _check_fitted(used, id_items)
+        used = common.make_scores(scores, _given(items, id_items))
         classifier = common.zero_shot(model, device, classes, template)
         detectors, unreadable = _calibrate(classifier, used, id_items, keep, batch_size)
     prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
@@ -114,12 +114,12 @@ def _calibrate(
     return [detector.calibrate_scored(scored, keep) for detector in detectors], list(scored.unreadable)
 
 
-def _check_fitted(scores: list[Score], id_images: list[ImageItem]) -> None:
-    for score in scores:
-        if score.needs_fit and not id_images:
-            raise InputError(
-                f"Score {score.spec!r} is fitted on in-distribution images: give some with --id, or a --detector."
-            )
+def _given(images: Any, id_images: list[ImageItem]) -> Given:
+    """What is there for scores, before a model is loaded and a prompt encoded."""
+    from deltaenergy.scores.runnable import Lack, given_by
+
+    nothing = Lack("no --id", "it is fitted on in-distribution images. Give some with --id, or a --detector.")
+    return given_by([images, id_images]).without(id_data=None if id_images else nothing)
 
 
 def _records(

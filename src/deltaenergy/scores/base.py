@@ -120,6 +120,18 @@ class Score(Settings):
         """Why `all` leaves it out, as a sentence: what it must be given first, or what it would cost; else None."""
         return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
 
+    @property
+    def prompts(self) -> int:
+        """How many prompts it encodes when it is bound to a classifier, beside those of the class names."""
+        return 0
+
+    def foreign(self, method: str) -> str:
+        """The refusal of a method's own score for a classifier by another method."""
+        return (
+            f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
+            f"by {method}: tune by {self.own_to}, or use another score, such as mcm."
+        )
+
     def bind(
         self,
         classifier: Classifier,
@@ -128,10 +140,7 @@ class Score(Settings):
     ) -> Scorer:
         """The score for one classifier, with what depends on its class texts: computed now, or a saved `state`."""
         if self.own_to not in (None, classifier.method.name):
-            raise InputError(
-                f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
-                f"by {classifier.method.name}: tune by {self.own_to}, or use another score, such as mcm."
-            )
+            raise InputError(self.foreign(classifier.method.name))
         found = dict(state) if state else self.prepare(classifier, progress)
         # Single numbers stay on the host, where they are used.
         device = classifier.model.device
@@ -208,3 +217,17 @@ def check_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
         if not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
             raise InputError(f"{owner}: {name} must be a positive number, got {value!r}.")
+
+
+def check_whole(owner: str, **values: int) -> None:
+    """Raise `InputError` unless every named value is a whole number of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+            raise InputError(f"{owner}: {name} must be a whole number of at least 1, got {value!r}.")
+
+
+def check_number(owner: str, **values: float) -> None:
+    """Raise `InputError` unless every named value is a finite number."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
+            raise InputError(f"{owner}: {name} must be a finite number, got {value!r}.")

@@ -90,6 +90,11 @@ class InterNeg(Score):
         """Its images must have classes."""
         return f"Score {self.name!r} is fitted on in-distribution images whose classes are known: name it to have it."
 
+    @property
+    def prompts(self) -> int:
+        """Every candidate in every template."""
+        return sum(map(len, self._prompts()))
+
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """Nothing yet, but candidates are encoded and kept on disk now, while somebody watches the progress."""
         self._candidates(classifier, progress)
@@ -127,6 +132,8 @@ class InterNeg(Score):
         return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
 
     def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:
+        return encode_candidates(classifier.model, self._prompts(), progress=progress)
+
+    def _prompts(self) -> list[list[str]]:
         pool: Pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
-        recipe = Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
-        return encode_candidates(classifier.model, prompts(pool, recipe), progress=progress)
+        return prompts(pool, Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|"))))

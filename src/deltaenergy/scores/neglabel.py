@@ -22,11 +22,11 @@ import torch
 from deltaenergy.classes import check_templates
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.arrays import array_function, check_finite, even
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive, check_whole
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.negatives.mining import Negatives, Recipe, class_prompt_features, mine
-from deltaenergy.scores.negatives.pools import read_words, wordnet_pool
+from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
 from deltaenergy.specs import check_range
 
@@ -47,7 +47,9 @@ def neglabel(
     Group g is the g-th run of ⌊M/G⌋ columns; what remains after G of them is left out. With fewer negatives than
     groups, each is its own group.
     """
-    negatives = torch.as_tensor(negative_similarities).to(similarities)
+    check_positive("neglabel", temperature=temperature)
+    check_whole("neglabel", groups=groups)
+    negatives = as_rows(negative_similarities, "negative_similarities", len(similarities)).to(similarities)
     groups = min(groups, negatives.shape[1])
     size = negatives.shape[1] // groups
 
@@ -106,9 +108,20 @@ class MinedScore(Score):
             seed=self.seed,
         )
 
+    @property
+    def pool(self) -> Pool:
+        """The candidates."""
+        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+
+    @property
+    def prompts(self) -> int:
+        """Every candidate in every template."""
+        pool, recipe = self.pool, self.recipe
+        return len(pool.nouns) * len(recipe.noun_templates) + len(pool.adjectives) * len(recipe.adjective_templates)
+
     def mined(self, classifier: Classifier, progress: Progress | None) -> Negatives:
         """The words that are negatives of these classes, with their features."""
-        pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+        pool = self.pool
         if self.class_templates:
             templates = self.class_templates.split("|")
             class_features = class_prompt_features(classifier.model, classifier.classes, templates)

@@ -156,4 +156,3 @@ def test_defaults_are_the_papers() -> None:
     params = make_score("interneg").params
     assert (params["count"], params["groups"], params["temperature"]) == (2000, 5, 0.01)
     assert params["exclude"] == make_score("neglabel").params["exclude"]
-    assert "classes are known" in (make_score("interneg").missing or "")

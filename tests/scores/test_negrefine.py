@@ -15,6 +15,7 @@ from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives import pairs
 from deltaenergy.scores.negatives.mining import Negatives
 from deltaenergy.scores.negrefine import matches, refine
+from deltaenergy.scores.runnable import Given, runnable_scores
 from tests.scores.reference import Floats
 from tests.scores.test_neglabel import grouped_softmax
 
@@ -127,4 +128,9 @@ def test_few_texts_are_kept_and_dropped_ones_come_back_as_they_were(
 
 
 def test_all_leaves_it_out_and_says_why() -> None:
-    assert "text tower for every image" in (make_score("negrefine").missing or "")
+    usable, left_out = runnable_scores(Given())
+    assert not {"negrefine", "interneg"} & {score.name for score in usable}
+    assert left_out is not None and "negrefine" in left_out and "interneg" in left_out
+    # 46,446 nouns in eight templates and 11,047 adjectives in four.
+    assert make_score("negrefine").prompts == 8 * 46_446 + 4 * 11_047
+    assert make_score("interneg").prompts == 56_788 + 14_006

@@ -117,7 +117,7 @@ class Score(Settings):
 
     @property
     def missing(self) -> str | None:
-        """Why `all` leaves it out, as a sentence: what it must be given first, or what it would cost; else None."""
+        """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
         return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
 
     @property

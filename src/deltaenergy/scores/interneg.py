@@ -86,11 +86,6 @@ class InterNeg(Score):
             check_templates(None, templates.split("|"))
 
     @property
-    def missing(self) -> str | None:
-        """Its images must have classes."""
-        return f"Score {self.name!r} is fitted on in-distribution images whose classes are known: name it to have it."
-
-    @property
     def prompts(self) -> int:
         """Every candidate in every template."""
         return sum(map(len, self._prompts()))

@@ -86,11 +86,6 @@ class NegRefine(CspPool, NegLabel):
         check_range(f"{self.name}: weight", self.weight, 0)
         check_range(f"{self.name}: nearest", self.nearest, 1)
 
-    @property
-    def missing(self) -> str | None:
-        """It runs, but at the cost of texts for every image."""
-        return f"Score {self.name!r} runs the text tower for every image: name it to have it."
-
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """The negatives of these classes and their words, which are joined to classes later."""
         refined = refine(self.mined(classifier, progress), classifier.classes)

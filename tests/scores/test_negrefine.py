@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives import pairs
 from deltaenergy.scores.negatives.mining import Negatives
+from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scores.negrefine import matches, refine
 from deltaenergy.scores.runnable import Given, runnable_scores
 from tests.scores.reference import Floats
@@ -127,7 +129,8 @@ def test_few_texts_are_kept_and_dropped_ones_come_back_as_they_were(
     np.testing.assert_allclose(first[0].numpy(), mean / np.linalg.norm(mean), atol=1e-5)
 
 
-def test_all_leaves_it_out_and_says_why() -> None:
+def test_all_leaves_it_out_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", wordnet_pool)
     usable, left_out = runnable_scores(Given())
     assert not {"negrefine", "interneg"} & {score.name for score in usable}
     assert left_out is not None and "negrefine" in left_out and "interneg" in left_out

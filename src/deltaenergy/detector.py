@@ -22,6 +22,7 @@ from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import check_runnable, given_by
 from deltaenergy.scoring import Scored, score_images, stream_scores
+from deltaenergy.verdicts import verdict_word
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -54,6 +55,11 @@ class Verdict:
     score: float
     p_value: float
     is_ood: bool
+
+    @property
+    def verdict(self) -> str:
+        """*known* or *none of these*."""
+        return verdict_word(self.is_ood)
 
 
 class Predictions(Sequence[Verdict]):

@@ -81,11 +81,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
-<<<<<<< HEAD
     from deltaenergy.adaptive import AdaptiveDetector
-=======
     from deltaenergy.choosing.run import choose
->>>>>>> main
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier

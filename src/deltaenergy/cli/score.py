@@ -41,12 +41,10 @@ def score(
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
     ] = None,
-<<<<<<< HEAD
     adapt: Annotated[
         str | None,
         typer.Option(help="Adapt to the images as they come: adaneg or tanl. Order matters, there are no p-values."),
     ] = None,
-=======
     report: Annotated[
         Path | None, typer.Option("--report", "-r", help="Write the verdicts with their images to FILE.html.")
     ] = None,
@@ -57,7 +55,6 @@ def score(
     top_k: Annotated[
         int, typer.Option("--top-k", min=1, max=MOST, help="Tell so many of the most similar classes.")
     ] = 1,
->>>>>>> main
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -85,9 +82,10 @@ def score(
         sorted_files.check_request(request, given, items)
     unreadable: list[Unreadable] = []
     if adapt is not None:
-        for name, value in (("--score", scores), ("--detector", detector)):
+        others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
+        for name, value in (*others, ("--top-k", top_k > 1)):
             if value:
-                raise InputError(f"--adapt {adapt} has a score and a threshold of its own: leave {name} out.")
+                raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
         from deltaenergy.cli.adapt import score_adapted
         from deltaenergy.scores.adaptive import make_adapter
 

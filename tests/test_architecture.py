@@ -33,6 +33,7 @@ ORDER = [
     "scoring",
     "recognition",
     "detector",
+    "adaptive",
     "comparing",
     "tuned_detector",
     "evaluation",

@@ -1,4 +1,4 @@
-"""`deltaenergy methods`: every score and tuning method in a short table, or all about one of them."""
+"""`deltaenergy methods`: every score, stream adapter and tuning method in a short table, or all about one of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
     json_output: common.JsonOption = False,
 ) -> None:
-    """List the scores that --score takes and the methods that tune takes; with a NAME, all about that one."""
-    rows = [*_scores(), *_tuning_methods()]
+    """List the scores, the adapters of score --adapt and the tuning methods; with a NAME, all about that one."""
+    rows = [*_scores(), *_adapters(), *_tuning_methods()]
     if name is not None:
         from deltaenergy.errors import InputError, did_you_mean
 
@@ -39,7 +39,12 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    titles = {"score": "Scores (--score)", "tuning method": "Tuning methods (tune --method)", "tuning term": "Terms"}
+    titles = {
+        "score": "Scores (--score)",
+        "stream adapter": "Stream adapters (score --adapt)",
+        "tuning method": "Tuning methods (tune --method)",
+        "tuning term": "Terms that attach to a tuning method",
+    }
     for kind, title in titles.items():
         table = Table(box=None, header_style="bold", title=title, title_justify="left", padding=(0, 2, 0, 0))
         table.add_column("name", no_wrap=True)
@@ -94,6 +99,24 @@ def _scores() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _adapters() -> list[dict[str, Any]]:
+    from deltaenergy.scores.adaptive import ADAPTERS
+
+    return [
+        {
+            "name": name,
+            "kind": "stream adapter",
+            "summary": cls.summary,
+            "formula": cls.formula,
+            "needs": ["similarities", "features", "texts", "the images before, in order"],
+            "defaults": cls().params,
+            "presets": {},
+            "paper": cls.paper,
+        }
+        for name, cls in ADAPTERS.items()
+    ]
 
 
 def _tuning_methods() -> list[dict[str, Any]]:

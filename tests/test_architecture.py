@@ -9,7 +9,7 @@ from pathlib import Path
 import deltaenergy
 
 ROOT = Path(deltaenergy.__file__).parent
-# From the ground up. A room may use those before it. `artifact` is the detector's other half.
+# From the ground up. A room may use those before it. The detector's room has several files.
 ORDER = [
     "errors",
     "progress",
@@ -21,6 +21,7 @@ ORDER = [
     "classes",
     "labels",
     "metrics",
+    "thresholds",
     "data",
     "models",
     "classifiers",
@@ -38,7 +39,7 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = {"artifact": "detector"}
+SAME_ROOM = {"artifact": "detector", "calibration": "detector", "verdicts": "detector"}
 
 
 def room_of(module: str) -> str:

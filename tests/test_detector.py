@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import threshold_at
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.bound import sealed
 from deltaenergy.scoring import Scored
+from deltaenergy.thresholds import threshold_at
 from tests.checkpoints import write_clip
 
 

@@ -11,7 +11,7 @@ as so many more images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
 BLOCK_ENTRIES = 4_194_304
 OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
+# Of so many images that were read, the rows that scores learn from; None for all of them.
+FitOn = Callable[[int], "npt.NDArray[np.int64] | None"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Scored:
         values: by the `spec` of each score.
         features: unit features (N, D), where they were asked for.
         scorers: by spec, with what they were fitted to.
+        fit_rows: the rows that scorers learned from just now; None if it was all of them, or none.
     """
 
     items: list[ImageItem]
@@ -59,6 +62,7 @@ class Scored:
     values: dict[str, npt.NDArray[np.float64]]
     features: npt.NDArray[np.float32] | None = None
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
+    fit_rows: npt.NDArray[np.int64] | None = None
 
     def take(self, rows: npt.NDArray[np.int64]) -> Scored:
         """Some of the images that were read; `unreadable` stays whole."""
@@ -69,6 +73,7 @@ class Scored:
             confidence=self.confidence[rows],
             values={spec: values[rows] for spec, values in self.values.items()},
             features=None if self.features is None else self.features[rows],
+            fit_rows=None,
         )
 
 
@@ -98,18 +103,20 @@ def score_images(
     images: Any,
     *,
     fit: bool = False,
+    fit_on: FitOn = lambda _: None,
     keep_features: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
     """All that `stream_scores` finds, in one.
 
-    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images.
+    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images, or from the rows of
+    them that `fit_on` says.
     """
     scorers = bind_all(classifier, scores)
     late = [scorer for scorer in scorers if fit and not scorer.fitted]
     if late:
-        return _fit_and_score(classifier, scorers, late, images, keep_features, batch_size, progress)
+        return _fit_and_score(classifier, scorers, late, images, fit_on, keep_features, batch_size, progress)
     batches = stream_scores(
         classifier, scorers, images, keep_features=keep_features, batch_size=batch_size, progress=progress
     )
@@ -130,6 +137,7 @@ def _fit_and_score(
     scorers: list[Scorer],
     late: list[Scorer],
     images: Any,
+    fit_on: FitOn,
     keep_features: bool,
     batch_size: int,
     progress: Progress | None,
@@ -151,8 +159,10 @@ def _fit_and_score(
     first = _join(classifier, now, found, keep_features=True)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    rows = fit_on(len(first.items))
     with torch.inference_mode():
-        fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
+        learned_from = ScoreInputs.join(known) if rows is None else ScoreInputs.join(known).take(rows.tolist())
+        fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
@@ -166,6 +176,7 @@ def _fit_and_score(
         values={scorer.spec: values[scorer.spec] for scorer in scorers},
         features=first.features if keep_features else None,
         scorers={scorer.spec: used[scorer.spec] for scorer in scorers},
+        fit_rows=rows,
     )
 
 

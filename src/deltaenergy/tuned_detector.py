@@ -18,7 +18,7 @@ import numpy as np
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector import Detector, check_keep
+from deltaenergy.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, check_writable, read_json, write_json
 from deltaenergy.labels import class_names
@@ -27,6 +27,7 @@ from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
+from deltaenergy.thresholds import check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import Validation
 from deltaenergy.tuning.loop import EpochLog

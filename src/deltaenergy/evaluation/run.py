@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deltaenergy.calibration import check_numbers
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.detector import check_keep, check_numbers, slack_of, threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
@@ -20,6 +20,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import Scored, bind_all, score_images
+from deltaenergy.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
     from deltaenergy.detector import Detector
@@ -124,7 +125,7 @@ def evaluate_sets(
     thresholds, slack = _thresholds(evaluated, specs, keep), {}
     if calibrated is not None and calibrated.threshold is not None and calibrated.score.spec in specs:
         thresholds[calibrated.score.spec] = calibrated.threshold
-        slack[calibrated.score.spec] = slack_of(calibrated.calibration_scores)
+        slack[calibrated.score.spec] = calibrated.slack
     return Evaluation(
         classes=classifier.classes,
         sets=evaluated,

@@ -47,7 +47,7 @@ def test_the_threshold_keeps_the_requested_share_and_is_the_largest_that_does(va
 
 def test_verdicts_worked_by_hand(classifier: de.Classifier) -> None:
     """Twenty ID images, 90 % kept: the threshold is the third smallest score, and p-values count ties and all."""
-    detector = de.Detector(classifier, "max-logit").calibrate(unit_features(20), keep=0.9)
+    detector = de.Detector(classifier, "max-logit").calibrate(unit_features(20), 0.9, None)
     cosines = classifier.similarities(unit_features(20))
     ascending = np.sort(cosines.max(axis=1).astype(np.float64))
     assert detector.threshold == pytest.approx(ascending[2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
-from deltaenergy.thresholds import check_keep
+from deltaenergy.thresholds import CONFIDENCE, check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import Validation
 from deltaenergy.tuning.loop import EpochLog
@@ -172,6 +172,7 @@ def _calibrate(
 ) -> str:
     """Set the threshold on the best images there are; returns what they were."""
     images: Any
+    trained = False
     if held_out is None and validation is not None:
         images, source = list(validation.images), "validation images"
         classifier = detector.classifier
@@ -185,6 +186,7 @@ def _calibrate(
                 + ("they are left out." if images else "all of them, so the threshold will reject more than asked."),
                 stacklevel=3,
             )
+        trained = not images
         images = images or held_out
     else:
         used = {item.id for item in train.sample.items} | {image.id for image in train.unreadable}
@@ -194,7 +196,7 @@ def _calibrate(
         images = [rest[i] for i in sorted(order[:MAX_HELD_OUT])]
         source = "training images that were not drawn"
         if not rest:
-            images, source = train.sample.items, "training images"
+            images, source, trained = train.sample.items, "training images", True
             warnings.warn(
                 "There are no images beside those trained on, so the threshold was set on these: it will reject more "
                 "than the share asked for. Give --val or --id, or run calibrate on new images.",
@@ -202,5 +204,9 @@ def _calibrate(
             )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
         images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
-    detector.calibrate(images, keep, batch_size=batch_size, progress=progress)
+    # Images that the classifier was trained on promise nothing of new ones.
+    confidence = None if trained else CONFIDENCE
+    detector.calibrate(images, keep, confidence, batch_size=batch_size, progress=progress)
+    if trained and detector.guarantee is not None:
+        detector.guarantee = replace(detector.guarantee, seen=True)
     return source

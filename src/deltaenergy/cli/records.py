@@ -2,7 +2,7 @@
 
 path label confidence score p_value is_ood      an image and its verdict
 path reason                                     an image that could not be read
-detector score threshold keep                   a detector: its folder, score, threshold and the share it keeps
+detector score threshold keep guarantee         a detector: its folder, score, threshold, and what that keeps
 """
 
 from __future__ import annotations
@@ -73,4 +73,10 @@ def detector_record(folder: str | Path, detector: Detector) -> dict[str, Any]:
         "score": detector.score.spec,
         "threshold": detector.threshold,
         "keep": detector.keep,
+        "guarantee": guarantee_record(detector),
     }
+
+
+def guarantee_record(detector: Detector) -> dict[str, Any] | None:
+    """What a detector's threshold promises."""
+    return None if detector.guarantee is None else detector.guarantee.to_dict()

@@ -12,7 +12,7 @@ import typer
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
 from deltaenergy.cli.output import check_output, print_csv, stream_rows, write_rows
-from deltaenergy.cli.records import record_columns, score_keys, scored_records, unreadable_records
+from deltaenergy.cli.records import guarantee_record, record_columns, score_keys, scored_records, unreadable_records
 from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 
@@ -39,6 +39,8 @@ def score(
         typer.Option("--id", help="In-distribution images to set the threshold with, if there is no --detector."),
     ] = None,
     keep: common.KeepOption = 0.95,
+    confidence: common.ConfidenceOption = "0.9",
+    fdr: common.FdrOption = None,
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
     ] = None,
@@ -49,7 +51,7 @@ def score(
     """Say which class each image is, how sure that is, and whether it is any of the classes.
 
     The verdict known/unknown needs a threshold: give --detector (written by calibrate or tune), or --id with
-    in-distribution images. Without either, the table has labels and scores only.
+    in-distribution images. Without either, the table has labels and scores only. With --fdr, verdicts come at the end.
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.store_pass import names_a_store
@@ -57,6 +59,8 @@ def score(
     from deltaenergy.scoring import stream_scores
 
     check_output(out_file)
+    if fdr is not None and detector is None and not id_images:
+        raise InputError("--fdr needs known images to compare with: give --detector, or --id with some.")
     # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
     given = common.read_image_arguments(images)
     items = given if names_a_store(given) else load_images(given)
@@ -72,30 +76,64 @@ def score(
         used = common.make_scores(scores)
         _check_fitted(used, id_items)
         classifier = common.zero_shot(model, device, classes, template)
-        detectors, unreadable = _calibrate(classifier, used, id_items, keep, batch_size)
+        sure = common.read_confidence(confidence)
+        detectors, unreadable = _calibrate(classifier, used, id_items, keep, sure, batch_size)
+    if fdr is not None:
+        for one in detectors:
+            one.check_controls(fdr)
     prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
     with common.progress_bar("Scoring") as progress:
         scorers = [one.scorer for one in prepared]
         batches = stream_scores(classifier, scorers, items, batch_size=batch_size, progress=progress)
-        parts = _records(batches, classifier, used, detectors, unreadable)
-        _emit(parts, unreadable, classifier, used, detectors, out_file, json_output)
+        parts = _records(batches, classifier, used, detectors, unreadable, fdr)
+        _emit(parts, unreadable, classifier, used, detectors, fdr, out_file, json_output)
+    _tell(detectors, fdr)
     common.finish(unreadable)
 
 
 def _calibrate(
-    classifier: Classifier, scores: list[Score], images: list[ImageItem], keep: float, batch_size: int
+    classifier: Classifier,
+    scores: list[Score],
+    images: list[ImageItem],
+    keep: float,
+    confidence: float | None,
+    batch_size: int,
 ) -> tuple[list[Detector], list[Unreadable]]:
     """One detector per score, calibrated on the same encoded images; none if there are no images."""
+    import warnings
+
+    from deltaenergy.calibration import calibrate_together
     from deltaenergy.detector import Detector
-    from deltaenergy.scoring import score_images
 
     if not images:
         return [], []
     detectors = [common.prepare(Detector(classifier, score)) for score in scores]
-    scorers = [detector.scorer for detector in detectors]
-    with common.progress_bar("Calibrating") as progress:
-        scored = score_images(classifier, scorers, images, fit=True, batch_size=batch_size, progress=progress)
-    return [detector.calibrate_scored(scored, keep) for detector in detectors], list(scored.unreadable)
+    with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
+        # Both are told at the end.
+        warnings.filterwarnings("ignore", message=".*calibration image.*")
+        calibrate_together(detectors, images, keep, confidence, batch_size=batch_size, progress=progress)
+    return detectors, list(detectors[0].unreadable)
+
+
+def _tell(detectors: list[Detector], fdr: float | None) -> None:
+    """What the verdicts promise; of scores that promise the same, once."""
+    from deltaenergy.thresholds import percent
+
+    if fdr is not None and detectors:
+        count = len(detectors[0].calibration_scores)
+        err.print(
+            f"Of the images called unknown, at most {percent(fdr)} are known ones in expectation. With {count} "
+            f"calibration images no p-value is below {1 / (count + 1):.2g}, so that a few unknown images among very "
+            f"many are called so only with more of them (about 1 / ({fdr:g} × their share))."
+        )
+        for one in detectors:
+            if one.guarantee is not None and one.guarantee.seen:
+                err.print(
+                    f"{one.score.spec} learned from the same images, so that it may be a little more.", markup=False
+                )
+        return
+    for one in {detector.guarantee: detector for detector in detectors}.values():
+        common.tell_guarantee(one)
 
 
 def _check_fitted(scores: list[Score], id_images: list[ImageItem]) -> None:
@@ -112,11 +150,14 @@ def _records(
     scores: list[Score],
     detectors: list[Detector],
     unreadable: list[Unreadable],
+    fdr: float | None,
 ) -> Iterator[list[dict[str, Any]]]:
     """The records of each batch; images that could not be read are added to `unreadable`."""
-    for batch in batches:
+    from deltaenergy.calibration import judge_together
+
+    for batch, verdicts in judge_together(detectors, batches, fdr):
         unreadable += batch.unreadable
-        yield scored_records(batch, classifier.classes, scores, [detector.judge(batch) for detector in detectors])
+        yield scored_records(batch, classifier.classes, scores, verdicts)
 
 
 def _emit(
@@ -125,6 +166,7 @@ def _emit(
     classifier: Classifier,
     scores: list[Score],
     detectors: list[Detector],
+    fdr: float | None,
     out_file: Path | None,
     json_output: bool,
 ) -> None:
@@ -150,6 +192,8 @@ def _emit(
                 "classes_hash": classifier.classes_hash,
                 "scores": [score.spec for score in scores],
                 "thresholds": [detector.threshold for detector in detectors],
+                "guarantees": [guarantee_record(detector) for detector in detectors],
+                "fdr": fdr,
                 "images": records,
                 "unreadable": unreadable_records(unreadable),
             }

@@ -122,11 +122,16 @@ def evaluate_sets(
         _check_readable(sets, found)
     evaluated = [_evaluated(one, scored, classifier, protocol) for one, scored in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
-    thresholds, slack = _thresholds(evaluated, specs, keep), {}
+    thresholds, slack, by_class = _thresholds(evaluated, specs, keep), {}, {}
+    provenance = dict(provenance or {})
     if calibrated is not None and calibrated.threshold is not None and calibrated.score.spec in specs:
         thresholds[calibrated.score.spec] = calibrated.threshold
         slack[calibrated.score.spec] = calibrated.slack
-    return Evaluation(
+        if calibrated.by_class is not None:
+            by_class[calibrated.score.spec] = calibrated.bounds()
+        if calibrated.guarantee is not None:
+            provenance["guarantee"] = str(calibrated.guarantee)
+    measured = Evaluation(
         classes=classifier.classes,
         sets=evaluated,
         scores={scorer.spec: _describe(scorer.score) for scorer in scorers},
@@ -136,10 +141,12 @@ def evaluate_sets(
         given_thresholds=frozenset(slack),
         accuracy=accuracy_rows(evaluated, pooled=pooled),
         detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
-        kept=kept_rows(evaluated, {spec: bound - slack.get(spec, 0.0) for spec, bound in thresholds.items()}),
+        kept=[],
         slack=slack,
-        provenance=dict(provenance or {}),
+        class_thresholds=by_class,
+        provenance=provenance,
     )
+    return replace(measured, kept=kept_rows(measured))
 
 
 def _scorers(

@@ -34,7 +34,8 @@ def predictions_page(
     ]
     score = detector.score
     about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    made = provenance_of(detector.classifier, command=command)
+    promise = None if detector.guarantee is None else str(detector.guarantee)
+    made = provenance_of(detector.classifier, command=command, guarantee=promise)
     sections = [_summary(predictions, detector)]
     if pictures:
         sections += [_scores(pictures, detector), _galleries(pictures)]

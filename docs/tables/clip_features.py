@@ -146,7 +146,7 @@ def compare_choose(data: ClipFeatures, folds: int, seeds: int) -> None:
 def chosen(test: OpenTest, folds: int, seed: int) -> str:
     """What `choose` takes when it sees the pictures that are for choosing."""
     features, truth = torch.from_numpy(test.known[test.to_choose]), test.truth[test.to_choose]
-    return choose_from_features(test.classifier, features, truth, folds=folds, seed=seed, resamples=1).best
+    return choose_from_features(test.classifier, features, truth, CANDIDATES, folds=folds, seed=seed, resamples=1).best
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.labels import ClassFinder, class_indices, first_of_name
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.progress import Progress
+from deltaenergy.scores.runnable import check_runnable, given_by
 from deltaenergy.scoring import Scored, score_images
 from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, check_confidence, check_keep, fit_count
 from deltaenergy.verdicts import Predictions
@@ -42,6 +43,7 @@ def calibrate_together(
     """`Detector.calibrate` of several detectors of one classifier, with one pass over the images."""
     check_calibration(keep, confidence, by_class=by_class, labels=labels)
     classifier = detectors[0].classifier
+    check_runnable([one.score for one in detectors], given_by([images], classifier))
     # What they learned from other images is learned anew.
     scorers = [replace(one.scorer, fitted=not one.score.needs_fit) for one in detectors]
 

@@ -29,6 +29,7 @@ from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import EVEN, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
+from deltaenergy.scores.runnable import check_runnable, given_by
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,6 +91,7 @@ def stream_scores(
 
     Scores that are fitted on ID data must be: give their scorers. Others may be given as they are.
     """
+    check_runnable(scores, given_by([images], classifier))
     scorers = bind_all(classifier, scores)
     for scorer in scorers:
         scorer.check_fitted()
@@ -113,6 +115,7 @@ def score_images(
     With `fit`, scorers that must learn from ID data, and have not yet, learn from these images, or from the rows of
     them that `fit_on` says.
     """
+    check_runnable(scores, given_by([images], classifier))
     scorers = bind_all(classifier, scores)
     late = [scorer for scorer in scorers if fit and not scorer.fitted]
     if late:

@@ -20,9 +20,9 @@ from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.data.inputs import load_images
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.clip import ClipModel
 from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.text import TextTower
 from deltaenergy.models.vision import VisionTower
 from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training, prepare_validation
@@ -58,7 +58,7 @@ def vit_b16(tiny_clip: Any) -> ClipModel:
         module: Any = CLIPModel(CLIPConfig(text_config={}, vision_config={"patch_size": 16}))
     model = object.__new__(ClipModel)
     model.name, model.feature_dim, model.device = "ViT-B/16", 512, torch.device("cpu")
-    model.text = TextTower(module.text_model, module.text_projection, tiny_clip.text.tokenizer)
+    model.text = CausalTextTower(module.text_model, module.text_projection, tiny_clip.text.tokenizer)
     model.vision = VisionTower(module.vision_model, module.visual_projection)
     return model
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deltaenergy import Detector, Model
+from deltaenergy import Detector, Model, TowerModel, build_store
 from deltaenergy.cli.main import run
 
 
@@ -34,11 +34,13 @@ def call(*arguments: object) -> int:
 def test_prints_a_ranking_and_what_it_cannot_know(
     labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,energy", "-s", "max-logit") == 0
+    options = ("--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,energy", "-s", "max-logit")
+    assert call("choose", *options, "--far") == 0
     printed = capsys.readouterr()
     assert all(name in printed.out for name in ("AUROC", "mcm", "energy", "max-logit"))
     assert "20 images of 4 classes" in printed.err
-    assert "far-OOD" in printed.err
+    assert "far-OOD" in printed.err and "60 pictures made of yours" in " ".join(printed.err.split())
+    assert printed.out.split()[:4] == ["score", "AUROC", "interval", "near"]
     assert "--score" in printed.err
 
 
@@ -47,10 +49,15 @@ def test_json_and_the_detector_it_writes(
 ) -> None:
     (labelled / "dog" / "broken.png").write_bytes(b"no picture")
     options = ("--id", labelled, "--model", tiny_clip_folder, "--out", tmp_path / "detector", "--json", "--seed", 2)
-    assert call("choose", *options) == 1
+    assert call("choose", *options, "--far") == 1
     result = json.loads(capsys.readouterr().out)
     assert result["best"] == result["ranking"][0]["score"]
-    assert len(result["ranking"]) == 13
+    assert {"delta-energy:robust", "delta-energy(tau=1)", "react", "neglabel"} <= {
+        entry["score"] for entry in result["ranking"]
+    }
+    for entry in result["ranking"]:
+        assert entry["auroc"]["value"] == pytest.approx((entry["near"]["value"] + entry["far"]["value"]) / 2)
+    assert result["far_images"] == 60
     assert [entry["path"].endswith("broken.png") for entry in result["unreadable"]] == [True]
     detector = Detector.load(tmp_path / "detector", model=tiny_clip)
     assert detector.score.spec == result["best"]
@@ -83,13 +90,29 @@ def test_wrong_use(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_all_are_those_that_work_on_features(labelled: Path, tiny_clip_folder: Path, tmp_path: Path) -> None:
+def test_all_are_those_that_work_on_features(
+    labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from deltaenergy.cli.choose import feature_scores
 
-    names = {score.name for score in feature_scores(["all"])}
-    assert {"mcm", "react", "multi-delta-energy", "neglabel"} <= names
-    assert not {"gl-mcm", "odin", "clipn"} & names
-    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "--score", "gl-mcm") == 2
+    specs = {score.spec for score in feature_scores(["all"], [])}
+    assert {"mcm", "react", "multi-delta-energy", "neglabel", "delta-energy:robust", "odin:features"} <= specs
+    assert not {"gl-mcm", "odin", "clipn"} & specs
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "gl-mcm" in said and "odin" in said and "choose compares scores of features alone" in said
+    assert call("choose", "--id", labelled, "--model", tiny_clip_folder, "--score", "mcm,gl-mcm") == 2
+    assert "'gl-mcm' needs patches: choose compares scores of features alone" in capsys.readouterr().err
+
+
+def test_a_store_can_judge_near_unknowns_only(
+    labelled: Path, tiny_clip_folder: Path, tiny_clip: TowerModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_store(tiny_clip, labelled, tmp_path / "store")
+    assert call("choose", "--id", tmp_path / "store", "--model", tiny_clip_folder, "-s", "mcm", "--json", "--far") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["far_images"] == 0 and result["ranking"][0]["far"] is None
+    assert "only near unknowns could be judged" in result["caveat"]
 
 
 def test_images_without_classes(tiny_clip_folder: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from deltaenergy.models.text import TextTower
 from tests.models.towers import NAMES, normalised, random_context
 
 
-def full_pass(tower: TextTower, contexts: torch.Tensor, position: str = "end", causal: bool = True) -> torch.Tensor:
+def full_pass(tower: TextTower, contexts: torch.Tensor, position: str = "end") -> torch.Tensor:
     """All 77 tokens through transformers' model, the context put in by a hook on the token embedding.
 
     `contexts` is (K, M, W). CoOp's arrangement, written down independently of the implementation.
@@ -45,23 +45,12 @@ def full_pass(tower: TextTower, contexts: torch.Tensor, position: str = "end", c
         return embedded
 
     ids = torch.tensor(rows)
-    if causal:
-        hook = tower.transformer.embeddings.token_embedding.register_forward_hook(put_context)
-        try:
-            hidden = tower.transformer(input_ids=ids).last_hidden_state
-        finally:
-            hook.remove()
-        return normalised(tower.projection(hidden[torch.arange(len(rows)), ends]))
-    results = []
-    for k, row in enumerate(rows):
-        # Without a causal mask padding would be seen: each prompt alone, through transformers' layers, unmasked.
-        embedded = tower.embedding_weight[torch.tensor(row[: ends[k] + 1])].clone()
-        embedded[spots[k]] = contexts[k].to(embedded)
-        x = (embedded + tower.transformer.embeddings.position_embedding.weight[: ends[k] + 1])[None]
-        for layer in tower.transformer.encoder.layers:
-            x = layer(x, attention_mask=None)
-        results.append(tower.projection(tower.transformer.final_layer_norm(x[0, -1])))
-    return normalised(torch.stack(results))
+    hook = tower.transformer.embeddings.token_embedding.register_forward_hook(put_context)
+    try:
+        hidden = tower.transformer(input_ids=ids).last_hidden_state
+    finally:
+        hook.remove()
+    return normalised(tower.projection(hidden[torch.arange(len(rows)), ends]))
 
 
 def compare(tower: TextTower, prompts: LearnedPrompts, context: torch.Tensor, tolerance: float, **layout: Any) -> None:
@@ -151,13 +140,6 @@ def test_fallback_for_class_specific_contexts_and_other_positions(tower_of: Any,
     compare(tower, shared, random_context(tower, 5), 1e-11, position=position)
     chunked = LearnedPrompts(tower, NAMES, 5, name_position=position, class_specific=True, activation_budget=1)
     compare(tower, chunked, random_context(tower, len(NAMES), 5), 1e-11, position=position)
-
-
-def test_fallback_for_a_tower_without_causal_mask(tower_of: Any) -> None:
-    tower = tower_of(torch.float64)
-    prompts = LearnedPrompts(tower, NAMES, 4, causal=False)
-    assert not prompts.shares_prefix
-    compare(tower, prompts, random_context(tower, 4), 1e-11, causal=False)
 
 
 @pytest.mark.parametrize("budget", [2**30, 1])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.text import TextTower
 from tests.checkpoints import write_clip
 
@@ -32,7 +33,7 @@ class Towers:
             write_clip(folder, layers=3, hidden_act=activation)
         module: Any = CLIPModel.from_pretrained(folder).to(dtype).eval().requires_grad_(False)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        return TextTower(module.text_model, module.text_projection, tokenizer, finish=normalised)
+        return CausalTextTower(module.text_model, module.text_projection, tokenizer, finish=normalised)
 
 
 def random_context(tower: TextTower, *shape: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ from deltaenergy.tuning.prepare import prepare_training, prepare_validation
 from tests.labelled_pictures import CLASSES, write_pictures
 
 # The methods that learn from features and fixed class texts.
-FEATURE_METHODS = ["task-res", "task-res+ebm", "croft", "clip-adapter", "tip-adapter", "tip-adapter-f"]
+FEATURE_METHODS = ["task-res", "task-res+ebm", "croft", "clip-adapter", "tip-adapter", "tip-adapter-f", "clap", "lp++"]
 RECIPE = {"epochs": 3}
 
 

@@ -21,8 +21,9 @@ from deltaenergy.benchmarks.drawn import OBJECTS, draw
 from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.files import read_tensors, write_tensors
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.text import TextTower, unit
+from deltaenergy.models.text import unit
 from deltaenergy.progress import Progress
 from deltaenergy.tuning.loop import PlannedStage, Step, train
 
@@ -44,7 +45,7 @@ class TinyModel(TowerModel):
         self.name = NAME
         self.module = module.eval().requires_grad_(False)
         self.preprocessing = Preprocessing(resize=_SIDE, crop=_SIDE)
-        self.text = TextTower(module.text_model, module.text_projection, tokenizer)
+        self.text = CausalTextTower(module.text_model, module.text_projection, tokenizer)
         self.feature_dim = _DIM
         self.logit_scale = float(module.logit_scale.exp())
         self.device, self.dtype = torch.device("cpu"), torch.float32

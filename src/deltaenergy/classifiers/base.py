@@ -163,6 +163,10 @@ class Classifier(nn.Module, ABC):
         """What the log shows of the last step beside its loss; it is averaged over an epoch's steps."""
         return {}
 
+    def chosen(self) -> dict[str, float]:
+        """What it has chosen by itself from the training images, such as C, for the record."""
+        return {}
+
     def cross_entropy(self, similarities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """CE of L · s, mean over the images."""
         return nn.functional.cross_entropy(self.model.logit_scale * similarities, labels)

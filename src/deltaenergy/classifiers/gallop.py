@@ -57,7 +57,7 @@ class GallopClassifier(Classifier):
         if method.projection == "hidden":
             require_vision(model, f"{method.name}(projection=hidden)")
         self.hidden = towers.vision if method.projection != "feature" else None
-        count, length = len(method.top_k), len(self.tower.tokenize([method.context_init])[0]) - 2
+        count, length = len(method.top_k), len(self.tower.words([method.context_init])[0])
         self.prompts = LearnedPrompts(self.tower, self.classes, length, full_stop=False)
         self.global_contexts = nn.Parameter(torch.zeros(count, length, self.tower.width))
         self.local_contexts = nn.Parameter(torch.zeros(count, length, self.tower.width))

@@ -54,8 +54,9 @@ class TokenClassifier(Classifier):
 
     def start_contexts(self, generator: torch.Generator) -> None:
         """The first context as words, the deeper ones ~ N(0, 0.02²)."""
-        (ids,) = self.tower.tokenize([" ".join(WORDS[: self.method.context_length])])
-        self.context.data.copy_(self.tower.embed(ids[1:-1]))
+        (ids,) = self.tower.words([" ".join(WORDS[: self.method.context_length])])
+        # One token a word, unless the tokenizer spells short words out.
+        self.context.data.copy_(self.tower.embed(ids[: self.method.context_length]))
         # Drawn on the host, so that every device starts alike.
         self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
 

@@ -57,7 +57,7 @@ class NegPromptClassifier(Classifier):
     def __init__(self, model: Model, classes: Sequence[str], method: NegPrompt) -> None:
         super().__init__(model, classes, method)
         self.tower = require_text(model, method.name)
-        length = len(self.tower.tokenize([method.context_init])[0]) - 2
+        length = len(self.tower.words([method.context_init])[0])
         self.prompts = LearnedPrompts(self.tower, self.classes, length, full_stop=False)
         self.context = nn.Parameter(torch.zeros(length, self.tower.width))
         self.negative_contexts = nn.Parameter(torch.zeros(method.negatives, length, self.tower.width))

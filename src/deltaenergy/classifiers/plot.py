@@ -28,7 +28,6 @@ from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.text import TextTower
 from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 
@@ -47,9 +46,7 @@ class TextsClassifier(Classifier):
         super().__init__(model, classes, method)
         self.tower = require_text(model, method.name)
         # The mean over texts is taken before normalisation.
-        self.raw_tower = TextTower(
-            self.tower.transformer, self.tower.projection, self.tower.tokenizer, finish=torch.Tensor.float
-        )
+        self.raw_tower = self.tower.derived(finish=torch.Tensor.float)
 
     @abstractmethod
     def raw_texts(self) -> torch.Tensor:

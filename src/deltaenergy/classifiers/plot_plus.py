@@ -50,7 +50,7 @@ class PlotPlusClassifier(TextsClassifier):
         self.raw_vision = shared_budget(vision, method.prompts)
         self.finish_image = vision.finish
         self.tokens = nn.Parameter(torch.zeros(method.prompts, method.tokens, vision.width))
-        self.phrases = [ids[1:-1] for ids in self.tower.tokenize(method.phrases)]
+        self.phrases = self.tower.words(method.phrases)
         self.prompts = [LearnedPrompts(self.raw_tower, self.classes, len(ids)) for ids in self.phrases]
         self.contexts = nn.ParameterList(torch.zeros(len(ids), self.tower.width) for ids in self.phrases)
         self.to(model.device)

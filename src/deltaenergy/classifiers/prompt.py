@@ -86,7 +86,7 @@ class PromptMethod(Method):
 
     def length(self, tower: TextTower) -> int:
         """The number of context vectors: as many as the initial words have tokens, where there are such."""
-        return len(tower.tokenize([self.context_init])[0]) - 2 if self.context_init else self.context_length
+        return len(tower.words([self.context_init])[0]) if self.context_init else self.context_length
 
 
 def initial_context(tower: TextTower, shape: tuple[int, ...], words: str, generator: torch.Generator) -> torch.Tensor:
@@ -94,5 +94,5 @@ def initial_context(tower: TextTower, shape: tuple[int, ...], words: str, genera
     if not words:
         # Drawn on the host, so that every device starts alike.
         return INITIAL_DEVIATION * torch.randn(shape, generator=generator)
-    (ids,) = tower.tokenize([words])
-    return tower.embedding_weight[torch.tensor(ids[1:-1], device=tower.device)].float().expand(shape)
+    (ids,) = tower.words([words])
+    return tower.embedding_weight[torch.tensor(ids, device=tower.device)].float().expand(shape)

@@ -42,6 +42,7 @@ def calibrate(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
+    from deltaenergy.scores.runnable import check_runnable, given_by
 
     if by_class and keep == 1:
         raise InputError("--by-class needs --keep below 1: one threshold for all keeps every image as it is.")
@@ -50,7 +51,8 @@ def calibrate(
     items = load_images(common.read_image_arguments(images))
     if by_class and all(item.label is None for item in items):
         raise InputError("--by-class needs to know each image's class: give a folder with one subfolder per class.")
-    chosen = common.make_scores(scores) if scores or detector is None else None
+    given = given_by([items]) if detector is None else None
+    chosen = common.make_scores(scores, given) if scores or detector is None else None
     if chosen is not None and len(chosen) != 1:
         raise InputError("A detector has one score: give --score once.")
     if detector is not None:
@@ -61,6 +63,7 @@ def calibrate(
     else:
         assert chosen is not None
         new = Detector(common.zero_shot(model, device, classes, template), chosen[0])
+    check_runnable([new.score], given_by([items], new.classifier))
     common.prepare(new)
     with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
         # The unreadable images are listed below, one by one, and so is what the threshold promises.

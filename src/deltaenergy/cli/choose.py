@@ -32,12 +32,15 @@ def choose(
         typer.Option(
             "--score",
             "-s",
-            help="Candidate; repeat it, separate by commas, or all (that work on features). [default: thirteen]",
+            help="Candidate; repeat it, separate by commas, or all. [default: all that work on features, and some τ]",
             show_default=False,
         ),
     ] = None,
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
+    far: Annotated[
+        bool, typer.Option("--far/--no-far", help="Judge on far unknowns too, made by scrambling your pictures.")
+    ] = False,
     folds: Annotated[int, typer.Option("--folds", min=2, max=MOST, help="Parts the classes are dealt into.")] = 5,
     seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of the deal and the intervals.")] = 0,
     out_folder: Annotated[
@@ -49,44 +52,73 @@ def choose(
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Find the score that best tells your classes from classes like them, without any out-of-distribution image.
+    """Find the score that best tells your classes from everything else, without any out-of-distribution image.
 
     The classes are dealt into --folds parts. Each part in turn is taken off the class list, and its images play the
-    unknowns. Without --classes, the names of the class folders are the class names. With --detector, its classifier
-    is used.
+    near unknowns; with --far, shuffled, scrambled and tiled pictures play far ones. Without --classes, the names of the
+    class folders are the class names. With --detector, its classifier is used.
     """
-    from deltaenergy.choosing import CANDIDATES, choose_from_features, labelled_features
+    from deltaenergy.choosing import choose_from_features, far_unknowns, labelled_features
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
 
     if out_folder is not None:
         common.check_detector_out(out_folder, overwrite)
-    candidates = feature_scores(scores or CANDIDATES)
     items = load_images(id_images)
-    classifier = _classifier(id_images, items, classes, model, template, detector, device)
+    if detector is None:
+        # What cannot run is told before a model is loaded and a prompt encoded.
+        candidates = feature_scores(scores, items)
+        classifier = _classifier(id_images, items, classes, model, template, device)
+    else:
+        if classes or template:
+            raise InputError(f"--classes and --template are part of the detector in {detector}.")
+        classifier = common.load_detector(detector, device).classifier
+        candidates = feature_scores(scores, items, classifier)
     with common.progress_bar("Encoding images") as progress:
-        features, truth, unreadable = labelled_features(classifier, items, batch_size=batch_size, progress=progress)
+        known = labelled_features(classifier, items, batch_size=batch_size, progress=progress)
+    made = None
+    if far:
+        with common.progress_bar("Encoding far unknowns") as progress:
+            made = far_unknowns(classifier, known, seed, batch_size, progress)
     with common.progress_bar("Leaving classes out") as progress:
         choice = choose_from_features(
-            classifier, features, truth, candidates, folds=folds, seed=seed, unreadable=unreadable, progress=progress
+            classifier,
+            known.features,
+            known.truth,
+            candidates,
+            far=made,
+            far_wanted=far,
+            folds=folds,
+            seed=seed,
+            unreadable=known.unreadable,
+            progress=progress,
         )
     saved = None
     if out_folder is not None:
-        saved = Detector(classifier, choice.best).calibrate(features, keep)
+        saved = Detector(classifier, choice.best).calibrate(known.features, keep)
         keeping_result(out_folder, saved.save, what="The detector")
     if json_output:
-        made = {"detector": None} if saved is None or out_folder is None else detector_record(out_folder, saved)
-        common.print_json({**choice.to_dict(), **made})
+        written = {"detector": None} if saved is None or out_folder is None else detector_record(out_folder, saved)
+        common.print_json({**choice.to_dict(), **written})
     else:
         _print(choice, out_folder)
-    common.finish(unreadable)
+    common.finish(known.unreadable)
 
 
-def feature_scores(specs: Sequence[str]) -> list[Score]:
-    """The scores that `--score` names; `all` stands for those that need no patches or pixels."""
-    scores = common.make_scores(specs)
-    return [score for score in scores if not score.needs_images] if "all" in specs else scores
+def feature_scores(
+    specs: Sequence[str] | None, images: Sequence[ImageItem], classifier: Classifier | None = None
+) -> list[Score]:
+    """The scores that `--score` names, or every candidate that is cheap and can run, and a line on the others."""
+    from deltaenergy.choosing import candidate_scores, given_to_choose
+
+    given = given_to_choose([images], classifier)
+    if specs:
+        return common.make_scores(specs, given)
+    candidates, left_out = candidate_scores(given)
+    if left_out is not None:
+        err.print(left_out, style="dim", soft_wrap=True, markup=False)
+    return candidates
 
 
 def _classifier(
@@ -95,14 +127,9 @@ def _classifier(
     classes: str | None,
     model: str,
     template: list[str] | None,
-    detector: str | None,
     device: str,
 ) -> Classifier:
-    """The detector's, or a zero-shot one of the named classes, or of the classes that the images are labelled with."""
-    if detector is not None:
-        if classes or template:
-            raise InputError(f"--classes and --template are part of the detector in {detector}.")
-        return common.load_detector(detector, device).classifier
+    """A zero-shot one of the named classes, or of the classes that the images are labelled with."""
     if classes is None:
         from deltaenergy.labels import class_names
 
@@ -119,11 +146,10 @@ def _classifier(
 def _print(choice: Choice, out_folder: Path | None) -> None:
     from rich.table import Table
 
-    from deltaenergy.choosing import CAVEAT
-
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("score", no_wrap=True)
-    for heading in ("AUROC", "interval", "behind the best", "FPR95"):
+    both = bool(choice.far_images)
+    for heading in ("AUROC", "interval", *(("near", "far") if both else ()), "behind the best", "FPR95"):
         table.add_column(heading, justify="right", no_wrap=True)
     for candidate in choice.ranking:
         auroc, behind = candidate.auroc, candidate.behind
@@ -132,21 +158,28 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
             candidate.spec,
             f"{100 * auroc.value:.1f}",
             f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}",
+            *(f"{100 * kind.value:.1f}" for kind in (candidate.near, candidate.far) if both and kind is not None),
             gap,
             f"{100 * candidate.fpr95:.1f}",
         )
     out.print(table)
     err.print(
         f"{choice.images} images of {choice.classes} classes; {choice.folds} parts left out in turn, seed "
-        f"{choice.seed}. Intervals: 95 %, classes resampled."
+        f"{choice.seed}. {_kinds(choice)}Intervals: 95 %, classes resampled."
     )
     rivals = [candidate for candidate in choice.ranking[1:] if candidate.behind.low <= 0]
     if rivals:
         err.print(f"{len(rivals)} other(s) may be as good: the interval of their distance to the best holds 0.")
-    err.print(CAVEAT, style="yellow")
+    err.print(choice.caveat, style="yellow")
     err.print(f'Use it:  --score "{choice.best}"')
     if out_folder is not None:
         err.print(f"Detector saved to {out_folder}.")
+
+
+def _kinds(choice: Choice) -> str:
+    if not choice.far_images:
+        return ""
+    return f"Near unknowns: their images. Far unknowns: {choice.far_images} pictures made of yours. AUROC: their mean. "
 
 
 def _percent(value: float, low: float, high: float) -> str:

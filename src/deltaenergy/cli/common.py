@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector
     from deltaenergy.models.base import Model
     from deltaenergy.scores.base import Score
+    from deltaenergy.scores.runnable import Given
 
 __all__ = [
     "BatchOption",
@@ -152,24 +153,27 @@ def prepare(detector: Detector) -> Detector:
         return detector.prepare(progress)
 
 
-def make_scores(specs: Sequence[str] | None, *, quiet: bool = False) -> list[Score]:
-    """The scores that `--score` names; `all` stands for every score that runs with its defaults.
+def make_scores(specs: Sequence[str] | None, given: Given | None = None, *, quiet: bool = False) -> list[Score]:
+    """The scores that `--score` names; `all` stands for every score and named setting that can run and is cheap.
 
-    Those it leaves out are named on standard error, unless `quiet`.
+    Those it leaves out are told in one line on standard error, unless `quiet`. With `given`, what images and classifier
+    have for scores, a named score that cannot run is refused.
     """
-    from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.scores.registry import make_score
+    from deltaenergy.scores.runnable import Given, check_runnable, runnable_scores
     from deltaenergy.specs import split
 
     scores: list[Score] = []
     for spec in [part for text in specs or ["delta-energy"] for part in split(text, ",", "--score")]:
         if spec == "all":
-            everything = [make_score(name) for name in list_scores()]
-            scores += [score for score in everything if score.missing is None]
-            for score in everything:
-                if score.missing is not None and not quiet:
-                    err.print(f"Left out of all: {score.missing}")
+            usable, left_out = runnable_scores(given or Given())
+            scores += usable
+            if left_out is not None and not quiet:
+                err.print(left_out, style="dim", soft_wrap=True, markup=False)
         else:
             scores.append(make_score(spec))
+            if given is not None:
+                check_runnable(scores[-1:], given)
     unique = {score.spec: score for score in scores}
     if not unique:
         raise InputError("--score is empty. `deltaenergy methods` lists the scores.")

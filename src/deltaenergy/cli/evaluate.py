@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector
     from deltaenergy.evaluation import DetectionRow, Evaluation
     from deltaenergy.metrics import Estimate
-    from deltaenergy.scores.base import Scorer
+    from deltaenergy.scores.base import Score, Scorer
 
 # Columns that a terminal must have for AUPR and the other FPR convention.
 WIDE = 110
@@ -69,7 +69,8 @@ def evaluate(
     known, other, unknown = (
         [(names[text], load_images(text)) for text in sets or []] for sets in (id_sets, shifted, open_sets)
     )
-    found, classifier, used = _load(detector, classes, template, scores, known, model, device)
+    images = [items for _, items in (*known, *other, *unknown)]
+    found, classifier, used = _load(detector, classes, template, scores, known, images, model, device)
     with common.progress_bar("Encoding images") as progress:
         evaluation = run(
             classifier,
@@ -106,22 +107,28 @@ def _load(
     template: list[str] | None,
     scores: list[str] | None,
     known: list[tuple[str, list[ImageItem]]],
+    images: list[list[ImageItem]],
     model: str,
     device: str,
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
-    """The detector if there is one, the classifier, and the scores."""
+    """The detector if there is one, the classifier, and the scores, which must run on all `images`."""
+    from deltaenergy.scores.runnable import given_by
+
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
         if scores:
-            common.make_scores(scores, quiet=True)
+            common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
         found = common.load_detector(detector, device)
-        used = _usable(scores, found.classifier) if scores else [found.scorer]
-        return found, found.classifier, used
-    common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
+        if not scores:
+            return found, found.classifier, [found.scorer]
+        used = common.make_scores(scores, given_by(images, found.classifier))
+        return found, found.classifier, _prepared(scores, used, found.classifier)
+    # What cannot run is told before a model is loaded and a prompt encoded.
+    used = common.make_scores(scores, given_by(images))
     named = classes if classes is not None else _folder_classes(known)
     classifier = common.zero_shot(model, device, named, template)
-    return None, classifier, _usable(scores, classifier)
+    return None, classifier, _prepared(scores, used, classifier)
 
 
 def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
@@ -134,12 +141,12 @@ def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
     return found
 
 
-def _usable(specs: list[str] | None, classifier: Classifier) -> list[Scorer]:
-    """The scores asked for, prepared; of `all`, those that this model can compute, and the others are named."""
+def _prepared(specs: list[str] | None, scores: list[Score], classifier: Classifier) -> list[Scorer]:
+    """The scores, with what they learn from the class texts; one of `all` that fails at it is named and left out."""
     from deltaenergy.detector import Detector
 
     usable = []
-    for score in common.make_scores(specs):
+    for score in scores:
         try:
             usable.append(common.prepare(Detector(classifier, score)).scorer)
         except DeltaEnergyError as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector import Detector
     from deltaenergy.scores.base import Score
+    from deltaenergy.scores.runnable import Given
     from deltaenergy.scoring import Scored
 
 
@@ -73,8 +74,7 @@ def score(
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        used = common.make_scores(scores)
-        _check_fitted(used, id_items)
+        used = common.make_scores(scores, _given(items, id_items))
         classifier = common.zero_shot(model, device, classes, template)
         sure = common.read_confidence(confidence)
         detectors, unreadable = _calibrate(classifier, used, id_items, keep, sure, batch_size)
@@ -136,12 +136,12 @@ def _tell(detectors: list[Detector], fdr: float | None) -> None:
         common.tell_guarantee(one)
 
 
-def _check_fitted(scores: list[Score], id_images: list[ImageItem]) -> None:
-    for score in scores:
-        if score.needs_fit and not id_images:
-            raise InputError(
-                f"Score {score.spec!r} is fitted on in-distribution images: give some with --id, or a --detector."
-            )
+def _given(images: Any, id_images: list[ImageItem]) -> Given:
+    """What is there for scores, before a model is loaded and a prompt encoded."""
+    from deltaenergy.scores.runnable import Lack, given_by
+
+    nothing = Lack("no --id", "it is fitted on in-distribution images. Give some with --id, or a --detector.")
+    return given_by([images, id_images]).without(id_data=None if id_images else nothing)
 
 
 def _records(

@@ -19,6 +19,7 @@ from deltaenergy.evaluation.sets import ImageSet, LoadedSet, check_sets, load_se
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
+from deltaenergy.scores.runnable import Given, check_runnable, given_by
 from deltaenergy.scoring import Scored, bind_all, score_images
 from deltaenergy.thresholds import check_keep, threshold_at
 
@@ -70,7 +71,9 @@ def evaluate(
     check_keep(keep)
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
-    used = _scorers(classifier, scores, detector)
+    id_sets, shifted_sets, open_sets = list(id_sets), list(shifted_sets), list(open_sets)
+    everything = [ImageSet(*entry).images for entry in (*id_sets, *shifted_sets, *open_sets)]
+    used = _scorers(classifier, scores, detector, given_by(everything, classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
     rng = np.random.default_rng(seed)
@@ -150,12 +153,13 @@ def evaluate_sets(
 
 
 def _scorers(
-    classifier: Classifier, scores: Sequence[str | Score | Scorer], detector: Detector | None
+    classifier: Classifier, scores: Sequence[str | Score | Scorer], detector: Detector | None, given: Given
 ) -> dict[str, Scorer]:
     """Scorers by spec; the detector's own, with what it was fitted to, takes the place of an equal score."""
     if not scores:
         raise InputError("evaluate needs at least one score.")
     made = [score if isinstance(score, Scorer) else make_score(score) for score in scores]
+    check_runnable(made, given)
     own = {detector.score.spec: detector.scorer} if detector is not None else {}
     unique = {score.spec: own.get(score.spec, score) for score in made}
     return {scorer.spec: scorer for scorer in bind_all(classifier, unique.values())}

@@ -35,6 +35,7 @@ class Model:
         fingerprint: hash of weights, preprocessing and activation; equal fingerprints give equal features.
         feature_dim: D, the length of image and text features.
         logit_scale: L, the factor that the model was trained to put on cosines (100 for CLIP: τ = 1/L = 0.01).
+        logit_bias: b of models trained with sigmoid(L·cosine + b) on pairs; 0 for others. No softmax changes with it.
         text: the text tower (tokenizer, encoder, prompt cache), where there is one.
         derived_by: what was changed, one tag after the other, since the model was loaded.
     """
@@ -43,6 +44,7 @@ class Model:
     fingerprint: str
     feature_dim: int
     logit_scale: float
+    logit_bias: float = 0.0
     device: torch.device
     dtype: torch.dtype
     text: TextTower | None = None
@@ -80,13 +82,15 @@ class TowerModel(Model, ABC):
     Attributes:
         preprocessing: PIL image -> pixel array.
         text: the text tower.
-        vision: the image tower block by block, where it is a vision transformer.
+        vision: the image tower block by block, where it is a vision transformer with a class token.
+        why_no_vision: what the image tower is where there is none, to follow the model's name in a message.
         vision_prompts: tokens (J, n, H) that `image_features` puts into the image tower, see `with_vision_prompts`.
     """
 
     preprocessing: Preprocessing
     text: TextTower
     vision: VisionTower | None = None
+    why_no_vision: str = "has a convolutional one"
     vision_prompts: torch.Tensor | None = None
 
     @abstractmethod
@@ -157,11 +161,11 @@ def require_towers(model: Model, who: str) -> TowerModel:
 
 
 def require_vision(model: Model, who: str) -> VisionTower:
-    """The model's image tower, if it is a vision transformer, or an error that names `who` needs one."""
+    """The model's image tower, if it is a vision transformer with a class token, or an error that `who` needs one."""
     towers = require_towers(model, who)
     if towers.vision is None:
         raise InputError(
             f"{who} puts learned tokens into the image tower, which must be a vision transformer; "
-            f"{model.name!r} has a convolutional one."
+            f"{model.name!r} {towers.why_no_vision}."
         )
     return towers.vision

@@ -1,4 +1,4 @@
-"""CLIP on top of transformers' modules: two towers that are run block by block, and a fingerprint."""
+"""CLIP and its like on top of transformers' modules: an image tower that is run block by block, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -7,36 +7,70 @@ from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import Self
 
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.bert_text import BertTextTower
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.text import TextTower
 from deltaenergy.models.tokenizing import tokenizer_digest
 from deltaenergy.models.vision import VisionTower
 
 
-class ClipModel(TowerModel):
-    """Any checkpoint that transformers loads as `CLIPModel` (Radford et al., ICML 2021, and its re-trainings)."""
+class TransformersModel(TowerModel):
+    """A dual encoder of transformers: one module with both towers.
 
-    vision: VisionTower
+    Attributes:
+        family: the model's type, as its config.json says it.
+    """
+
+    family: str
 
     def __init__(self, name: str, module: Any, tokenizer: Any, preprocessing: Preprocessing) -> None:
         self.name = name
         self.module = module.eval().requires_grad_(False)
         self.preprocessing = preprocessing
-        self.text = TextTower(module.text_model, module.text_projection, tokenizer)
-        self.vision = VisionTower(module.vision_model, module.visual_projection)
-        self.feature_dim = int(module.config.projection_dim)
-        self.logit_scale = float(module.logit_scale.float().exp())
-        self.activation = str(module.config.vision_config.hidden_act)
-        described = f"{_architecture(module.config)}|{tokenizer_digest(tokenizer)}"
+        described = f"{self._architecture(module.config)}|{tokenizer_digest(tokenizer)}"
         self.fingerprint = hash_weights(module, preprocessing, described)
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> ClipModel:
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """Move and cast the towers. The fingerprint stays that of the weights as stored."""
         self.module.to(device=device, dtype=dtype)
         self.device, self.dtype = device, dtype
         return self
+
+    def _architecture(self, config: Any) -> str:
+        """What changes the features and shows in no weight: family, activations, heads, strides, the norms' ε."""
+        parts = []
+        for part in (config.text_config, config.vision_config):
+            entries = part.to_dict()
+            parts.append(" ".join(f"{key}={entries[key]}" for key in _UNSEEN if key in entries))
+        return "|".join([self.family, *parts])
+
+
+# Entries of a tower's config that change what it computes and not the shapes of its weights.
+_UNSEEN = (
+    "hidden_act", "num_attention_heads", "layer_norm_eps", "batch_norm_eps", "pooling_type", "strides",
+    "depthwise_padding", "image_size",
+)  # fmt: skip
+
+
+class ClipModel(TransformersModel):
+    """Any checkpoint that transformers loads as `CLIPModel` (Radford et al., ICML 2021, and its re-trainings)."""
+
+    family = "clip"
+    vision: VisionTower
+
+    def __init__(
+        self, name: str, module: Any, tokenizer: Any, preprocessing: Preprocessing, logit_bias: float = 0.0
+    ) -> None:
+        super().__init__(name, module, tokenizer, preprocessing)
+        self.text = self._text_tower(module, tokenizer)
+        self.vision = VisionTower(module.vision_model, module.visual_projection)
+        self.feature_dim = int(module.config.projection_dim)
+        self.logit_scale = float(module.logit_scale.float().exp())
+        self.logit_bias = logit_bias
+        self.activation = str(module.config.vision_config.hidden_act)
 
     def describe(self) -> dict[str, Any]:
         """What identifies this model in an artefact or report."""
@@ -52,11 +86,27 @@ class ClipModel(TowerModel):
         assert outputs.patches is not None
         return outputs.features, outputs.patches
 
+    def _text_tower(self, module: Any, tokenizer: Any) -> CausalTextTower | BertTextTower:
+        return CausalTextTower(module.text_model, module.text_projection, tokenizer)
 
-def _architecture(config: Any) -> str:
-    """What changes the features and shows in no weight: activation, heads and the norms' ε of both towers."""
-    towers = (config.text_config, config.vision_config)
-    return "|".join(f"{part.hidden_act} {part.num_attention_heads} {part.layer_norm_eps:g}" for part in towers)
+    def _architecture(self, config: Any) -> str:
+        towers = (config.text_config, config.vision_config)
+        return "|".join(f"{part.hidden_act} {part.num_attention_heads} {part.layer_norm_eps:g}" for part in towers)
+
+
+class MetaClip2Model(ClipModel):
+    """MetaCLIP 2 (Chuang et al., 2025): CLIP's towers under another name, and a tokenizer of many languages."""
+
+    family = "metaclip_2"
+
+
+class ChineseClipModel(ClipModel):
+    """Chinese-CLIP (Yang et al., 2022): CLIP's image tower and a Chinese RoBERTa, pooled at its first token."""
+
+    family = "chinese_clip"
+
+    def _text_tower(self, module: Any, tokenizer: Any) -> BertTextTower:
+        return BertTextTower(module.text_model, module.text_projection, tokenizer)
 
 
 def hash_weights(module: nn.Module, preprocessing: Preprocessing, described: str) -> str:

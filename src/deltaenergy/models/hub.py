@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deltaenergy.errors import InputError, ModelUnavailableError, did_you_mean
-from deltaenergy.models.tokenizing import has_tokenizer
-from deltaenergy.models.weights import INDEX, WEIGHTS
+from deltaenergy.models.tokenizing import TOKENIZER_FILES, has_tokenizer
+from deltaenergy.models.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS
 
 logger = logging.getLogger(__name__)
 
-# Offered when a name is misspelt; any other CLIP in transformers format loads just as well.
+# Offered when a name is misspelt; any other model of a known family loads just as well.
 WELL_KNOWN = (
     "openai/clip-vit-base-patch32",
     "openai/clip-vit-base-patch16",
@@ -23,11 +23,16 @@ WELL_KNOWN = (
     "laion/CLIP-ViT-L-14-laion2B-s32B-b82K",
     "facebook/metaclip-b16-fullcc2.5b",
     "facebook/metaclip-l14-fullcc2.5b",
+    "google/siglip-base-patch16-224",
+    "google/siglip2-base-patch16-224",
+    "facebook/metaclip-2-worldwide-huge-quickgelu",
+    "OFA-Sys/chinese-clip-vit-base-patch16",
+    "kakaobrain/align-base",
 )
 # What a model is made of. Safetensors only: the older .bin weights are pickles.
 _PATTERNS = (
-    "config.json", WEIGHTS, INDEX, "model-*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.json",
-    "merges.txt", "special_tokens_map.json", "added_tokens.json", "preprocessor_config.json", "processor_config.json",
+    "config.json", WEIGHTS, INDEX, "model-*.safetensors", "preprocessor_config.json", "processor_config.json",
+    OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, *TOKENIZER_FILES,
 )  # fmt: skip
 # Where a repository's main branch holds pickles only, the hub's own bot offers the same weights as safetensors.
 _CONVERTER = "SFconvertbot"
@@ -99,13 +104,14 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 def _missing(folder: Path) -> list[str]:
     """What a model needs and the folder lacks, in words."""
+    open_clip = not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
+    weights = (WEIGHTS, OPEN_CLIP_WEIGHTS) if open_clip else (WEIGHTS, INDEX)
+    preprocessing = (OPEN_CLIP_CONFIG,) if open_clip else ("preprocessor_config.json", "processor_config.json")
     present = {
-        "config.json": (folder / "config.json").is_file(),
-        "weights": (folder / WEIGHTS).is_file() or (folder / INDEX).is_file(),
+        "config.json": open_clip or (folder / "config.json").is_file(),
+        "weights": any((folder / name).is_file() for name in weights),
         "tokenizer": has_tokenizer(folder),
-        "preprocessor_config.json": any(
-            (folder / f"{kind}_config.json").is_file() for kind in ("preprocessor", "processor")
-        ),
+        "preprocessor_config.json": any((folder / name).is_file() for name in preprocessing),
     }
     return [what for what, there in present.items() if not there]
 

@@ -1,4 +1,4 @@
-"""`load_model`: a model by name, a CLIP folder, or a CLIP from the hub. Never a model not asked for.
+"""`load_model`: a model by name, from a folder, or from the hub. Never a model not asked for.
 
 Names are those of `MODELS`: the bundled `lite`, and what other packages declare as entry points in the group
 `deltaenergy.models`, each a callable (device, dtype) -> TowerModel.
@@ -31,8 +31,9 @@ def load_model(
 
     Args:
         name_or_path: `"lite"` (bundled, offline; a demonstration model, no substitute for CLIP and no basis for
-            benchmark claims), a folder with a CLIP checkpoint in transformers format, or a hub id such as
-            `"openai/clip-vit-base-patch16"` (taken from the local cache if it is there, else downloaded).
+            benchmark claims), a folder with a checkpoint in transformers format (CLIP, MetaCLIP 2, SigLIP, SigLIP 2,
+            Chinese-CLIP, ALIGN) or in open_clip's, or a hub id such as `"openai/clip-vit-base-patch16"` (taken from
+            the local cache if it is there, else downloaded).
         device: `"auto"` is the GPU if there is one.
         dtype: `"auto"` is float16 on a GPU, else float32.
         download: whether a hub model that is not in the local cache may be downloaded.
@@ -43,9 +44,12 @@ def load_model(
     if not isinstance(name_or_path, Path) and name in MODELS:
         return _registered(name, target, precision)
     folder = Path(name_or_path).expanduser()
-    from deltaenergy.models.checkpoint import load_clip
+    from deltaenergy.models.checkpoint import load_checkpoint
     from deltaenergy.models.hub import WELL_KNOWN, find_snapshot
+    from deltaenergy.models.open_clip import is_open_clip, load_open_clip
 
+    if folder.is_file():
+        raise InputError(_no_file(folder))
     if not folder.is_dir():
         if name.count("/") != 1 or name.startswith((".", "/", "~")):
             known = [*MODELS, *WELL_KNOWN]
@@ -54,9 +58,34 @@ def load_model(
             )
         folder = find_snapshot(name, download=download)
     try:
-        return load_clip(name, folder).to(target, precision)
+        load = load_open_clip if is_open_clip(folder) else load_checkpoint
+        return load(name, folder).to(target, precision)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}") from error
+
+
+# OpenAI's archives, and where the same weights are as safetensors.
+_OPENAI = {
+    "vit-b-32": "openai/clip-vit-base-patch32",
+    "vit-b-16": "openai/clip-vit-base-patch16",
+    "vit-l-14": "openai/clip-vit-large-patch14",
+    "vit-l-14-336px": "openai/clip-vit-large-patch14-336",
+}
+
+
+def _no_file(file: Path) -> str:
+    """Why a file is no model, and what to do."""
+    if file.suffix not in (".pt", ".pth", ".bin", ".ckpt"):
+        return f"model {str(file)!r} is a file; give the folder that holds it, with config.json beside it."
+    same = _OPENAI.get(file.stem.lower().replace("@", "-").replace("_", "-"))
+    known = f" OpenAI's {file.name} holds the same weights as {same!r}: load that instead." if same else ""
+    return (
+        f"model {str(file)!r} is an archive that can run code when it is opened, and is never read.{known} Weights of "
+        "your own you can convert where you trust them; in Python: torch.jit.load(FILE, map_location='cpu') or "
+        "torch.load(FILE, weights_only=True), then safetensors.torch.save_file({name: tensor.contiguous() for name, "
+        "tensor in MODEL.state_dict().items()}, 'FOLDER/open_clip_model.safetensors'), with an open_clip_config.json "
+        "and the tokenizer files beside it."
+    )
 
 
 def _registered(name: str, device: torch.device, dtype: torch.dtype) -> TowerModel:

@@ -1,7 +1,7 @@
 """PIL image -> pixel array, as the model was trained: resize the short side, centre crop, scale, normalise.
 
-Equal to transformers' CLIPImageProcessor (Pillow form), written out so that it runs in worker threads without
-building the processor's batch machinery for each image.
+Equal to transformers' processors of CLIP, SigLIP, Chinese-CLIP and ALIGN (Pillow form), written out so that it runs in
+worker threads without building the processor's batch machinery for each image.
 """
 
 from __future__ import annotations
@@ -77,16 +77,28 @@ class Preprocessing:
         }
 
     @classmethod
-    def from_processor_config(cls, config: Any, where: str) -> Preprocessing:
-        """From the `preprocessor_config.json` that travels with a CLIP checkpoint (old and new spellings)."""
+    def from_processor_config(
+        cls, config: Any, where: str, *, crops: bool = True, offset: bool = False
+    ) -> Preprocessing:
+        """From the `preprocessor_config.json` that travels with a checkpoint (old and new spellings).
+
+        Args:
+            config: the file's content.
+            where: the file, for messages.
+            crops: whether the family's processor crops where the file does not say.
+            offset: whether it is a processor of EfficientNet's kind, which can map pixels to −1 … 1 by
+                `rescale_factor` 1/127.5 and `rescale_offset`, and divide by `image_std` once more with `include_top`.
+        """
         place = Where(where)
         _CONFIG(config, place)
         if not (config.get("do_resize", True) and config.get("do_rescale", True)):
             raise ArtifactError(f"{where}: do_resize and do_rescale must be true; CLIP cannot do without.")
-        if abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
-            raise place.at("rescale_factor").wrong(config["rescale_factor"], "1/255")
+        shifted = offset and config.get("rescale_offset", False)
+        steps = 127.5 if shifted else 255
+        if abs(steps * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
+            raise place.at("rescale_factor").wrong(config["rescale_factor"], f"1/{steps}")
         size = _side(config["size"], place.at("size"), shortest=True)
-        if config.get("do_center_crop", True):
+        if config.get("do_center_crop", crops):
             crop = _side(config.get("crop_size"), place.at("crop_size"), shortest=False)
         else:
             crop = size
@@ -100,6 +112,10 @@ class Preprocessing:
         mean, std = (
             (config["image_mean"], config["image_std"]) if config.get("do_normalize", True) else ([0] * 3, [1] * 3)
         )
+        if shifted:  # (2x − 1 − mean)/std = (x − (1 + mean)/2)/(std/2)
+            mean, std = [(1 + value) / 2 for value in mean], [value / 2 for value in std]
+        if offset and config.get("include_top", True):
+            std = [value * again for value, again in zip(std, config["image_std"])]
         return cls(
             resize=size,
             crop=crop,
@@ -111,6 +127,7 @@ class Preprocessing:
 
 # No tower takes larger images, and larger ones would fill the memory.
 _PIXELS = whole(1, 10**4)
+_SWITCHES = ("do_resize", "do_rescale", "do_center_crop", "do_normalize", "rescale_offset", "include_top")
 _CONFIG = record(
     {
         "size": anything(),
@@ -119,10 +136,10 @@ _CONFIG = record(
         "image_std": list_of(number(above=0, high=100), length=3),
         "resample": whole(0, 5),
         "rescale_factor": number(above=0),
-        **dict.fromkeys(("do_resize", "do_rescale", "do_center_crop", "do_normalize"), truth()),
+        **dict.fromkeys(_SWITCHES, truth()),
     },
     others=True,
-    may_lack=("crop_size", "resample", "rescale_factor", "do_resize", "do_rescale", "do_center_crop", "do_normalize"),
+    may_lack=("crop_size", "resample", "rescale_factor", *_SWITCHES),
 )
 
 

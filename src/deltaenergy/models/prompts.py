@@ -1,12 +1,13 @@
 """Class prompts with learned parts, through a frozen text tower.
 
-A prompt is [start] v_1 … v_M [words] [name] . [end], with the context v learned (Zhou et al., CoOp, IJCV 2022), fixed
+A prompt is [start] v_1 … v_M [words] [name] . [end] in CLIP, and framed as the tower's tokenizer frames any text in
+others, with the context v learned (Zhou et al., CoOp, IJCV 2022), fixed
 words between it and the name as in MaPLe, and the name given as words or, as in ID-like, as learned embeddings. With
 deep contexts (MaPLe, PromptSRC) the states of the context are replaced before each of the next blocks, too.
 
-All classes share [start] v_1 … v_M [words], which is therefore run once (see `text.py`). Where no prefix is shared (a
-context per class, the name in front or in the middle, a tower without causal mask) whole prompts are run, truncated
-at their end tokens. Contexts of unequal length are several `LearnedPrompts`.
+All classes share [start] v_1 … v_M [words], which is therefore run once (see `causal_text.py`). Where no prefix is
+shared (a context per class, the name in front or in the middle, a tower without causal mask) whole prompts are run,
+padded as the tower was trained. Contexts of unequal length are several `LearnedPrompts`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from deltaenergy.errors import InputError
 from deltaenergy.models.blocks import ACTIVATION_BUDGET, bytes_per_token
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.text import TextTower
 
 NamePosition = Literal["end", "front", "middle"]
@@ -66,7 +68,6 @@ class LearnedPrompts:
         class_specific: whether every class has a context of its own.
         full_stop: whether a full stop follows.
         between: fixed words between the context and the name behind it.
-        causal: whether a token sees only what stands before it, as in CLIP.
         activation_budget: bytes of activations to keep for the backward pass before classes are run in chunks.
     """
 
@@ -80,7 +81,6 @@ class LearnedPrompts:
         class_specific: bool = False,
         full_stop: bool = True,
         between: str = "",
-        causal: bool = True,
         activation_budget: int = ACTIVATION_BUDGET,
     ) -> None:
         if name_position not in ("end", "front", "middle"):
@@ -91,13 +91,12 @@ class LearnedPrompts:
         self.context_length = context_length
         self.name_position = name_position
         self.class_specific = class_specific
-        self.causal = causal
-        self.shares_prefix = causal and not class_specific and name_position == "end"
+        self.shares_prefix = tower.causal and not class_specific and name_position == "end"
         per_token = bytes_per_token(tower.blocks, tower.width, tower.embedding_weight.element_size())
         self._bytes_per_token = per_token
         self._tokens_at_once = max(1, activation_budget // per_token)
-        start, *words, end = tower.tokenize([between])[0]
-        room = tower.max_length - 2 - context_length - len(words)
+        (words,) = tower.words([between])
+        room = tower.max_length - sum(map(len, tower.frame)) - context_length - len(words)
         if room < 1 + full_stop:
             raise InputError(
                 f"context_length {context_length} leaves no room for class names: "
@@ -108,7 +107,7 @@ class LearnedPrompts:
             named = _given_names(tower, names, full_stop, room)
         else:
             named = _word_names(tower, names, full_stop, room)
-        self._prompts = [_arrange(name, start, words, end, context_length, name_position) for name in named]
+        self._prompts = [_arrange(name, tower.frame, words, context_length, name_position) for name in named]
 
     @classmethod
     def for_embeddings(
@@ -165,7 +164,8 @@ class LearnedPrompts:
         common = self._prompts[0]
         embedded = [self.tower.embed(common.before), contexts.to(self.tower.embedding_weight)]
         embedded.append(self.tower.embed(common.middle))
-        prefix = self.tower.run_prefix(
+        tower = self._causal_tower()
+        prefix = tower.run_prefix(
             torch.cat([part.expand(len(contexts), -1, -1) for part in embedded], dim=1),
             deep,
             slice(len(common.before), len(common.before) + self.context_length),
@@ -179,7 +179,7 @@ class LearnedPrompts:
 
             def behind(*keys_values: torch.Tensor) -> torch.Tensor:
                 pairs = list(zip(keys_values[::2], keys_values[1::2]))
-                return self.tower.run_behind(pairs, self._embed(ids, classes, names), groups)
+                return tower.run_behind(pairs, self._embed(ids, classes, names), groups)
 
             return behind
 
@@ -193,7 +193,7 @@ class LearnedPrompts:
             common = self._prompts[0]
             prefix = len(common.before) + self.context_length + len(common.middle)
             return contexts * (prefix + sum(len(prompt.after) for prompt in self._prompts))
-        return contexts * sum(prompt.length(self.context_length) for prompt in self._prompts)
+        return contexts * sum(self._run_lengths())
 
     def recomputes(self, contexts: int = 1) -> bool:
         """Whether the backward pass of a run computes activations again, because all would be too many to keep."""
@@ -204,13 +204,12 @@ class LearnedPrompts:
         return self._bytes_per_token * min(self.tokens(contexts), self._tokens_at_once)
 
     def _run_whole(self, context: torch.Tensor, names: torch.Tensor | None, deep: torch.Tensor | None) -> torch.Tensor:
-        """Unit features (K, D) from whole prompts, truncated at their end tokens."""
+        """Unit features (K, D) from whole prompts."""
 
         def run(classes: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
             return lambda context: self._run_prompts(classes, context, names, deep)
 
-        lengths = [prompt.length(self.context_length) for prompt in self._prompts]
-        chunks = _chunks_by_length(lengths, self._tokens_at_once)
+        chunks = _chunks_by_length(self._run_lengths(), self._tokens_at_once)
         return _in_chunks([(run(classes), [context], classes) for classes in chunks], dim=0)
 
     def _run_prompts(
@@ -229,10 +228,17 @@ class LearnedPrompts:
         return self.tower.run_whole(
             torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
             torch.tensor([len(row) for row in rows], device=device),
-            causal=self.causal,
             deep=deep,
             places=torch.tensor(places, dtype=torch.long, device=device),
         )
+
+    def _run_lengths(self) -> list[int]:
+        """Tokens that are computed for each whole prompt."""
+        return [self.tower.run_length(prompt.length(self.context_length)) for prompt in self._prompts]
+
+    def _causal_tower(self) -> CausalTextTower:
+        assert isinstance(self.tower, CausalTextTower)
+        return self.tower
 
     def _embed(self, ids: list[int], classes: list[int], names: torch.Tensor | None) -> torch.Tensor:
         """Token embeddings (tokens, W), with the given names of `classes` where they belong."""
@@ -270,21 +276,20 @@ class LearnedPrompts:
 
 def _word_names(tower: TextTower, names: Sequence[str], full_stop: bool, room: int) -> list[tuple[list[int], int]]:
     """Token ids of each name and its full stop, and how many belong to the name; too long ones cut, with a warning."""
-    rows = tower.tokenize([f"{name}." for name in names] if full_stop else names)
+    rows = tower.words([f"{name}." for name in names] if full_stop else names)
     found = []
-    for name, ids, alone in zip(names, rows, tower.tokenize(names)):
-        words = ids[1:-1]
+    for name, words, alone in zip(names, rows, tower.words(names)):
         if len(words) > room:
             warnings.warn(f"The class name {name[:60]!r} was cut to {room} tokens.", stacklevel=3)
-            words = words[:room]
         # Behind the name stands the full stop; where the name ends, the name alone tells.
-        found.append((words, min(len(alone) - 2, len(words))))
+        kept = words[:room]
+        found.append((kept, min(len(alone), len(kept))))
     return found
 
 
 def _given_names(tower: TextTower, names: _GivenNames, full_stop: bool, room: int) -> list[tuple[list[int], int]]:
     """As `_word_names`, for names that come as embeddings."""
-    stop = tower.tokenize(["."])[0][1:-1] if full_stop else []
+    stop = tower.words(["."])[0] if full_stop else []
     if names.count < 1 or names.length < 1:
         raise ValueError(f"there must be at least one name of one embedding, got {names.count} of {names.length}")
     if names.length + len(stop) > room:
@@ -293,15 +298,19 @@ def _given_names(tower: TextTower, names: _GivenNames, full_stop: bool, room: in
 
 
 def _arrange(
-    name: tuple[list[int], int], start: int, words: list[int], end: int, context_length: int, position: NamePosition
+    name: tuple[list[int], int],
+    frame: tuple[list[int], list[int]],
+    words: list[int],
+    context_length: int,
+    position: NamePosition,
 ) -> _Prompt:
     """The prompt of one class."""
-    ids, named = name
+    (ids, named), (before, end) = name, frame
     if position == "end":
-        return _Prompt([start], context_length, words, [*ids, end])
+        return _Prompt(before, context_length, words, [*ids, *end])
     if position == "front":
-        return _Prompt([start, *ids[:named]], context_length, [], [*ids[named:], end])
-    return _Prompt([start], context_length // 2, ids[:named], [*ids[named:], end])
+        return _Prompt([*before, *ids[:named]], context_length, [], [*ids[named:], *end])
+    return _Prompt(before, context_length // 2, ids[:named], [*ids[named:], *end])
 
 
 def _chunks_by_length(lengths: list[int], tokens_at_once: int) -> Iterator[list[int]]:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 _FLOATS = {"F16", "BF16", "F32", "F64"}
+# Buffers of batch norms, which nothing is computed from.
+_COUNTERS = (".num_batches_tracked",)
 # So many tensors are named in a message; the others are counted.
 _SHOWN = 3
 _INDEX = record({"weight_map": mapping_of(text())}, others=True)
@@ -63,7 +66,11 @@ def read_headers(files: Iterable[Path]) -> dict[str, Header]:
 
 
 def check_headers(
-    found: Mapping[str, Header], expected: Mapping[str, tuple[int, ...]], where: str | Path, ignored: Collection[str]
+    found: Mapping[str, Header],
+    expected: Mapping[str, tuple[int, ...]],
+    where: str | Path,
+    ignored: Collection[str],
+    config: str = "config.json",
 ) -> None:
     """Raise `ArtifactError` unless the tensors are those expected, besides `ignored` ones that nobody needs."""
     missing = [name for name in expected if name not in found]
@@ -75,16 +82,16 @@ def check_headers(
     left_over = [name for name in found if name not in expected and name not in ignored]
     if left_over:
         raise ArtifactError(
-            f"{where}: {_listed(left_over)} of no use to the model that config.json describes. "
-            "Weights and config.json do not belong together: get both again."
+            f"{where}: {_listed(left_over)} of no use to the model that {config} describes. "
+            f"Weights and {config} do not belong together: get both again."
         )
     wrong = [name for name, shape in expected.items() if found[name].shape != shape]
     if wrong:
         shown = ", ".join(f"{name!r} {found[name].shape} instead of {expected[name]}" for name in wrong[:_SHOWN])
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ArtifactError(
-            f"{where}: {len(wrong)} tensor(s) have other shapes than config.json says: {shown}{more}. "
-            "Weights and config.json do not belong together: get both again."
+            f"{where}: {len(wrong)} tensor(s) have other shapes than {config} says: {shown}{more}. "
+            f"Weights and {config} do not belong together: get both again."
         )
     odd = [name for name in expected if found[name].dtype not in _FLOATS]
     if odd:
@@ -114,14 +121,30 @@ def read_weights(headers: Mapping[str, Header], names: Iterable[str]) -> dict[st
     return tensors
 
 
+def weight_shapes(module: Any) -> dict[str, tuple[int, ...]]:
+    """The tensors that a checkpoint of the module must hold; what merely counts training steps is not one."""
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items() if not name.endswith(_COUNTERS)}
+
+
+def counters(module: Any) -> list[str]:
+    """The buffers of the module that a checkpoint may hold and nothing is computed from."""
+    return [name for name in module.state_dict() if name.endswith(_COUNTERS)]
+
+
 def fill(module: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put weights into a module that was built without memory, and count up its position buffers."""
+    """Put weights into a module that was built without memory, and set the buffers that no checkpoint holds."""
     import torch
 
-    module.load_state_dict(tensors, strict=True, assign=True)
+    counted = {name: torch.tensor(0) for name in counters(module)}
+    module.load_state_dict({**tensors, **counted}, strict=True, assign=True)
     for part in module.modules():
         if "position_ids" in part._buffers:
             part._buffers["position_ids"] = torch.arange(part.position_ids.shape[-1]).expand(1, -1)
+        if "token_type_ids" in part._buffers:
+            part._buffers["token_type_ids"] = torch.zeros(part.token_type_ids.shape, dtype=torch.long)
+    empty = [name for name, buffer in module.named_buffers() if buffer.is_meta]
+    if empty:
+        raise RuntimeError(f"buffers without content: {empty}")
 
 
 @contextlib.contextmanager

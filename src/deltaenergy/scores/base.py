@@ -117,6 +117,18 @@ class Score(Settings):
         """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
         return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
 
+    @property
+    def prompts(self) -> int:
+        """How many prompts it encodes when it is bound to a classifier, beside those of the class names."""
+        return 0
+
+    def foreign(self, method: str) -> str:
+        """The refusal of a method's own score for a classifier by another method."""
+        return (
+            f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
+            f"by {method}: tune by {self.own_to}, or use another score, such as mcm."
+        )
+
     def bind(
         self,
         classifier: Classifier,
@@ -125,10 +137,7 @@ class Score(Settings):
     ) -> Scorer:
         """The score for one classifier, with what depends on its class texts: computed now, or a saved `state`."""
         if self.own_to not in (None, classifier.method.name):
-            raise InputError(
-                f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
-                f"by {classifier.method.name}: tune by {self.own_to}, or use another score, such as mcm."
-            )
+            raise InputError(self.foreign(classifier.method.name))
         found = dict(state) if state else self.prepare(classifier, progress)
         # Single numbers stay on the host, where they are used.
         device = classifier.model.device

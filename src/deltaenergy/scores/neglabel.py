@@ -26,7 +26,7 @@ from deltaenergy.scores.arrays import array_function, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
-from deltaenergy.scores.negatives.pools import read_words, wordnet_pool
+from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
 from deltaenergy.specs import check_range
 
@@ -106,9 +106,20 @@ class MinedScore(Score):
             seed=self.seed,
         )
 
+    @property
+    def pool(self) -> Pool:
+        """The candidates."""
+        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+
+    @property
+    def prompts(self) -> int:
+        """Every candidate in every template."""
+        pool, recipe = self.pool, self.recipe
+        return len(pool.nouns) * len(recipe.noun_templates) + len(pool.adjectives) * len(recipe.adjective_templates)
+
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """The negatives of these classes."""
-        pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+        pool = self.pool
         if self.class_templates:
             templates = self.class_templates.split("|")
             class_features = class_prompt_features(classifier.model, classifier.classes, templates)

@@ -50,7 +50,8 @@ def tune(
 
     Args:
         model: any model; its towers stay frozen. A `PrecomputedModel` with class vectors serves the methods that
-            learn from features and fixed class texts: task-res, croft, clip-adapter, tip-adapter, tip-adapter-f.
+            learn from features and fixed class texts (task-res, clap, lp++, croft and the adapters), and without class
+            vectors linear-probe and centroids, which look at no texts.
         classes: class names. Labels of images are matched to them (`_` reads as a space, case is ignored).
         train: labelled images: a folder with one subfolder per class, a table with a label column, a list of
             `ImageItem`; or a `TrainSet` that `prepare_training` made. Methods that look at features alone also take
@@ -157,6 +158,8 @@ class _Job:
             "kept_epoch": trained.kept_epoch,
             "epochs": [asdict(log) for log in trained.epochs],
         }
+        if chosen := classifier.chosen():
+            classifier.record["chosen"] = chosen
         if self.validation is not None:
             accuracy, loss = validate(classifier, self.validation)
             classifier.record["validation"] = {"accuracy": accuracy, "loss": loss}

@@ -19,8 +19,9 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files.reading import check_ordinary, read_json
 from deltaenergy.files.schema import Where, number, rebuilding, record, whole
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.checkpoint import TEXT_ENTRIES
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.clip import hash_weights
+from deltaenergy.models.families import TEXT_ENTRIES
 from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
     CLASSES,
@@ -31,7 +32,6 @@ from deltaenergy.models.lite.network import (
     load_network,
 )
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.text import TextTower
 from deltaenergy.models.tokenizing import load_tokenizer
 from deltaenergy.models.weights import check_headers, fill, read_headers, read_weights
 
@@ -76,7 +76,9 @@ class LiteModel(TowerModel):
         self.towers = towers.eval().requires_grad_(False)
         self.cosines = cosines
         self.preprocessing = PREPROCESSING
-        self.text = TextTower(towers.text.text_model, towers.text.text_projection, tokenizer, finish=self._finish_text)
+        self.text = CausalTextTower(
+            towers.text.text_model, towers.text.text_projection, tokenizer, finish=self._finish_text
+        )
         self.feature_dim = int(towers.head.look.shape[1]) + 3
         self.logit_scale = logit_scale
         described = f"relu6|{towers.text.config.hidden_act}|{cosines.alpha}|{cosines.beta}"

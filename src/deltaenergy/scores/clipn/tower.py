@@ -19,7 +19,7 @@ from deltaenergy.classes import fill
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.text import TextTower, unit
+from deltaenergy.models.text import unit
 from deltaenergy.progress import Progress
 
 WEIGHTS, RECORD = "no_tower.safetensors", "no_tower.json"
@@ -37,9 +37,9 @@ class NoTower(nn.Module):
         self.projection: nn.Module = copy.deepcopy(tower.projection).float()
         self.prompts = nn.Parameter(prompts.to(tower.device, torch.float32))
         self._drawn: torch.Tensor | None = None
-        self.transformer.embeddings.token_embedding.register_forward_hook(self._add_prompt)
-        # Tokenizer, batching and the final step are the model's; the cache of this tower is its own.
-        self.text = TextTower(self.transformer, self.projection, tower.tokenizer, finish=tower.finish)
+        # Tokenizer, batching, pooling and the final step are the model's; the cache of this tower is its own.
+        self.text = tower.derived(transformer=self.transformer, projection=self.projection)
+        self.text.token_embedding.register_forward_hook(self._add_prompt)
 
     @classmethod
     def start(cls, model: Model, prompts: int = PROMPTS, seed: int = 0) -> NoTower:
@@ -51,17 +51,11 @@ class NoTower(nn.Module):
 
     def forward(self, rows: Sequence[Sequence[int]], drawn: torch.Tensor) -> torch.Tensor:
         """Token ids of each text, and the prompt drawn for each -> unit features (N, D), with gradients."""
-        device = self.prompts.device
-        longest, end = max(map(len, rows)), self.text.tokenizer.eos_token_id
-        # What follows the end token is never looked at: the tower is causal and pooled there.
-        ids = torch.tensor([[*row, *[end] * (longest - len(row))] for row in rows], device=device)
-        ends = torch.tensor([len(row) - 1 for row in rows], device=device)
-        self._drawn = drawn.to(device)
+        self._drawn = drawn.to(self.prompts.device)
         try:
-            hidden = self.transformer(input_ids=ids).last_hidden_state
+            return self.text.finish(self.text.run_tokens(rows))
         finally:
             self._drawn = None
-        return self.text.finish(self.projection(hidden[torch.arange(len(rows), device=device), ends]))
 
     def class_features(
         self, classes: Sequence[str], templates: Sequence[str], progress: Progress | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,13 @@ from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Model, PrecomputedClassifier, ZeroShotClassifier, choosing, make_score
 from deltaenergy.choosing import choose
+from deltaenergy.choosing.choice import rank
+from deltaenergy.choosing.judging import Judged, deal, resampled_auroc, wins_by_class
 from deltaenergy.errors import InputError
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.metrics import Estimate
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
+from deltaenergy.scores.runnable import every_score
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -28,28 +34,50 @@ def clustered(classes: int = 12, per_class: int = 6, noise: float = 0.6, seed: i
     return texts, unit(texts[truth] + noise * rng.normal(size=(len(truth), 24)) / np.sqrt(24) * 2), truth
 
 
+@dataclass(frozen=True)
+class Remembers(Score):
+    """1 for an image that it has learned from, 0 for any other."""
+
+    name = "remembers"
+    summary = formula = paper = "for tests"
+    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        return {"seen": inputs.features}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        return (inputs.features @ scorer.learned("seen").T > 0.999).any(dim=1).float()
+
+
 def names(count: int) -> list[str]:
     return [f"class {k}" for k in range(count)]
 
 
 def test_agrees_with_fresh_classifiers_and_scikit_learn() -> None:
-    """Each fold again, with a classifier that never heard of the left-out classes and scikit-learn's AUROC."""
+    """Each fold again, with a classifier that never heard of the left-out classes and scikit-learn's AUROC.
+
+    Fitted scores learn from one half of the kept images, and the other half is judged; then the other way round.
+    """
     texts, features, truth = clustered()
     classifier = PrecomputedClassifier(texts, names(12))
     specs = ["mcm", "delta-energy:robust", "multi-delta-energy", "max-logit"]
     choice = choose(classifier, features, specs, labels=[f"class {k}" for k in truth], folds=4, seed=3, resamples=20)
     expected: dict[str, list[float]] = {spec: [] for spec in specs}
-    for left_out in choosing._deal(12, 4, 3):
+    for left_out in deal(12, 4, 3):
         kept = np.setdiff1d(np.arange(12), left_out)
         unknown = np.isin(truth, left_out)
         small = PrecomputedClassifier(texts[kept], [f"class {k}" for k in kept])
         for spec in specs:
             rows = torch.from_numpy(features)
             similarities = small.similarities_of_features(rows)
-            known = torch.from_numpy(~unknown)
-            scorer = make_score(spec).bind(small).fit(ScoreInputs(similarities[known], rows[known]))
-            values = scorer(ScoreInputs(similarities, rows)).numpy()
-            expected[spec].append(roc_auc_score(~unknown, values))
+            known = np.flatnonzero(~unknown)  # in the order of classes
+            by_half = []
+            for judged, seen in ((known[::2], known[1::2]), (known[1::2], known[::2])):
+                fit_on, score_on = torch.from_numpy(seen), np.concatenate([judged, np.flatnonzero(unknown)])
+                scorer = make_score(spec).bind(small).fit(ScoreInputs(similarities[fit_on], rows[fit_on]))
+                values = scorer(ScoreInputs(similarities[score_on], rows[score_on])).numpy()
+                by_half.append(roc_auc_score(~unknown[score_on], values))
+            expected[spec].append(np.average(by_half, weights=[len(known[::2]), len(known[1::2])]))
     assert choice.folds == 4
     assert {c.spec for c in choice.ranking} == set(specs)
     for candidate in choice.ranking:
@@ -68,7 +96,8 @@ def test_resampled_auroc_is_scikit_learns_with_class_weights() -> None:
     known, unknown = rng.integers(2, 9, 50).astype(float), rng.integers(0, 7, 30).astype(float)
     weights = rng.integers(0, 3, (5, 7)).astype(float)
     weights[0, 4:] = 0
-    found = choosing._resampled_auroc(known, known_class, unknown, unknown_class, weights)
+    wins = wins_by_class(known, known_class, unknown, unknown_class, 7)
+    found = resampled_auroc(wins, known_class, unknown_class, weights)
     assert np.isnan(found[0])
     for row, value in zip(weights[1:], found[1:]):
         sample_weight = np.concatenate([row[known_class], row[unknown_class]])
@@ -134,8 +163,19 @@ def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared()
     texts, features, truth = clustered()
     choice = choose(PrecomputedClassifier(texts, names(12)), features, labels=[f"class {k}" for k in truth])
     assert [make_score(spec).spec for spec in choosing.CANDIDATES] == list(choosing.CANDIDATES)
-    assert {c.spec for c in choice.ranking} == set(choosing.CANDIDATES)
+    found = {c.spec for c in choice.ranking}
+    # The class vectors have no text tower behind them: no negative labels.
+    assert found == {
+        *choosing.CANDIDATES,
+        *(
+            s.spec
+            for s in every_score()
+            if s.needs <= {Need.FEATURES, Need.ID_DATA} and s.own_to is None and s.missing is None
+        ),
+    }
+    assert {"react", "odin:features"} <= found
     assert "far-OOD" in choice.to_dict()["caveat"]
+    assert choice.caveat == choosing.NEAR_ONLY
 
 
 def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
@@ -180,3 +220,88 @@ def test_images_without_class_folders_are_refused(tiny_clip: Model) -> None:
     picture = Image.new("RGB", (32, 32))
     with pytest.raises(InputError, match="has no class"):
         choose(ZeroShotClassifier(tiny_clip, ["cat", "dog"]), [picture, picture], ["mcm"])
+
+
+def judged(auroc: list[float]) -> Judged:
+    values = np.array(auroc)
+    return Judged(values, 1 - values, np.stack([values, values], axis=1))
+
+
+def test_rank_by_hand_where_near_and_far_disagree() -> None:
+    """a: 90 and 50, mean 70. b: 60 and 84, mean 72. c: 70 and 70, mean 70, of equal means the better worst case."""
+    specs, near, far = ["a", "b", "c"], judged([0.90, 0.60, 0.70]), judged([0.50, 0.84, 0.70])
+    assert [c.spec for c in rank(specs, near, None, 0.95)] == ["a", "c", "b"]
+    ranking = rank(specs, near, far, 0.95)
+    assert [c.spec for c in ranking] == ["b", "c", "a"]
+    assert [c.auroc.value for c in ranking] == pytest.approx([0.72, 0.70, 0.70])
+    assert [c.behind.value for c in ranking] == pytest.approx([0, 0.02, 0.02])
+    assert [c.fpr95 for c in ranking] == pytest.approx([0.28, 0.30, 0.30])
+    assert (ranking[0].near, ranking[0].far) == (Estimate(0.60, 0.60, 0.60), Estimate(0.84, 0.84, 0.84))
+
+
+def test_far_unknowns_turn_the_choice() -> None:
+    """Near unknowns stand out from no class, far ones lie low on all: max-logit is needed for these, msp for those."""
+    rng = np.random.default_rng(0)
+    classes, per_class = 8, 12
+    texts = unit(np.eye(classes, classes + 1))
+    truth = np.repeat(np.arange(classes), per_class)
+    # The level of all similarities differs from image to image, the contrast does not.
+    level = rng.uniform(0.2, 1.0, len(truth))[:, None]
+    own = level * (np.eye(classes)[truth] + 0.35 * np.ones((len(truth), classes)))
+    features = unit(np.concatenate([own, np.ones((len(truth), 1)) * 0.8], axis=1))
+    one_out = np.zeros((40, classes + 1))
+    one_out[:, 0], one_out[:, -1] = 0.02, 1.0  # low on all, and yet one class stands out
+    far = choosing.FarUnknowns(torch.from_numpy(unit(one_out)), np.arange(40) % classes)
+    classifier = PrecomputedClassifier(texts, names(classes))
+    specs = ["msp(temperature=0.001)", "max-logit"]
+
+    def run(far: choosing.FarUnknowns | None) -> choosing.Choice:
+        return choosing.choose_from_features(
+            classifier, torch.from_numpy(features), truth, specs, far=far, resamples=20
+        )
+
+    near_only, both = run(None), run(far)
+    assert near_only.best == "msp(temperature=0.001)"
+    assert near_only.ranking[0].far is None
+    by_spec = {c.spec: c for c in both.ranking}
+    for candidate in near_only.ranking:
+        assert by_spec[candidate.spec].near == candidate.auroc
+    assert by_spec["max-logit"].far is not None and by_spec["max-logit"].far.value == 1.0
+    assert both.best == "max-logit"
+    assert both.far_images == 40
+    assert "stand for near unknowns" in both.caveat
+
+
+def test_a_score_that_remembers_is_not_judged_on_what_it_saw() -> None:
+    """Random features, classes without meaning: nothing can be told, by a score that keeps images no more."""
+    rng = np.random.default_rng(5)
+    texts, features = unit(rng.normal(size=(6, 64))), unit(rng.normal(size=(120, 64)))
+    labels = [f"class {i % 6}" for i in range(120)]
+
+    choice = choose(PrecomputedClassifier(texts, names(6)), features, [Remembers()], labels=labels, resamples=10)
+    assert 0.3 < choice.ranking[0].auroc.value < 0.7
+
+
+def test_far_unknowns_are_made_of_pictures_and_not_of_features(tiny_clip: Model, photos: Path) -> None:
+    classifier = ZeroShotClassifier(tiny_clip, ["cat", "dog", "car"])
+    (photos / "dog" / "broken.png").write_bytes(b"no picture")
+    first = choose(classifier, photos, ["mcm", "energy"], far=True, resamples=10, seed=3)
+    assert first.far_images == 3 * 8
+    assert [image.id.endswith("broken.png") for image in first.unreadable] == [True]
+    assert first == choose(classifier, photos, ["mcm", "energy"], far=True, resamples=10, seed=3)
+    assert choose(classifier, photos, ["mcm", "energy"], far=False, resamples=10).far_images == 0
+    features = tiny_clip.encode_images(sorted(photos.rglob("?.png")))  # type: ignore[attr-defined]
+    stored = choose(classifier, features, ["mcm"], labels=["cat"] * 4 + ["dog"] * 4, far=True, resamples=10)
+    assert stored.far_images == 0
+    assert "only near unknowns could be judged" in stored.caveat
+
+
+def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded(
+    tiny_clip: Model, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = ZeroShotClassifier(tiny_clip, ["cat", "dog"])
+    monkeypatch.setattr(type(classifier), "needs", frozenset({Need.PIXELS}))
+    seen: list[int] = []
+    with pytest.raises(InputError, match="needs pixels: choose compares scores of features alone"):
+        choose(classifier, photos, ["mcm"], progress=lambda done, total: seen.append(done))
+    assert not seen

@@ -1,0 +1,29 @@
+"""Which score suits some classes, found from in-distribution images alone."""
+
+from deltaenergy.choosing.choice import NEAR_ONLY, Candidate, Choice
+from deltaenergy.choosing.choose import (
+    CANDIDATES,
+    FarUnknowns,
+    Labelled,
+    candidate_scores,
+    choose,
+    choose_from_features,
+    far_unknowns,
+    given_to_choose,
+    labelled_features,
+)
+
+__all__ = [
+    "CANDIDATES",
+    "NEAR_ONLY",
+    "Candidate",
+    "Choice",
+    "FarUnknowns",
+    "Labelled",
+    "candidate_scores",
+    "choose",
+    "choose_from_features",
+    "far_unknowns",
+    "given_to_choose",
+    "labelled_features",
+]

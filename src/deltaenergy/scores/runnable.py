@@ -1,0 +1,149 @@
+"""Which scores can run on what is given, told before any work: `all` leaves the others out, a named one is refused.
+
+A score declares what it needs, and how many prompts it encodes before it can score. Here this is held against what the
+images and the classifier have: a feature store has no pixels and perhaps no patches, a model of precomputed features
+no text tower.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.zero_shot import ZeroShot
+from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.manifest import is_store, read_manifest
+from deltaenergy.data.regular import user_path
+from deltaenergy.data.store import FeatureStore, StoredImage, no_patches
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import TowerModel
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.needs import Need
+from deltaenergy.scores.base import Score, Scorer
+from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+
+# `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
+MOST_PROMPTS = 10_000
+
+
+class Lack(NamedTuple):
+    """Why a need cannot be met, and what to do about it, as a sentence that follows a colon."""
+
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run has for its scores: the needs that it cannot meet, and the method of its classifier."""
+
+    lacks: Mapping[Need, Lack] = field(default_factory=dict)
+    method: str = ZeroShot.name
+
+    def without(self, **lacks: Lack | None) -> Given:
+        """The same, less what is named, as in `pixels=Lack(…)`; None changes nothing."""
+        more = {Need[name.upper()]: lack for name, lack in lacks.items() if lack is not None}
+        return Given({**self.lacks, **more}, self.method)
+
+
+def given_by(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
+    """What sets of images, each as `load_images` or `score_images` takes it, and a classifier have for scores.
+
+    Without a classifier, a zero-shot one of a whole model is meant.
+    """
+    lacks: dict[Need, Lack] = {}
+    if classifier is not None and classifier.model.text is None:
+        lacks[Need.TEXTS] = Lack(
+            f"{classifier.model.name!r} has no text tower",
+            f"{classifier.model.name!r} holds precomputed features and cannot encode texts. Load the model itself "
+            "with load_model.",
+        )
+    features = Lack("features were given", "give it images, not features.")
+    if classifier is not None and not isinstance(classifier.model, TowerModel):
+        lacks |= {Need.PATCHES: features, Need.PIXELS: features}
+    for one in images:
+        if is_feature_array(one):
+            lacks |= {Need.PATCHES: features, Need.PIXELS: features}
+            continue
+        for path, has_patches in _stores(one):
+            lacks[Need.PIXELS] = Lack(
+                f"{path} is a feature store", f"give it the images, not a feature store such as {path}."
+            )
+            if not has_patches:
+                lacks[Need.PATCHES] = Lack(f"{path} holds none", str(no_patches(path)))
+    return Given(lacks, ZeroShot.name if classifier is None else classifier.method.name)
+
+
+def _stores(images: Any) -> Iterator[tuple[Path, bool]]:
+    """The feature stores among some images, and whether they hold patches. No image is looked at."""
+    parts = images if isinstance(images, (list, tuple)) else [images]
+    seen: set[int] = set()
+    for part in parts:
+        if isinstance(part, ImageItem):
+            part = part.source.store if isinstance(part.source, StoredImage) else None
+        if isinstance(part, FeatureStore):
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield part.path, part.has_patches
+        elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
+            path = user_path(part)
+            if is_store(path):
+                yield path, read_manifest(path).record.patches
+
+
+def obstacle(score: Score, given: Given) -> tuple[str, str] | None:
+    """Why a score cannot run, in brief and as a sentence with the remedy; None if it can."""
+    if score.own_to is not None:
+        if score.own_to != given.method:
+            return "for classifiers tuned by the method of that name", score.foreign(given.method)
+    elif score.missing is not None:
+        return score.missing.removeprefix(f"Score {score.name!r} ").rstrip("."), score.missing
+    return _lacking(score, given)
+
+
+def _lacking(score: Score, given: Given) -> tuple[str, str] | None:
+    for need in sorted(score.needs & given.lacks.keys(), key=lambda need: need.value):
+        why, remedy = given.lacks[need]
+        return f"needs {need.value}: {why}", f"Score {score.spec!r} needs {need.value}: {remedy}"
+    return None
+
+
+def check_runnable(scores: Iterable[Score | Scorer], given: Given) -> None:
+    """Raise `InputError`, by name and with the remedy, if one of the scores cannot run."""
+    for score in scores:
+        found = obstacle(score.score if isinstance(score, Scorer) else score, given)
+        if found is not None:
+            raise InputError(found[1])
+
+
+def every_score() -> list[Score]:
+    """Every score with its defaults, and every named setting of one, whether it can run or not."""
+    specs = [f"{name}{preset}" for name in list_scores() for preset in ("", *_presets(name))]
+    return list({score.spec: score for score in map(make_score, specs)}.values())
+
+
+def _presets(name: str) -> list[str]:
+    return [f":{preset}" for preset in get_score_class(name).presets]
+
+
+def runnable_scores(given: Given, scores: Sequence[Score] | None = None) -> tuple[list[Score], str | None]:
+    """Of `scores`, or of every score: those that can run and are cheap; and one line on the others, if there are any.
+
+    A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others run when they are named.
+    """
+    usable, left_out = [], dict[str, list[str]]()
+    for score in every_score() if scores is None else scores:
+        found = obstacle(score, given)
+        if found is None and score.prompts > MOST_PROMPTS:
+            found = (f"{score.prompts:,} prompts to encode first: name it to have it", "")
+        if found is None:
+            usable.append(score)
+        else:
+            left_out.setdefault(found[0], []).append(score.spec)
+    groups = [f"{', '.join(specs)} ({reason})" for reason, specs in left_out.items()]
+    return usable, f"Left out of all: {'; '.join(groups)}." if groups else None

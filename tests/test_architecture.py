@@ -29,6 +29,7 @@ ORDER = [
     "scores",
     "scoring",
     "detector",
+    "comparing",
     "tuned_detector",
     "evaluation",
     "choosing",

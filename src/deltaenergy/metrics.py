@@ -244,7 +244,10 @@ def proportion_estimate(successes: int, total: int, *, confidence: float = 0.95)
 
 def check_scores(scores: Any, name: str) -> Array:
     """Scores as a float64 vector; empty groups and NaN are errors that name them. Infinities rank as they should."""
-    array = np.asarray(_as_array(scores), dtype=np.float64)
+    array = _as_array(scores)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must hold real numbers, got {array.dtype}.")
+    array = array.astype(np.float64)
     if array.ndim != 1:
         raise InputError(f"{name} must hold one number per image, got shape {array.shape}.")
     if not len(array):

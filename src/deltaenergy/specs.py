@@ -313,8 +313,9 @@ def _fit_any(where: str, value: Any, hints: tuple[Any, ...]) -> Any:
 
 
 def check_range(where: str, value: float, low: float, high: float = math.inf, *, above: bool = False) -> None:
-    """Raise `InputError` unless low ≤ value ≤ high, or low < value with `above`."""
-    if (value > low if above else value >= low) and value <= high:
+    """Raise `InputError` unless value is a finite number with low ≤ value ≤ high, or low < value with `above`."""
+    finite = isinstance(value, numbers.Real) and math.isfinite(value)
+    if finite and (value > low if above else value >= low) and value <= high:
         return
     bound = f"above {low:g}" if above else f"at least {low:g}"
     raise InputError(f"{where} must be {bound}{f' and at most {high:g}' if high < math.inf else ''}, got {value!r}.")

@@ -1,7 +1,9 @@
-"""`tune_detector`: what `deltaenergy tune` does, in one call: tune, set a threshold on other images, save.
+"""Tune, compare, calibrate and save in one call: what `deltaenergy tune` does.
 
-Everything is checked before anything is read, trained or replaced. The run keeps its state in the result's folder and
-goes on from it when the same call is made again; when the detector is written, that state is removed.
+While it runs, the folder holds the encoded views and a checkpoint of each method inside `.deltaenergy-tuning`; the same
+call goes on from there. When it is done, they are gone and the folder holds the detector with
+`deltaenergy-training.json`. What else is in the folder is never touched: an unfinished run of other settings is
+refused, or, with `overwrite`, removed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
+from deltaenergy.classifiers.zero_shot import ZeroShot
+from deltaenergy.comparing import Comparison, TestImages, Tried, compare
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector import Detector
@@ -23,21 +27,32 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, check_writable, read_json, write_json
 from deltaenergy.labels import class_names
 from deltaenergy.models.base import Model
+from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.thresholds import CONFIDENCE, check_keep
 from deltaenergy.tuning.checkpoints import saving
-from deltaenergy.tuning.data import Validation
+from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.loop import EpochLog
-from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, labelled_items, prepare_training, prepare_validation
+from deltaenergy.tuning.prepare import (
+    DEFAULT_VIEWS,
+    TrainSet,
+    encode_readable,
+    labelled_items,
+    prepare_training,
+    prepare_validation,
+)
 from deltaenergy.tuning.stored import has_no_pictures, read_stored
-from deltaenergy.tuning.tune import check_fits, check_recipe, check_tuned_classes, tune
-from deltaenergy.tuning.workplace import FOLDER, clear_workplace
+from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_recipe, check_tuned_classes, tune
+from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
 
 # Training images beyond the sample make an honest calibration set; this many are plenty.
 MAX_HELD_OUT = 1000
+# What `auto` tries: methods whose training runs no tower (docs/results.md shows them all).
+AUTO = ("centroids", "linear-probe", "lp++", "clap", "tip-adapter-f", "task-res")
+WITHOUT_TEXTS = ("centroids", "linear-probe")
 # The sample and the log of the training, beside the detector.
 TRAINING = "deltaenergy-training.json"
 FORMAT = "deltaenergy training 1"
@@ -47,19 +62,23 @@ Announce = Callable[[str], AbstractContextManager[Progress | None]]
 
 @dataclass(frozen=True)
 class TunedDetector:
-    """The detector, what its threshold was set on, and the images that could not be read."""
+    """The detector, what its threshold was set on, whether tuning helped, and the images that could not be read.
+
+    `comparison` is None where there were no images to measure on.
+    """
 
     detector: Detector
     calibrated_on: str
     training_images: int
     unreadable: list[Unreadable] = field(default_factory=list)
+    comparison: Comparison | None = None
 
 
 def tune_detector(
     model: Model | Callable[[], Model],
     train: Any,
     out: str | Path,
-    method: str | Method = "ebm",
+    method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
     *,
     classes: Sequence[str] | None = None,
     shots: int = 16,
@@ -78,73 +97,243 @@ def tune_detector(
     on_candidate: Callable[[str, float], None] | None = None,
     announce: Announce = lambda _: nullcontext(),
 ) -> TunedDetector:
-    """Tune a classifier, calibrate a detector with it and write that to the folder `out`.
+    """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
 
-    `model` may be a function that loads one: it is called once everything else has been checked. Without `classes`,
-    the training folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`,
-    else on training images that were not drawn, else, with a warning, on the trained ones. `overwrite` allows to
-    replace a detector in `out`, and to give up an unfinished run of other settings there. `announce` is called with
-    what is being done, and gives the progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
+    `method` may be several, or "auto", which stands for `AUTO`: all are tuned on the same images, and the one with the
+    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `compare`). `model` may be a function
+    that loads one: it is called once everything else has been checked. Without `classes`, the training folders' names
+    are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training images that
+    were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in `out`, and
+    to give up an unfinished run of other settings there. `announce` is called with what is being done, and gives the
+    progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
     """
-    out, chosen, scored = Path(out), make_method(method), make_score(score)
+    out, scored, methods = Path(out), make_score(score), _methods(method)
     check_keep(keep)
-    check_recipe(chosen, recipe or {})
+    for one in methods:
+        check_recipe(one, recipe or {})
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     check_writable(out, folder=True, option="--out")
     _check_replaceable(out, overwrite)
     items = labelled_items(train, domains, classes or ())
-    names = check_tuned_classes(classes or class_names(items))
+    names = check_tuned_classes(classes or _names_of(items, train))
     held_out = None if id_images is None else load_images(id_images)
     validation_items = None if val is None else labelled_items(val, domains, classes or ())
     loaded = model() if callable(model) else model
-    check_fits(chosen, loaded, names, shots * len(names), recipe or {})
+    if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
+        methods = [one for one in methods if one.name in WITHOUT_TEXTS]
+    for one in methods:
+        check_fits(one, loaded, names, shots * len(names), recipe or {})
     workplace = out / FOLDER
     with FolderLock(out):
         if overwrite:
             clear_workplace(workplace)
-        with announce("Encoding images") as progress:
-            prepared = prepare_training(
-                loaded,
-                names,
-                items,
-                shots,
-                seed,
-                chosen.views_of(views),
-                needs=chosen.needs,
-                cache=workplace,
-                progress=progress,
-                who=chosen.name,
-            )
+        sets = _TrainSets(loaded, names, items, shots, seed, views, methods, workplace, announce)
+        prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:
             with announce("Encoding validation images") as progress:
                 validation = prepare_validation(
-                    loaded, names, validation_items, needs=chosen.needs, progress=progress, who=chosen.name
+                    loaded,
+                    names,
+                    validation_items,
+                    needs=frozenset().union(*(one.needs for one in methods)),
+                    progress=progress,
+                    who=methods[0].name,
                 )
-        classifier = tune(
-            loaded,
-            names,
-            prepared,
-            chosen,
-            seed=seed,
-            val=validation,
-            search=search,
-            recipe=recipe,
-            checkpoints=workplace,
-            on_epoch=on_epoch,
-            on_candidate=on_candidate,
-        )
+        rest = _not_drawn(prepared, items) if validation is None else []
+        test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
+        _check_comparable(methods, test)
+        tried = []
+        for number, one in enumerate(methods):
+            tuned = tune(
+                loaded,
+                names,
+                sets.of(one),
+                one,
+                seed=seed,
+                val=_seen_by(one, validation),
+                search=search,
+                recipe=recipe,
+                checkpoints=place_of(workplace, number, len(methods)),
+                on_epoch=on_epoch,
+                on_candidate=on_candidate,
+            )
+            tried.append(Tried(tuned.method, tuned, sets.of(one)))
+        comparison = None
+        if test is not None:
+            with announce("Measuring"):
+                comparison = _compare(loaded, tried, test, scored, seed, recipe or {}, batch_size)
+        classifier = tried[0].classifier
+        if comparison is not None:
+            classifier = next(one.classifier for one in tried if one.method.spec == comparison.kept)
+            for message in comparison.warnings():
+                warnings.warn(message, stacklevel=2)
         detector = Detector(classifier, scored)
         with announce("Calibrating") as progress:
-            source = _calibrate(detector, prepared, items, held_out, validation, keep, batch_size, progress)
+            readable = None if test is None or test.drawn else test
+            source = _calibrate(detector, prepared, held_out, validation, rest, readable, keep, batch_size, progress)
         with saving("The tuned detector", out, f"The finished training is in {workplace}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
+            record["comparison"] = None if comparison is None else comparison.to_dict()
             write_json(out / TRAINING, {**record, "sample": prepared.sample.record()})
             detector.save(out)
         clear_workplace(workplace)
-    unreadable = {image.id: image for image in (*prepared.unreadable, *detector.unreadable)}
-    return TunedDetector(detector, source, len(prepared.sample.items), list(unreadable.values()))
+    skipped = {image.id: image for image in (*prepared.unreadable, *unreadable, *detector.unreadable)}
+    return TunedDetector(detector, source, len(prepared.sample.items), list(skipped.values()), comparison)
+
+
+def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
+    """The methods that were asked for, each once."""
+    if given == "auto":
+        given = AUTO
+    several = [given] if isinstance(given, (str, Method)) else list(given)
+    if not several:
+        raise InputError("method is empty: name a tuning method, several, or auto.")
+    if len(several) > 1 and "auto" in several:
+        raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
+    return list({one.spec: one for one in map(make_method, several)}.values())
+
+
+class _TrainSets:
+    """The sample as each method sees it: random views and test view are encoded once, whatever the methods are."""
+
+    def __init__(
+        self,
+        model: Model,
+        classes: Sequence[str],
+        items: list[ImageItem],
+        shots: int,
+        seed: int,
+        views: int | str,
+        methods: Sequence[Method],
+        cache: Path,
+        announce: Announce,
+    ) -> None:
+        self.model, self.classes, self.views, self.methods = model, classes, views, methods
+        self.items, self.shots, self.seed, self.cache, self.announce = items, shots, seed, cache, announce
+        self._sets: dict[int | str, TrainSet] = {}
+
+    def of(self, method: Method) -> TrainSet:
+        """With the views that the method learns from."""
+        kind = method.views_of(self.views)
+        needs = frozenset[Need]().union(*(one.needs for one in self.methods if one.views_of(self.views) == kind))
+        return self._prepared(kind, needs, method.name)
+
+    def test_view(self) -> TrainSet:
+        """With the view that images are tested with."""
+        return self._prepared("test", frozenset(), "tune")
+
+    def _prepared(self, kind: int | str, needs: frozenset[Need], who: str) -> TrainSet:
+        if kind in self._sets and self._sets[kind].images.holds(needs):
+            return self._sets[kind]
+        # A sample once drawn, with its unreadable images replaced, serves every kind of view.
+        first = next(iter(self._sets.values()), None)
+        with self.announce("Encoding images") as progress:
+            prepared = prepare_training(
+                self.model,
+                self.classes,
+                self.items if first is None else first.sample,
+                self.shots,
+                self.seed,
+                kind,
+                needs=needs,
+                cache=self.cache,
+                progress=progress,
+                who=who,
+            )
+        self._sets[kind] = prepared if first is None else replace(prepared, unreadable=first.unreadable)
+        return self._sets[kind]
+
+
+def _seen_by(method: Method, validation: Validation | None) -> Validation | None:
+    """Validation images as features, unless the method looks at pixels."""
+    if validation is None or Need.PIXELS in method.needs:
+        return validation
+    return replace(validation, model=None)
+
+
+def _test_images(
+    model: Model,
+    sets: _TrainSets,
+    methods: Sequence[Method],
+    validation: Validation | None,
+    rest: list[ImageItem],
+    announce: Announce,
+) -> tuple[TestImages | None, list[Unreadable]]:
+    """What the methods are measured on, from the best to the least: validation, images not drawn, the drawn ones."""
+    if validation is not None:
+        labels = validation.labels.cpu().numpy()
+        return TestImages(validation.images, labels, validation.features, "validation images"), []
+    if rest:
+        with announce("Encoding images that were not drawn") as progress:
+            found, unreadable = encode_readable(model, sets.classes, rest, progress)
+        if len(found.labels):
+            labels = found.labels.cpu().numpy()
+            return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
+    # Tuning anew for each fold is for methods that are quick; if none is, there is nothing to encode for.
+    if not any(one.quick for one in methods) or sets.views == "live":
+        return None, []
+    drawn = sets.test_view()
+    assert isinstance(drawn.images, CachedViews)
+    labels = drawn.images.labels.cpu().numpy()
+    if len(labels) == len(set(labels.tolist())):
+        return None, []
+    source = "training images, cross-validated"
+    return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
+
+
+def _check_comparable(methods: Sequence[Method], test: TestImages | None) -> None:
+    """Refuse to choose among methods that cannot be measured, before they are trained."""
+    if len(methods) == 1:
+        return
+    dear = [one.name for one in methods if not one.quick]
+    if test is None or (test.drawn and dear):
+        which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
+        raise InputError(
+            f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
+            "--val, or a training folder with more images than --shots."
+        )
+
+
+def _compare(
+    model: Model,
+    tried: list[Tried],
+    test: TestImages,
+    score: Score,
+    seed: int,
+    recipe: Mapping[str, Any],
+    batch_size: int,
+) -> Comparison:
+    """All of them beside zero-shot, where the model has class texts; zero-shot joins `tried`."""
+    kept = tried[0].method.spec if len(tried) == 1 else None
+    classifier, train = tried[0].classifier, tried[0].train
+    try:
+        zero_shot = tune(model, classifier.classes, train, ZeroShot(), seed=seed)
+    except InputError:  # neither a text tower nor class vectors
+        pass
+    else:
+        tried.insert(0, Tried(zero_shot.method, zero_shot, train))
+    return compare(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
+
+
+def _names_of(items: list[ImageItem], train: Any) -> list[str]:
+    names = class_names(items)
+    if not names:
+        raise InputError(
+            f"--train {train}: none of the training images has a class. Sort them into one folder per class (and make "
+            "the feature store of that folder), or give a table with a label column."
+        )
+    return names
+
+
+def _not_drawn(train: TrainSet, items: list[ImageItem]) -> list[ImageItem]:
+    """Training images of the classes that the sample left, at most `MAX_HELD_OUT` of them."""
+    used = {item.id for item in train.sample.items} | {image.id for image in train.unreadable}
+    known = {item.label for item in train.sample.items}
+    rest = [item for item in items if item.id not in used and item.label in known]
+    order = np.random.default_rng(train.sample.seed).permutation(len(rest))
+    return [rest[i] for i in sorted(order[:MAX_HELD_OUT])]
 
 
 def _check_replaceable(out: Path, overwrite: bool) -> None:
@@ -163,9 +352,10 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
 def _calibrate(
     detector: Detector,
     train: TrainSet,
-    items: list[ImageItem],
     held_out: list[ImageItem] | None,
     validation: Validation | None,
+    rest: list[ImageItem],
+    encoded: TestImages | None,
     keep: float,
     batch_size: int,
     progress: Progress | None,
@@ -173,12 +363,9 @@ def _calibrate(
     """Set the threshold on the best images there are; returns what they were."""
     images: Any
     trained = False
-    if held_out is None and validation is not None:
-        images, source = list(validation.images), "validation images"
-        classifier = detector.classifier
-        if not (detector.score.needs_images or classifier.prompts_images) and classifier.needs <= {Need.FEATURES}:
-            images = validation.features  # encoded already
-    elif held_out is not None:
+    classifier = detector.classifier
+    features_do = not (detector.score.needs_images or classifier.prompts_images) and classifier.needs <= {Need.FEATURES}
+    if held_out is not None:
         images, source = train.without_trained(held_out), "in-distribution images"
         if len(images) < len(held_out):
             warnings.warn(
@@ -188,20 +375,18 @@ def _calibrate(
             )
         trained = not images
         images = images or held_out
+    elif validation is not None or rest:
+        source = "training images that were not drawn" if validation is None else "validation images"
+        images = list(rest if validation is None else validation.images)
+        if features_do and encoded is not None:
+            images = encoded.features  # known already
     else:
-        used = {item.id for item in train.sample.items} | {image.id for image in train.unreadable}
-        known = {item.label for item in train.sample.items}
-        rest = [item for item in items if item.id not in used and item.label in known]
-        order = np.random.default_rng(train.sample.seed).permutation(len(rest))
-        images = [rest[i] for i in sorted(order[:MAX_HELD_OUT])]
-        source = "training images that were not drawn"
-        if not rest:
-            images, source, trained = train.sample.items, "training images", True
-            warnings.warn(
-                "There are no images beside those trained on, so the threshold was set on these: it will reject more "
-                "than the share asked for. Give --val or --id, or run calibrate on new images.",
-                stacklevel=3,
-            )
+        images, source, trained = train.sample.items, "training images", True
+        warnings.warn(
+            "There are no images beside those trained on, so the threshold was set on these: it will reject more "
+            "than the share asked for. Give --val or --id, or run calibrate on new images.",
+            stacklevel=3,
+        )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
         images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
     # Images that the classifier was trained on promise nothing of new ones.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -207,3 +208,145 @@ with FolderLock(sys.argv[1]):
     finally:
         holder.communicate()
     assert command("tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)).code == 0
+
+
+def test_before_and_after_stand_side_by_side(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """In the table, in --json and in the training's record; the numbers are those of the images that were not drawn."""
+    options = ["tune", "--train", pictures, "--shots", 4, *common(tiny_clip_folder, tmp_path)]
+    done = command(*options, "--method", "linear-probe")
+    assert done.code == 0, done.err
+    heading, before_row, after_row = done.out.splitlines()[:3]
+    assert heading.split() == ["method", "accuracy", "gain", "AUROC", "gain"]
+    assert before_row.startswith("zero-shot ") and after_row.startswith("linear-probe ") and after_row.endswith("kept")
+    assert "Measured on 6 training images that were not drawn" in " ".join(done.err.split())
+    record = json.loads((tmp_path / "out" / "deltaenergy-training.json").read_text())
+    found = command(*options, "--method", "linear-probe", "--overwrite", "--json").json
+    assert found["comparison"] == record["comparison"] and found["chosen"]["c"] > 0
+    before, after = found["comparison"]["rows"]
+    assert (before["method"], after["method"]) == ("zero-shot", "linear-probe") and found["method"] == "linear-probe"
+    gain = after["accuracy"]["value"] - before["accuracy"]["value"]
+    assert after["accuracy_gain"]["value"] == pytest.approx(gain, abs=1e-9)
+    assert all(row["auroc"] is not None for row in (before, after))
+    # Each class has a colour of its own: what the images show is easy, what a random tower says of names is not.
+    assert after["accuracy"]["value"] == 1.0
+
+
+def test_without_other_images_the_drawn_ones_are_cross_validated(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    options = ["tune", "--train", pictures, "--shots", 6, "--json", *common(tiny_clip_folder, tmp_path)]
+    found = command(*options, "--method", "centroids").json["comparison"]
+    assert found["measured_on"] == "training images, cross-validated" and found["images"] == 18
+    assert all(row["accuracy"] is not None and row["auroc"] is not None for row in found["rows"])
+    # A prompt learner is not trained five times more; nothing is measured, and nothing is claimed.
+    assert command(*options, "--method", "coop", "--overwrite").json["comparison"] is None
+
+
+def test_several_methods_are_tuned_on_the_same_views_and_the_best_is_kept(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltaenergy.tuning.prepare as prepare
+
+    encoded: list[object] = []
+    real = prepare.encode_views
+
+    def count(model: object, items: object, views: object, *rest: object) -> object:
+        encoded.append(views)
+        return real(model, items, views, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepare, "encode_views", count)
+    methods = ["task-res", "coop", "centroids", "tip-adapter", "linear-probe"]
+    options = ["tune", "--train", pictures, "--shots", 4, "--json", *common(tiny_clip_folder, tmp_path)]
+    found = command(*options, *(word for name in methods for word in ("--method", name))).json
+    assert sorted(map(str, encoded)) == ["2", "test"]
+    rows = found["comparison"]["rows"]
+    assert [row["method"] for row in rows] == ["zero-shot", *methods]
+    # AUROC of coop is not measured, so that accuracy decides; the first of those that are alike.
+    assert rows[2]["auroc"] is None and "would have to be tuned 5 times more" in rows[2]["note"]
+    best = max(rows, key=lambda row: row["accuracy"]["value"])
+    assert found["method"] == found["comparison"]["kept"] == best["method"]
+    assert not (tmp_path / "out" / ".deltaenergy-tuning").exists()
+
+
+def test_auto_goes_on_after_a_kill(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltaenergy.tuned_detector as tuned_detector
+    import deltaenergy.tuning.prepare as prepare
+
+    monkeypatch.setattr(tuned_detector, "AUTO", ("centroids", "task-res", "clip-adapter"))
+    options = ["tune", "--train", pictures, "--shots", 4, "--method", "auto", "--json"]
+    options += ["--model", tiny_clip_folder, "--epochs", 3, "--views", 2]
+    whole = command(*options, "--out", tmp_path / "whole")
+    assert whole.code == 0, whole.err
+    assert [row["method"] for row in whole.json["comparison"]["rows"]] == [
+        "zero-shot",
+        "centroids",
+        "task-res",
+        "clip-adapter",
+    ]
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuned_detector, "compare", killed)
+        assert command(*options, "--out", tmp_path / "out").code == 130
+    assert not (tmp_path / "out" / "detector.json").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "encode_views", killed)  # the views are there
+        again = command(*options, "--out", tmp_path / "out")
+    assert again.code == 0, again.err
+    assert "epoch" not in again.err  # all epochs were there, too
+    assert {**again.json, "detector": ""} == {**whole.json, "detector": ""}
+
+
+def test_methods_that_cannot_be_compared_are_refused_before_training(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    options = ["tune", "--train", pictures, *common(tiny_clip_folder, tmp_path), "--shots", 6]
+    done = command(*options, "--method", "coop", "--method", "centroids")
+    assert done.code == 2 and "coop cannot be tuned again for each fold" in " ".join(done.err.split())
+    assert "epoch" not in done.err
+    done = command(*options, "--method", "auto", "--method", "centroids")
+    assert done.code == 2 and "give it alone" in done.err
+
+
+def test_a_feature_store_trains_what_needs_only_features(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "train.store"
+    assert command("features", pictures, "--model", tiny_clip_folder, "--out", store).code == 0
+    options = ["tune", "--train", store, "--shots", 4, "--json", *common(tiny_clip_folder, tmp_path)]
+    from_store = command(*options, "--method", "linear-probe")
+    assert from_store.code == 0, from_store.err
+    folder = ["tune", "--train", pictures, "--shots", 4, "--json", *common(tiny_clip_folder, tmp_path)]
+    from_folder = command(*folder, "--method", "linear-probe", "--overwrite").json
+    assert from_store.json["classes"] == from_folder["classes"] and from_store.json["images"] == 12
+    assert from_store.json["threshold"] == pytest.approx(from_folder["threshold"], abs=1e-5)
+    assert from_store.json["comparison"]["images"] == 6
+    # A prompt learner needs features of images, and the text tower, which is there.
+    assert command(*options, "--method", "coop", "--overwrite").code == 0
+    for method, lacking in (("maple", "pixels"), ("locoop", "patches")):
+        done = command(*options, "--method", method, "--overwrite")
+        assert done.code == 2 and f"{method} looks at {lacking}" in " ".join(done.err.split())
+
+
+def test_a_store_without_labels_is_explained(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, path in enumerate(sorted(pictures.rglob("*.png"))):
+        path.rename(flat / f"{number}.png")
+    assert command("features", flat, "--model", tiny_clip_folder, "--out", tmp_path / "s").code == 0
+    done = command("tune", "--train", tmp_path / "s", *common(tiny_clip_folder, tmp_path))
+    assert done.code == 2 and "none of the training images has a class" in " ".join(done.err.split())
+
+
+def test_the_default_is_the_package_s() -> None:
+    from deltaenergy.cli.tune import DEFAULT_METHOD
+
+    assert importlib.import_module("deltaenergy.tuning.tune").DEFAULT_METHOD == DEFAULT_METHOD

@@ -40,6 +40,7 @@ class FrozenTextClassifier(CosineClassifier):
 class FrozenTextMethod(Method):
     """Base of the methods that learn on top of fixed class texts, from one template or several."""
 
+    quick = True
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
 
     def check(self) -> None:

@@ -77,6 +77,7 @@ class LinearProbe(Method):
     classifier = LinearProbeClassifier
     augments = False
     trains = False
+    quick = True
     c: float | None = None
 
     def check(self) -> None:

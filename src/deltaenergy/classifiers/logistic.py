@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 # With unit features anything below says "all classes are alike", anything above fits every few-shot sample exactly.
-GRID = (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
+GRID = (0.1, 1.0, 10.0, 100.0, 1000.0)
 FOLDS = 5
 # Where no class has two images there is nothing to choose by.
 USUAL_C = 10.0
 EXACT, ROUGH = 1e-8, 1e-4
-STEPS = {EXACT: 2000, ROUGH: 200}
+STEPS = {EXACT: 2000, ROUGH: 100}
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,19 @@ def fit_logistic(
     tolerance: float = EXACT,
 ) -> Weights:
     """The minimiser, from `start` or zero, to a gradient whose largest entry is at most `tolerance`."""
-    z, count = features.double(), len(labels)
+    wide, count = features.double(), len(labels)
+    # What all images have in common is the bias's affair: without it the problem is the same, and far rounder.
+    mean = wide.mean(dim=0)
+    z = wide - mean
     if start is None:
         start = Weights(z.new_zeros(classes, z.shape[1]), z.new_zeros(classes))
-    weight, bias = nn.Parameter(start.weight.clone()), nn.Parameter(start.bias.clone())
+    weight, bias = nn.Parameter(start.weight.clone()), nn.Parameter(start.logits(mean[None])[0])
     targets = nn.functional.one_hot(labels, classes).to(z)
     solver = torch.optim.LBFGS(
         [weight, bias],
         max_iter=STEPS[tolerance],
         tolerance_grad=tolerance,
-        tolerance_change=1e-14,
+        tolerance_change=1e-13,
         history_size=20,
         line_search_fn="strong_wolfe",
     )
@@ -68,7 +71,7 @@ def fit_logistic(
 
     with torch.no_grad():
         solver.step(loss)  # type: ignore[no-untyped-call]
-    return Weights(weight.detach(), bias.detach())
+    return Weights(weight.detach(), bias.detach() - weight.detach() @ mean)
 
 
 def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int, grid: Sequence[float] = GRID) -> float:

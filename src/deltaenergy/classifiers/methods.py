@@ -84,6 +84,8 @@ class Method(Part):
     takes_terms: ClassVar[bool] = False
     # A method without training is whole as built.
     trains: ClassVar[bool] = True
+    # Whether its training runs no tower, so that it can be tuned again and again to see how well it does.
+    quick: ClassVar[bool] = False
     # Whether it is one of the tuning methods that `list_methods` names.
     listed: ClassVar[bool] = True
     terms: tuple[Term, ...] = field(default=(), kw_only=True, metadata={"spec": False})

@@ -71,6 +71,7 @@ class ZeroShot(Method):
     formula = "s_k = z·t_k, t_k = norm(mean_m norm(text(template_m(name_k))))"
     paper = "Radford et al., ICML 2021"
     trains = False
+    quick = True
     listed = False
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
 
@@ -111,6 +112,7 @@ class TemplateClassifier(CosineClassifier):
 class TemplateMethod(Method):
     """Base of the methods that learn beside class texts from one template."""
 
+    quick = True
     template: str = DEFAULT_TEMPLATE
 
     def check(self) -> None:

@@ -12,7 +12,10 @@ from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.entropy import entropy
 from deltaenergy.scores.gl_mcm import local_mcm
+from deltaenergy.scores.guarded_delta_energy import guarded_delta_energy
+from deltaenergy.scores.knn import knn
 from deltaenergy.scores.lsn import lsn
+from deltaenergy.scores.mahalanobis import mahalanobis
 from deltaenergy.scores.max_logit import max_logit
 from deltaenergy.scores.mcm import mcm
 from deltaenergy.scores.msp import msp
@@ -32,9 +35,12 @@ __all__ = [
     "energy",
     "entropy",
     "get_score_class",
+    "guarded_delta_energy",
+    "knn",
     "list_scores",
     "local_mcm",
     "lsn",
+    "mahalanobis",
     "make_score",
     "max_logit",
     "mcm",

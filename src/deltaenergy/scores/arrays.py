@@ -1,8 +1,9 @@
-"""Tensors or NumPy arrays in, the same out; and one message for similarities that no score can use."""
+"""Tensors or NumPy arrays in, the same out; and one message for values that no score can use."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -21,27 +22,56 @@ P = ParamSpec("P")
 def array_function(
     function: Callable[Concatenate[torch.Tensor, P], torch.Tensor],
 ) -> Callable[Concatenate[Any, P], Any]:
-    """Make `function` of a float tensor (N, K) accept arrays too, check its input, and name NaN rows.
+    """Make `function` of a float tensor (N, K) accept arrays too, and check its input.
 
-    Half precision is computed in float32. The check for NaN looks at the N results, not at the N × K inputs, since
-    every score carries a NaN or an infinity among its inputs through to its result.
+    Half precision is computed in float32.
     """
+    name = next(iter(inspect.signature(function).parameters))
 
     @functools.wraps(function)
-    def wrapper(similarities: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        is_array = isinstance(similarities, np.ndarray)
-        tensor = torch.as_tensor(similarities)
-        if tensor.ndim != 2:
-            raise InputError(f"similarities must be an (images, classes) array, got shape {tuple(tensor.shape)}.")
-        if tensor.shape[1] == 0:
-            raise InputError("similarities have no column: there must be at least one class.")
-        if tensor.dtype not in (torch.float32, torch.float64):
-            tensor = tensor.float()
+    def wrapper(values: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        tensor = as_rows(values, name)
         result = function(tensor, *args, **kwargs)
-        check_finite(result, tensor, "similarities")
-        return result.numpy() if is_array else result
+        return result.numpy() if isinstance(values, np.ndarray) else result
 
     return wrapper
+
+
+def as_tensor(values: Any, name: str) -> torch.Tensor:
+    """A floating-point tensor of at least single precision from a tensor, an array of any strides and byte order,
+    or nested lists; what holds no real numbers is an `InputError`.
+    """
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "fiub":
+            raise InputError(f"{name} must hold real numbers, got an array of {values.dtype}.")
+        # torch takes neither negative strides nor foreign byte order, nor NumPy's long doubles.
+        wide = values.dtype.kind == "f" and values.dtype.itemsize > 8
+        native = np.float64 if wide else values.dtype.newbyteorder("=")
+        values = values.astype(native, copy=False)
+        if any(stride < 0 for stride in values.strides):
+            values = values.copy()
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be a tensor or an array of numbers, got {type(values).__name__}.") from error
+    if tensor.is_complex() or tensor.is_quantized:
+        raise InputError(f"{name} must hold real numbers, got a tensor of {tensor.dtype}.")
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def as_rows(values: Any, name: str, rows: int | None = None) -> torch.Tensor:
+    """`as_tensor` for one row of finite numbers per image (N, …), at least one in each."""
+    tensor = as_tensor(values, name)
+    column, columns = ("dimension", "dimensions") if name == "features" else ("class", "classes")
+    if tensor.ndim != 2:
+        raise InputError(f"{name} must be an (images, {columns}) array, got shape {tuple(tensor.shape)}.")
+    if tensor.shape[1] == 0:
+        raise InputError(f"{name} have no column: there must be at least one {column}.")
+    if rows is not None and len(tensor) != rows:
+        raise InputError(f"{name} must have one row for each of the {rows} images, got {len(tensor)}.")
+    # One pass that only reads: entries are looked at one by one if their sum is no number.
+    check_finite(tensor.detach().sum(), tensor, name)
+    return tensor
 
 
 def even(rows: int) -> int:

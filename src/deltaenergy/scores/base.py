@@ -214,3 +214,17 @@ def check_positive(owner: str, **values: float) -> None:
     for name, value in values.items():
         if not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
             raise InputError(f"{owner}: {name} must be a positive number, got {value!r}.")
+
+
+def check_whole(owner: str, **values: int) -> None:
+    """Raise `InputError` unless every named value is a whole number of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+            raise InputError(f"{owner}: {name} must be a whole number of at least 1, got {value!r}.")
+
+
+def check_number(owner: str, **values: float) -> None:
+    """Raise `InputError` unless every named value is a finite number."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
+            raise InputError(f"{owner}: {name} must be a finite number, got {value!r}.")

@@ -26,7 +26,7 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_number, check_positive, check_whole
 from deltaenergy.scores.registry import register_score
 
 # The value of `reset` that is fitted on ID data.
@@ -139,10 +139,8 @@ def _closed_form(a: torch.Tensor, log_rest: torch.Tensor, b: torch.Tensor) -> to
 def check_parameters(tau: float, c: int, reset: float = 0.0) -> None:
     """Raise `InputError` for a τ, c or s̃ that makes no sense."""
     check_positive("delta-energy", tau=tau)
-    if not isinstance(c, int) or c < 1:
-        raise InputError(f"delta-energy: c must be a whole number of at least 1, got {c!r}.")
-    if not abs(reset) < float("inf"):
-        raise InputError(f"delta-energy: reset must be a finite number, got {reset!r}.")
+    check_whole("delta-energy", c=c)
+    check_number("delta-energy", reset=reset)
 
 
 def background_similarity(similarities: torch.Tensor) -> float:

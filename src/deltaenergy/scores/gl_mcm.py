@@ -34,6 +34,10 @@ def local_mcm(
 
     Reduced block by block where the patches are: the N × P × K similarities never exist together.
     """
+    check_positive("gl-mcm", temperature=temperature)
+    if patches.ndim != 3 or not patches.shape[1]:
+        raise InputError(f"patches must be an (images, patches, dimensions) tensor, got {tuple(patches.shape)}.")
+    check_finite(patches.sum(), patches, "patches")
     flat = patches.flatten(0, 1)
     best = [
         torch.as_tensor(mcm(similarities_of(block), temperature))
@@ -67,5 +71,4 @@ class GlMcm(Score):
             raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
         overall = torch.as_tensor(mcm(inputs.similarities, self.temperature))
         local = local_mcm(inputs.patches, classifier.patch_similarities, len(classifier.classes), self.temperature)
-        check_finite(local, inputs.patches, "patches")
         return overall + self.weight * local.to(overall)

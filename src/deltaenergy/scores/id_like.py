@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, check_finite
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.registry import register_score
 
@@ -22,15 +21,8 @@ from deltaenergy.scores.registry import register_score
 def id_like(similarities: torch.Tensor, negative_similarities: Any, logit_scale: float = 100.0) -> torch.Tensor:
     """lse(L·s) − lse(L·s⁻) for s (N, K) and s⁻ (N, J) -> (N,)."""
     check_positive("id-like", logit_scale=logit_scale)
-    negatives = torch.as_tensor(negative_similarities).to(similarities)
-    if negatives.ndim != 2 or len(negatives) != len(similarities) or not negatives.shape[1]:
-        raise InputError(
-            f"negative_similarities must be an (images, outliers) array with at least one outlier, here "
-            f"({len(similarities)}, …), got shape {tuple(negatives.shape)}."
-        )
-    score = torch.logsumexp(logit_scale * similarities, dim=1) - torch.logsumexp(logit_scale * negatives, dim=1)
-    check_finite(score, negatives, "negative_similarities")
-    return score
+    negatives = as_rows(negative_similarities, "negative_similarities", len(similarities)).to(similarities)
+    return torch.logsumexp(logit_scale * similarities, dim=1) - torch.logsumexp(logit_scale * negatives, dim=1)
 
 
 @register_score

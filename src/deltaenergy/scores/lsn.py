@@ -15,7 +15,7 @@ import torch
 
 from deltaenergy.errors import InputError
 from deltaenergy.scores._softmax import largest_probability
-from deltaenergy.scores.arrays import array_function, check_finite
+from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
 
@@ -26,15 +26,15 @@ SOFTNESS = 5.0
 @array_function
 def lsn(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
     """max_k softmax(s)_k + mean_m max_k softmax((1 − s⁻_m)/5)_k for s (N, K) and s⁻ (N, M, K) -> (N,)."""
-    negatives = torch.as_tensor(negative_similarities).to(similarities)
+    negatives = as_tensor(negative_similarities, "negative_similarities").to(similarities)
     rows, classes = similarities.shape
     if negatives.ndim != 3 or negatives.shape[::2] != (rows, classes) or negatives.shape[1] == 0:
         raise InputError(
             f"negative_similarities must be an (images, negatives, classes) array, here ({rows}, …, {classes}), "
             f"got shape {tuple(negatives.shape)}."
         )
+    check_finite(negatives.sum(), negatives, "negative_similarities")
     far = largest_probability(-negatives.flatten(0, 1), SOFTNESS).view(negatives.shape[:2]).mean(dim=1)
-    check_finite(far, negatives, "negative_similarities")
     return largest_probability(similarities, 1.0) + far
 
 

@@ -14,6 +14,7 @@ import torch
 
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
+from deltaenergy.scores._standard import check_moments, moments
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
@@ -32,13 +33,20 @@ def multi_delta_energy(
     cs: Sequence[int] = CS,
 ) -> torch.Tensor:
     """The standardised sum of each row (formula above); `means` and `deviations` hold μ_m and σ_m."""
-    if not len(means) == len(deviations) == len(taus) == len(cs):
-        raise InputError("multi-delta-energy: means, deviations, taus and cs must be of one length.")
+    _check_pairs(taus, cs)
+    check_moments("multi-delta-energy", means, deviations, len(taus))
     terms = [
         (torch.as_tensor(delta_energy(similarities, tau, c)) - mean) / deviation
         for tau, c, mean, deviation in zip(taus, cs, means, deviations)
     ]
     return torch.stack(terms).sum(dim=0)
+
+
+def _check_pairs(taus: Sequence[float], cs: Sequence[int]) -> None:
+    if len(taus) != len(cs) or not len(taus):
+        raise InputError(f"multi-delta-energy: taus and cs must be of one length, got {len(taus)} and {len(cs)}.")
+    for tau, c in zip(taus, cs):
+        check_parameters(tau, c)
 
 
 @register_score
@@ -56,19 +64,13 @@ class MultiDeltaEnergy(Score):
 
     def check(self) -> None:
         """As many τ as c, at least one; each pair as delta-energy wants it."""
-        if len(self.taus) != len(self.cs):
-            raise InputError(
-                f"multi-delta-energy: taus and cs must be of one length, got {len(self.taus)} and {len(self.cs)}."
-            )
-        for tau, c in zip(self.taus, self.cs):
-            check_parameters(tau, c)
+        _check_pairs(self.taus, self.cs)
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """Mean and deviation of each term; a term that is the same for all ID images is only centred."""
-        terms = [delta_energy(inputs.similarities, tau, c).double() for tau, c in zip(self.taus, self.cs)]
-        deviations = torch.stack([term.std(correction=0) for term in terms])
-        means = torch.stack([term.mean() for term in terms])
-        return {"means": means, "deviations": torch.where(deviations > 0, deviations, 1.0)}
+        """Mean and deviation of each term."""
+        return moments(
+            [torch.as_tensor(delta_energy(inputs.similarities, tau, c)) for tau, c in zip(self.taus, self.cs)]
+        )
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""

@@ -22,8 +22,8 @@ import torch
 from deltaenergy.classes import check_templates
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.arrays import array_function, check_finite, even
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive, check_whole
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
 from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
@@ -47,7 +47,9 @@ def neglabel(
     Group g is the g-th run of ⌊M/G⌋ columns; what remains after G of them is left out. With fewer negatives than
     groups, each is its own group.
     """
-    negatives = torch.as_tensor(negative_similarities).to(similarities)
+    check_positive("neglabel", temperature=temperature)
+    check_whole("neglabel", groups=groups)
+    negatives = as_rows(negative_similarities, "negative_similarities", len(similarities)).to(similarities)
     groups = min(groups, negatives.shape[1])
     size = negatives.shape[1] // groups
 

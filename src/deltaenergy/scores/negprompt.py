@@ -15,7 +15,7 @@ import torch
 
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
-from deltaenergy.scores.arrays import array_function, check_finite
+from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
 
@@ -23,16 +23,15 @@ from deltaenergy.scores.registry import register_score
 @array_function
 def negprompt(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
     """exp(max_k s_k − lse(s, s⁻)) for s (N, K) and s⁻ (N, …) -> (N,)."""
-    negatives = torch.as_tensor(negative_similarities).to(similarities)
+    negatives = as_tensor(negative_similarities, "negative_similarities").to(similarities)
     if negatives.ndim < 2 or len(negatives) != len(similarities):
         raise InputError(
             f"negative_similarities must be an array with one row per image ({len(similarities)}), "
             f"got shape {tuple(negatives.shape)}."
         )
     every = torch.cat([similarities, negatives.flatten(1)], dim=1)
-    score = torch.exp(similarities.amax(dim=1) - torch.logsumexp(every, dim=1))
-    check_finite(score, negatives.flatten(1), "negative_similarities")
-    return score
+    check_finite(every.sum(), negatives.flatten(1), "negative_similarities")
+    return torch.exp(similarities.amax(dim=1) - torch.logsumexp(every, dim=1))
 
 
 @register_score

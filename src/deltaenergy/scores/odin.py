@@ -20,7 +20,7 @@ from deltaenergy.classifiers.base import Inputs
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.needs import Need
-from deltaenergy.scores.arrays import check_finite
+from deltaenergy.scores.arrays import as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.msp import msp
 from deltaenergy.scores.registry import register_score
@@ -55,10 +55,14 @@ def odin(
     """
     check_positive("odin", temperature=temperature, logit_scale=logit_scale)
     check_range("odin: epsilon", epsilon, 0)
-    images = torch.as_tensor(pixels)
+    images = as_tensor(pixels, "pixels")
     if images.ndim != 4:
         raise InputError(f"pixels must be an (images, channels, height, width) array, got {tuple(images.shape)}.")
-    check_finite(images.flatten(1).sum(dim=1), images, "pixels")
+    check_finite(images.sum(), images, "pixels")
+    if len(std) not in (1, images.shape[1]):
+        raise InputError(f"odin: std must hold one number per channel ({images.shape[1]}), got {len(std)}.")
+    for one in std:
+        check_positive("odin", std=one)
     deviation = torch.tensor(std, device=images.device).view(1, -1, 1, 1)
     scores = [torch.zeros(0, dtype=torch.float64, device=images.device)]
     for part in torch.split(images, IMAGES_PER_STEP) if len(images) else ():

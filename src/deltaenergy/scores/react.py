@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
-from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.arrays import as_rows
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_number, check_positive
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.registry import register_score
 from deltaenergy.specs import check_range
@@ -32,11 +31,10 @@ def react(similarities_of: Callable[[Any], Any], features: Any, bound: float, te
         bound: b.
         temperature: T.
     """
-    if features.ndim != 2:
-        raise InputError(f"features must be an (images, dimensions) array, got shape {tuple(features.shape)}.")
+    check_positive("react", temperature=temperature)
+    check_number("react", bound=bound)
     # Before clipping, which would turn an infinite entry into an ordinary one.
-    checked = torch.as_tensor(features)
-    check_finite(checked.sum(dim=1), checked, "features")
+    as_rows(features, "features")
     return energy(similarities_of(features.clip(max=bound)), temperature)
 
 

@@ -115,6 +115,25 @@ class CachedViews:
             frozen=features,
         )
 
+    def take(self, rows: Sequence[int], labels: Sequence[int]) -> CachedViews:
+        """Some of the images, under these labels."""
+        chosen = torch.as_tensor(rows, dtype=torch.long)
+
+        def part(kept: torch.Tensor | None) -> torch.Tensor | None:
+            return None if kept is None else kept[chosen.to(kept.device)]
+
+        features = part(self.features)
+        assert features is not None
+        return CachedViews(
+            features,
+            torch.tensor(labels, dtype=torch.long, device=self.labels.device),
+            part(self.patches),
+            states=part(self.states),
+            pixels=part(self.pixels),
+            domains=Domains(self.domains[chosen.to(self.domains.device)], self.domain_names),
+            model=self.model,
+        )
+
     def mean_features(self) -> torch.Tensor:
         """Unit mean over the views (N, D)."""
         return torch.nn.functional.normalize(self.features.mean(dim=1), dim=-1).to(self.labels.device)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,9 @@ from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, rea
 from deltaenergy.tuning.views import Encoded, encode_views
 
 DEFAULT_VIEWS = 8
+# Where views are kept while a run goes on, by whether they are random.
 VIEWS_FILE = "views.safetensors"
+TEST_VIEWS_FILE = "views-test.safetensors"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,19 @@ class TrainSet:
         names, numbers = self.images.domain_names, self.images.domains.tolist()
         domains = [names[number] for number in numbers] if len(names) > 1 else []
         return hash_strings([self.sample.hash, seen, *domains])
+
+    def take(self, rows: Sequence[int], classes: Sequence[int]) -> TrainSet:
+        """Some of the images, for the classes at some positions, as a training set of its own; nothing is encoded."""
+        position = {k: new for new, k in enumerate(classes)}
+        sample = replace(
+            self.sample,
+            classes=tuple(self.sample.classes[k] for k in classes),
+            items=[self.sample.items[row] for row in rows],
+            labels=[position[self.sample.labels[row]] for row in rows],
+        )
+        if not isinstance(self.images, CachedViews):
+            raise InputError("views='live' are encoded when they are asked for: take some of cached views.")
+        return replace(self, sample=sample, images=self.images.take(rows, sample.labels))
 
     def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
         """Those of `items` that are not among the files, or stored rows, that were trained on."""
@@ -191,6 +206,32 @@ def prepare_validation(
     )
 
 
+def encode_readable(
+    model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
+) -> tuple[Validation, list[Unreadable]]:
+    """Features of labelled images for measuring; what cannot be read is left out, and listed."""
+    found, features, unreadable = _readable(model, list(items), progress)
+    labels = class_indices(found, classes, "Training images")
+    device = model.device
+    return Validation(
+        features.to(device), torch.tensor(labels, dtype=torch.long, device=device), images=found
+    ), unreadable
+
+
+def _readable(
+    model: Model, items: list[ImageItem], progress: Progress | None
+) -> tuple[list[ImageItem], torch.Tensor, list[Unreadable]]:
+    if not is_stored(items):
+        encoded = _require_towers(model).encode(items, progress=progress)
+        return encoded.items, torch.from_numpy(encoded.features), encoded.unreadable
+    try:
+        return items, read_stored(model, items, frozenset(), "tune").features, []
+    except UnreadableImagesError as error:
+        lacking = {image.id for image in error.unreadable}
+        rest = [item for item in items if item.id not in lacking]
+        return rest, read_stored(model, rest, frozenset(), "tune").features, list(error.unreadable)
+
+
 def _validation_features(
     model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -233,7 +274,7 @@ def _encode_or_load(
     """Encode the views, or take them from the cache of an interrupted run."""
     kinds = sorted(need.value for need in needs & {Need.PATCHES, Need.STATES, Need.PIXELS})
     key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
-    path = None if cache is None else cache / VIEWS_FILE
+    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
     if path is not None and path.exists():
         kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
         if "features" in kept:

@@ -27,12 +27,15 @@ from deltaenergy.tuning.fit import fit, recipes_of, validate
 from deltaenergy.tuning.loop import EpochLog, Trained
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 
+# What the measurements support (docs/results.md, "Few-shot methods").
+DEFAULT_METHOD = "ebm"
+
 
 def tune(
     model: Model,
     classes: Sequence[str],
     train: Any,
-    method: str | Method = "ebm",
+    method: str | Method = DEFAULT_METHOD,
     *,
     shots: int = 16,
     seed: int = 1,

@@ -18,7 +18,7 @@ import torch
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.arrays import array_function
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.registry import register_score
 
@@ -35,7 +35,7 @@ def clipn(
     """The score of each row (formula above) from cosines (N, K) with the class texts, and with their "no" texts."""
     _check(mode)
     check_positive("clipn", logit_scale=logit_scale)
-    no = torch.as_tensor(no_similarities).to(similarities)
+    no = as_rows(no_similarities, "no_similarities").to(similarities)
     if no.shape != similarities.shape:
         raise InputError(
             f"clipn: similarities and no_similarities must be of one shape, got {tuple(similarities.shape)} and "

@@ -1,0 +1,80 @@
+"""Known and unknown pictures from feature stores, as tests of scores: one store per set of pictures, made by
+`deltaenergy features IMAGES/SET --out STORES/SET` with one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from clip_data import OpenTest
+
+from deltaenergy import FeatureStore, ZeroShotClassifier
+from deltaenergy.labels import normal_name
+from deltaenergy.models.base import TowerModel
+
+# Caltech101: no class at all, and the same faces once more.
+NO_CLASS = {"BACKGROUND_Google", "Faces_easy"}
+# Caltech101 classes that show something PACS knows as well: persons, dogs, guitars, elephants.
+OVERLAPS = {"Faces", "Faces_easy", "dalmatian", "electric_guitar", "elephant", "snoopy"}
+
+
+class Stores:
+    """A folder of feature stores, and the tests that can be made of them."""
+
+    def __init__(self, folder: Path, model: TowerModel) -> None:
+        self.folder, self.model = folder, model
+
+    def rows(
+        self, name: str, wanted: Callable[[str], bool] = lambda _: True
+    ) -> tuple[npt.NDArray[np.float32], list[str]]:
+        """Features and class names of a set's pictures; only of the classes that are wanted."""
+        store = FeatureStore.open(self.folder / name, self.model)
+        labels = [str(label) for label in store.labels]
+        kept = [row for row, label in enumerate(labels) if wanted(label)]
+        return store.take(kept), [_name(labels[row]) for row in kept]
+
+    def pair(
+        self,
+        known: str,
+        unknown: str,
+        known_classes: Callable[[str], bool] = lambda _: True,
+        unknown_classes: Callable[[str], bool] = lambda _: True,
+        name: str | None = None,
+    ) -> OpenTest:
+        """The classes of one set against those of another, or others of the same. Every second picture is to fit."""
+        features, labels = self.rows(known, known_classes)
+        classes = sorted(set(labels))
+        truth = np.array([classes.index(label) for label in labels])
+        others = self.rows(unknown, unknown_classes)[0]
+        every_second = np.arange(len(truth)) % 2 == 0
+        classifier = ZeroShotClassifier(self.model, classes)
+        return OpenTest(name or f"{known}/{unknown}", classifier, features, truth, every_second, others)
+
+    def halves(self, name: str, without: Iterable[str] = ()) -> list[OpenTest]:
+        """Every second class of a set against the others, both ways."""
+        store = FeatureStore.open(self.folder / name, self.model)
+        classes = sorted({str(label) for label in store.labels} - set(without))
+        even, odd = set(classes[::2]), set(classes[1::2])
+        return [
+            self.pair(name, name, even.__contains__, odd.__contains__, f"{name}, even/odd classes"),
+            self.pair(name, name, odd.__contains__, even.__contains__, f"{name}, odd/even classes"),
+        ]
+
+    def left_out(self, name: str) -> list[OpenTest]:
+        """Each class of a set in turn taken for unknown."""
+        store = FeatureStore.open(self.folder / name, self.model)
+        classes = sorted({str(label) for label in store.labels})
+
+        def test(out: str) -> OpenTest:
+            return self.pair(name, name, lambda label: label != out, lambda label: label == out, f"{name}−{out}")
+
+        return [test(out) for out in classes]
+
+
+def _name(label: str) -> str:
+    """A class name from a folder's: ImageNet's begin with their WordNet id."""
+    head, _, rest = label.partition("_")
+    return normal_name(rest if head[:1] == "n" and head[1:].isdigit() and rest else label)

@@ -1,0 +1,31 @@
+"""Standard units: how many deviations of the ID images a value lies above their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from deltaenergy.errors import InputError
+from deltaenergy.scores.base import check_number, check_positive
+
+
+def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Mean and deviation of each term over ID images; one that is the same for all of them is only centred."""
+    values = [term.double() for term in terms]
+    deviations = torch.stack([term.std(correction=0) for term in values])
+    # What rounding alone made of equal values is no deviation.
+    least = torch.stack([1e-12 * term.abs().max() for term in values])
+    means = torch.stack([term.mean() for term in values])
+    return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}
+
+
+def check_moments(owner: str, means: Sequence[float], deviations: Sequence[float], count: int) -> None:
+    """Raise `InputError` unless there are `count` finite means and positive deviations."""
+    if not len(means) == len(deviations) == count:
+        raise InputError(
+            f"{owner}: there must be {count} means and deviations, got {len(means)} and {len(deviations)}."
+        )
+    for mean, deviation in zip(means, deviations):
+        check_number(owner, means=mean)
+        check_positive(owner, deviations=deviation)

@@ -28,6 +28,7 @@ ORDER = [
     "tuning",
     "scores",
     "scoring",
+    "recognition",
     "detector",
     "comparing",
     "tuned_detector",

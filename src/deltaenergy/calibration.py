@@ -14,6 +14,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.labels import ClassFinder, class_indices, first_of_name
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import asks_words, check_known
 from deltaenergy.scores.runnable import check_runnable, given_by
 from deltaenergy.scoring import Scored, score_images
 from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, check_confidence, check_keep, fit_count
@@ -52,8 +53,16 @@ def calibrate_together(
         return np.sort(np.random.default_rng(0).permutation(count)[:fit]) if fit else None
 
     scored = score_images(
-        classifier, scorers, images, fit=True, fit_on=fit_on, batch_size=batch_size, progress=progress
+        classifier,
+        scorers,
+        images,
+        fit=True,
+        fit_on=fit_on,
+        keep_features=asks_words(classifier),
+        batch_size=batch_size,
+        progress=progress,
     )
+    check_known(classifier, scored.items, scored.predicted, scored.features)
     if scored.unreadable:
         first = scored.unreadable[0]
         warnings.warn(

@@ -30,6 +30,7 @@ from deltaenergy.models.base import Model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.thresholds import CONFIDENCE, check_keep
@@ -314,6 +315,8 @@ def _compare(
         pass
     else:
         tried.insert(0, Tried(zero_shot.method, zero_shot, train))
+        predicted = zero_shot.similarities(test.features).argmax(axis=1)
+        check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
     return compare(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
 
 

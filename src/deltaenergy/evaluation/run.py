@@ -16,7 +16,9 @@ from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.evaluation.sets import ImageSet, LoadedSet, check_sets, load_sets, match_labels, same_class
+from deltaenergy.labels import first_of_name
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import warn_of_chance
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, check_runnable, given_by
@@ -82,7 +84,7 @@ def evaluate(
     if not any(one.group is Group.ID for one in loaded):
         raise InputError("evaluate needs at least one ID set: images of the classes.")
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
-    return evaluate_sets(
+    found = evaluate_sets(
         classifier,
         list(used.values()),
         labelled,
@@ -95,6 +97,10 @@ def evaluate(
         progress=progress,
         provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
     )
+    known = [one for one in found.sets if one.group is Group.ID]
+    correct, told = (int(sum(getattr(one, rows).sum() for one in known)) for rows in ("correct", "labelled"))
+    warn_of_chance(correct, told, len(set(first_of_name(classifier.classes))))
+    return found
 
 
 def evaluate_sets(

@@ -12,11 +12,13 @@ ROOT = Path(deltaenergy.__file__).parent
 # From the ground up. A room may use those before it. The detector's room has several files.
 ORDER = [
     "errors",
+    "verdicts",
     "progress",
     "needs",
     "specs",
     "registry",
     "files",
+    "sorting",
     "cache",
     "classes",
     "labels",
@@ -41,7 +43,7 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = {"artifact": "detector", "calibration": "detector", "verdicts": "detector"}
+SAME_ROOM = {"artifact": "detector", "calibration": "detector", "predictions": "detector"}
 
 
 def room_of(module: str) -> str:

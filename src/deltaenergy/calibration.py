@@ -13,12 +13,12 @@ from deltaenergy.data.store_pass import names_a_store
 from deltaenergy.errors import InputError
 from deltaenergy.labels import ClassFinder, class_indices, first_of_name
 from deltaenergy.models.features import is_feature_array
+from deltaenergy.predictions import Predictions
 from deltaenergy.progress import Progress
 from deltaenergy.recognition import asks_words, check_known
 from deltaenergy.scores.runnable import check_runnable, given_by
 from deltaenergy.scoring import Scored, score_images
 from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, check_confidence, check_keep, fit_count
-from deltaenergy.verdicts import Predictions
 
 if TYPE_CHECKING:
     import numpy.typing as npt

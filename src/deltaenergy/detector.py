@@ -16,6 +16,7 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.labels import first_of_name
+from deltaenergy.predictions import Predictions, Verdict
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
@@ -31,7 +32,6 @@ from deltaenergy.thresholds import (
     slack_of,
     threshold_of,
 )
-from deltaenergy.verdicts import Predictions, Verdict
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -23,6 +23,7 @@ from deltaenergy.cli import (
     score,
     theory,
     tune,
+    undo,
 )
 from deltaenergy.cli.common import out, show_warnings_plainly
 from deltaenergy.cli.guard import guarded
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("score")(score.score)
+app.command("undo")(undo.undo)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("clipn-train")(clipn_train.clipn_train)

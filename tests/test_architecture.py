@@ -14,6 +14,8 @@ ORDER = [
     "errors",
     "verdicts",
     "progress",
+    "showing",
+    "plotting",
     "needs",
     "specs",
     "registry",

@@ -33,8 +33,10 @@ _PUBLIC = {
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
+    "choose": "deltaenergy.choosing.run",
     "evaluate": "deltaenergy.evaluation",
     "write_report": "deltaenergy.report.write",
+    "show_progress": "deltaenergy.progress",
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
@@ -55,6 +57,7 @@ __all__ = [
     "__version__",
     "benchmarks",
     "build_store",
+    "choose",
     "choosing",
     "classifiers",
     "data",
@@ -68,6 +71,7 @@ __all__ = [
     "models",
     "report",
     "scores",
+    "show_progress",
     "tune",
     "tune_detector",
     "write_report",
@@ -75,6 +79,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
@@ -88,6 +93,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
+    from deltaenergy.progress import show_progress
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score

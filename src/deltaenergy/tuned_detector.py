@@ -81,7 +81,7 @@ def tune_detector(
     out: str | Path,
     method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
     *,
-    classes: Sequence[str] | None = None,
+    classes: str | Sequence[str] | None = None,
     shots: int = 16,
     seed: int = 1,
     val: Any = None,

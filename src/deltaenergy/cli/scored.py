@@ -141,8 +141,8 @@ def say_promise(run: Run) -> None:
         count = len(run.detectors[0].calibration_scores)
         err.print(
             f"Of the images called {NONE_OF_THESE}, at most {percent(run.fdr)} are known ones in expectation. "
-            f"With {count} calibration images no p-value is below {1 / (count + 1):.2g}: a few unknown images among very many are "
-            f"found only with more of them (about 1 / ({run.fdr:g} × their share))."
+            f"With {count} calibration images no p-value is below {1 / (count + 1):.2g}: a few unknown images "
+            f"among very many are found only with more of them (about 1 / ({run.fdr:g} × their share))."
         )
         for one in run.detectors:
             if one.guarantee is not None and one.guarantee.seen:

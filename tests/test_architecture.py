@@ -42,6 +42,7 @@ ORDER = [
     "report",
     "theory",
     "demo",
+    "serve",
     "testing",
     "cli",
 ]

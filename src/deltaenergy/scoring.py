@@ -199,6 +199,15 @@ def score_inputs(scorers: Sequence[Scorer], inputs: ScoreInputs) -> dict[str, np
         return {scorer.spec: _array([scorer(block).double() for block in blocks], np.float64) for scorer in scorers}
 
 
+def score_encoded(
+    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
+) -> tuple[Scored, torch.Tensor]:
+    """What is found for images that are encoded already, and their similarities (N, K)."""
+    scored, inputs = _score_batch(classifier, scorers, batch, keep_features=False)
+    similarities = [one.similarities[: len(one.features)] for one in inputs]
+    return scored, torch.cat(similarities) if similarities else torch.zeros(0, len(classifier.classes))
+
+
 def _encoded(
     classifier: Classifier, scorers: Sequence[Scorer], images: Any, batch_size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:

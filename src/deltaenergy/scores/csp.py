@@ -11,7 +11,9 @@ too: for its exact form build the classifier with `templates=NOUN_TEMPLATES`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from deltaenergy.scores.neglabel import MinedScore, NegLabel, NegLabelDeltaEnergy
 from deltaenergy.scores.registry import register_score
@@ -51,6 +53,7 @@ class Csp(CspPool, NegLabel):
     summary = "neglabel's score on a pool of nouns and of superclasses with a property"
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)) over G groups of mined negatives"
     paper = "Chen et al., NeurIPS 2024"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
 
 @register_score

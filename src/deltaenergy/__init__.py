@@ -35,6 +35,7 @@ _PUBLIC = {
     "build_store": "deltaenergy.data.store_writer",
     "evaluate": "deltaenergy.evaluation",
     "write_report": "deltaenergy.report.write",
+    "show_progress": "deltaenergy.progress",
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
@@ -68,6 +69,7 @@ __all__ = [
     "models",
     "report",
     "scores",
+    "show_progress",
     "tune",
     "tune_detector",
     "write_report",
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
+    from deltaenergy.progress import show_progress
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score

@@ -30,6 +30,7 @@ from deltaenergy.models.base import Model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.checkpoints import saving
@@ -79,7 +80,7 @@ def tune_detector(
     out: str | Path,
     method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
     *,
-    classes: Sequence[str] | None = None,
+    classes: str | Sequence[str] | None = None,
     shots: int = 16,
     seed: int = 1,
     val: Any = None,
@@ -313,6 +314,8 @@ def _compare(
         pass
     else:
         tried.insert(0, Tried(zero_shot.method, zero_shot, train))
+        predicted = zero_shot.similarities(test.features).argmax(axis=1)
+        check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
     return compare(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
 
 

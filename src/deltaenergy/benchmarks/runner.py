@@ -20,10 +20,11 @@ import numpy as np
 from deltaenergy import __version__
 from deltaenergy.benchmarks.cells import cell_rows
 from deltaenergy.benchmarks.features import Announce, Features
-from deltaenergy.benchmarks.methods import Method, parse_methods
+from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
 from deltaenergy.benchmarks.protocol import get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
+from deltaenergy.benchmarks.rows import chosen_methods
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -70,7 +71,7 @@ def run_benchmark(
 ) -> Summary:
     """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean."""
     results = Results(out)
-    chosen = parse_methods(methods or spec.methods, spec.settings)
+    chosen = chosen_methods(spec, methods)
     planned, skips = plan(spec, data, chosen, seeds or spec.seeds, limit)
     kind: type[Run] = Run
     if spec.measures == "cost":

@@ -31,6 +31,7 @@ from deltaenergy.models.base import require_towers
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, Lack, check_runnable, given_by, runnable_scores
@@ -149,6 +150,7 @@ def choose_from_features(
     resampled = resample_classes(parts, resamples, seed)
     made = None if far is None else Images(_inputs(classifier, far.features), np.searchsorted(seen, name_of[far.truth]))
     whole = Images(_inputs(classifier, features), member)
+    check_predictions(classifier.classes, truth, whole.inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
     judged = []
     for number, left_out in enumerate(parts, start=1):
         removed = np.isin(name_of, seen[left_out])

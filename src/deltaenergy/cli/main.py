@@ -23,11 +23,13 @@ from deltaenergy.cli import (
     score,
     theory,
     tune,
+    undo,
 )
 from deltaenergy.cli.common import out, show_warnings_plainly
 from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
+from deltaenergy.progress import show_progress
 
 app = typer.Typer(
     name="deltaenergy",
@@ -39,6 +41,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("score")(score.score)
+app.command("undo")(undo.undo)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("clipn-train")(clipn_train.clipn_train)
@@ -73,6 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(given: list[str]) -> object:
     show_warnings_plainly()
+    show_progress(False)  # commands have bars of their own
     for argument in given:
         if "\0" in argument:
             raise InputError(f"The argument {argument!r} holds a NUL character, which no name or path can have.")

@@ -33,6 +33,7 @@ ORDER = [
     "scoring",
     "recognition",
     "detector",
+    "adaptive",
     "comparing",
     "tuned_detector",
     "evaluation",
@@ -41,6 +42,7 @@ ORDER = [
     "report",
     "theory",
     "demo",
+    "serve",
     "testing",
     "cli",
 ]

@@ -27,12 +27,14 @@ _PUBLIC = {
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
+    "AdaptiveDetector": "deltaenergy.adaptive",
     "Score": "deltaenergy.scores.base",
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
+    "choose": "deltaenergy.choosing.run",
     "evaluate": "deltaenergy.evaluation",
     "write_report": "deltaenergy.report.write",
     "show_progress": "deltaenergy.progress",
@@ -41,6 +43,7 @@ _PUBLIC = {
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
 
 __all__ = [
+    "AdaptiveDetector",
     "Classifier",
     "DeltaEnergyError",
     "Detector",
@@ -56,6 +59,7 @@ __all__ = [
     "__version__",
     "benchmarks",
     "build_store",
+    "choose",
     "choosing",
     "classifiers",
     "data",
@@ -77,6 +81,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy.adaptive import AdaptiveDetector
+    from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier

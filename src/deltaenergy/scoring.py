@@ -22,6 +22,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.models.features import check_features, is_feature_array
@@ -162,8 +163,13 @@ def _fit_and_score(
     first = _join(classifier, now, found, keep_features=True)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    learned_from = ScoreInputs.join(known)
+    if Need.LABELS in needs:
+        who = ", ".join(scorer.spec for scorer in late if Need.LABELS in scorer.score.needs)
+        labels = class_indices(first.items, classifier.classes, f"{who} learns from classes")
+        learned_from = replace(learned_from, labels=torch.tensor(labels))
     with torch.inference_mode():
-        fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
+        fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
@@ -186,6 +192,15 @@ def score_inputs(scorers: Sequence[Scorer], inputs: ScoreInputs) -> dict[str, np
     blocks = [inputs.take(slice(start, start + size)) for start in range(0, len(inputs.features), size)]
     with torch.inference_mode():
         return {scorer.spec: _array([scorer(block).double() for block in blocks], np.float64) for scorer in scorers}
+
+
+def score_encoded(
+    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
+) -> tuple[Scored, torch.Tensor]:
+    """What is found for images that are encoded already, and their similarities (N, K)."""
+    scored, inputs = _score_batch(classifier, scorers, batch, keep_features=False)
+    similarities = [one.similarities[: len(one.features)] for one in inputs]
+    return scored, torch.cat(similarities) if similarities else torch.zeros(0, len(classifier.classes))
 
 
 def _encoded(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.data.items import Unreadable
-from deltaenergy.detector import Detector, check_keep
+from deltaenergy.detector import Detector
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
@@ -24,6 +24,7 @@ from deltaenergy.metrics import Estimate, paired_differences, paired_mean_differ
 from deltaenergy.models.base import TowerModel
 from deltaenergy.progress import Progress
 from deltaenergy.scoring import OF_IMAGES
+from deltaenergy.thresholds import check_keep
 
 
 @dataclass(frozen=True)

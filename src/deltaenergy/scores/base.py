@@ -85,8 +85,8 @@ class ScoreInputs:
             return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
 
         similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
-        known = {name: whole(name) for name in ("patches", "pixels", "labels", "compared")}
-        return ScoreInputs(similarities, features, **known)
+        patches, pixels, labels, compared = map(whole, ("patches", "pixels", "labels", "compared"))
+        return ScoreInputs(similarities, features, patches, pixels, labels=labels, compared=compared)
 
 
 @dataclass(frozen=True)

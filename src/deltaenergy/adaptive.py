@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from deltaenergy.calibration import check_numbers
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import Unreadable
-from deltaenergy.detector import check_keep, check_numbers, threshold_at
 from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
 from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt

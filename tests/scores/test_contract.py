@@ -74,6 +74,7 @@ TEMPLATES = st.lists(HOSTILE, min_size=1, max_size=3).map(
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c": st.integers(1, 50),
     "groups": st.integers(1, 1000),
+    "frequent": st.integers(0, 5000),
     "reset": st.one_of(st.floats(-1e3, 1e3), st.just("background")),
     "epsilon": st.floats(0, 1),
     "weight": st.floats(0, 100),
@@ -180,7 +181,7 @@ def test_a_verdict_does_not_depend_on_the_batch(
     classifier = classifier_for(make_score(spec).own_to, tuple(names))
     features = rng.normal(size=(count, classifier.model.feature_dim)).astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    detector = Detector(classifier, runnable(spec, files)).calibrate(features, keep=keep)
+    detector = Detector(classifier, runnable(spec, files)).calibrate(features, keep, None)
     together = list(detector.predict(features))
     assert sum(verdict.is_ood for verdict in together) <= count - math.ceil(round(keep * count, 9))
     order = rng.permutation(count)

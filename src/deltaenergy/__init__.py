@@ -33,6 +33,7 @@ _PUBLIC = {
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
+    "choose": "deltaenergy.choosing.run",
     "evaluate": "deltaenergy.evaluation",
     "write_report": "deltaenergy.report.write",
     "show_progress": "deltaenergy.progress",
@@ -56,6 +57,7 @@ __all__ = [
     "__version__",
     "benchmarks",
     "build_store",
+    "choose",
     "choosing",
     "classifiers",
     "data",
@@ -77,6 +79,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier

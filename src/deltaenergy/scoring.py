@@ -11,7 +11,7 @@ as so many more images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
 BLOCK_ENTRIES = 4_194_304
 OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
+# Of so many images that were read, the rows that scores learn from; None for all of them.
+FitOn = Callable[[int], "npt.NDArray[np.int64] | None"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Scored:
         top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
             were asked for.
         scorers: by spec, with what they were fitted to.
+        fit_rows: the rows that scorers learned from just now; None if it was all of them, or none.
     """
 
     items: list[ImageItem]
@@ -64,6 +67,7 @@ class Scored:
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
     top: npt.NDArray[np.int64] | None = None
     top_confidence: npt.NDArray[np.float32] | None = None
+    fit_rows: npt.NDArray[np.int64] | None = None
 
     def take(self, rows: npt.NDArray[np.int64]) -> Scored:
         """Some of the images that were read; `unreadable` stays whole."""
@@ -76,6 +80,7 @@ class Scored:
             features=None if self.features is None else self.features[rows],
             top=None if self.top is None else self.top[rows],
             top_confidence=None if self.top_confidence is None else self.top_confidence[rows],
+            fit_rows=None,
         )
 
 
@@ -108,19 +113,21 @@ def score_images(
     images: Any,
     *,
     fit: bool = False,
+    fit_on: FitOn = lambda _: None,
     keep_features: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
     """All that `stream_scores` finds, in one.
 
-    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images.
+    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images, or from the rows of
+    them that `fit_on` says.
     """
     check_runnable(scores, given_by([images], classifier))
     scorers = bind_all(classifier, scores)
     late = [scorer for scorer in scorers if fit and not scorer.fitted]
     if late:
-        return _fit_and_score(classifier, scorers, late, images, keep_features, batch_size, progress)
+        return _fit_and_score(classifier, scorers, late, images, fit_on, keep_features, batch_size, progress)
     batches = stream_scores(
         classifier, scorers, images, keep_features=keep_features, batch_size=batch_size, progress=progress
     )
@@ -141,6 +148,7 @@ def _fit_and_score(
     scorers: list[Scorer],
     late: list[Scorer],
     images: Any,
+    fit_on: FitOn,
     keep_features: bool,
     batch_size: int,
     progress: Progress | None,
@@ -162,8 +170,10 @@ def _fit_and_score(
     first = _join(classifier, now, found, keep_features=True)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    rows = fit_on(len(first.items))
     with torch.inference_mode():
-        fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
+        learned_from = ScoreInputs.join(known) if rows is None else ScoreInputs.join(known).take(rows.tolist())
+        fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
@@ -177,6 +187,7 @@ def _fit_and_score(
         values={scorer.spec: values[scorer.spec] for scorer in scorers},
         features=first.features if keep_features else None,
         scorers={scorer.spec: used[scorer.spec] for scorer in scorers},
+        fit_rows=rows,
     )
 
 
@@ -186,6 +197,15 @@ def score_inputs(scorers: Sequence[Scorer], inputs: ScoreInputs) -> dict[str, np
     blocks = [inputs.take(slice(start, start + size)) for start in range(0, len(inputs.features), size)]
     with torch.inference_mode():
         return {scorer.spec: _array([scorer(block).double() for block in blocks], np.float64) for scorer in scorers}
+
+
+def score_encoded(
+    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
+) -> tuple[Scored, torch.Tensor]:
+    """What is found for images that are encoded already, and their similarities (N, K)."""
+    scored, inputs = _score_batch(classifier, scorers, batch, keep_features=False)
+    similarities = [one.similarities[: len(one.features)] for one in inputs]
+    return scored, torch.cat(similarities) if similarities else torch.zeros(0, len(classifier.classes))
 
 
 def _encoded(

@@ -22,7 +22,7 @@ from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.comparing import Comparison, TestImages, Tried, compare
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector import Detector, check_keep
+from deltaenergy.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, check_writable, read_json, write_json
 from deltaenergy.labels import class_names
@@ -33,6 +33,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
+from deltaenergy.thresholds import CONFIDENCE, check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.loop import EpochLog
@@ -364,6 +365,7 @@ def _calibrate(
 ) -> str:
     """Set the threshold on the best images there are; returns what they were."""
     images: Any
+    trained = False
     classifier = detector.classifier
     features_do = not (detector.score.needs_images or classifier.prompts_images) and classifier.needs <= {Need.FEATURES}
     if held_out is not None:
@@ -374,6 +376,7 @@ def _calibrate(
                 + ("they are left out." if images else "all of them, so the threshold will reject more than asked."),
                 stacklevel=3,
             )
+        trained = not images
         images = images or held_out
     elif validation is not None or rest:
         source = "training images that were not drawn" if validation is None else "validation images"
@@ -381,7 +384,7 @@ def _calibrate(
         if features_do and encoded is not None:
             images = encoded.features  # known already
     else:
-        images, source = train.sample.items, "training images"
+        images, source, trained = train.sample.items, "training images", True
         warnings.warn(
             "There are no images beside those trained on, so the threshold was set on these: it will reject more "
             "than the share asked for. Give --val or --id, or run calibrate on new images.",
@@ -389,5 +392,9 @@ def _calibrate(
         )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
         images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
-    detector.calibrate(images, keep, batch_size=batch_size, progress=progress)
+    # Images that the classifier was trained on promise nothing of new ones.
+    confidence = None if trained else CONFIDENCE
+    detector.calibrate(images, keep, confidence, batch_size=batch_size, progress=progress)
+    if trained and detector.guarantee is not None:
+        detector.guarantee = replace(detector.guarantee, seen=True)
     return source

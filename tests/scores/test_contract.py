@@ -173,7 +173,7 @@ def test_a_verdict_does_not_depend_on_the_batch(
     classifier = classifier_for(make_score(spec).own_to, tuple(names))
     features = rng.normal(size=(count, classifier.model.feature_dim)).astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
-    detector = Detector(classifier, runnable(spec, files)).calibrate(features, keep=keep)
+    detector = Detector(classifier, runnable(spec, files)).calibrate(features, keep, None)
     together = list(detector.predict(features))
     assert sum(verdict.is_ood for verdict in together) <= count - math.ceil(round(keep * count, 9))
     order = rng.permutation(count)

@@ -21,6 +21,7 @@ from deltaenergy.cli import (
     methods,
     report,
     score,
+    serve,
     theory,
     tune,
     undo,
@@ -51,6 +52,7 @@ app.command("tune")(tune.tune)
 app.command("theory")(theory.theory)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("features")(features.features)
 app.command("methods")(methods.methods)
 

@@ -97,6 +97,7 @@ class Evaluation(Shown):
         keep: the ID share that thresholds keep, and the rate of the FPR columns.
         thresholds: by score; those in `given_thresholds` came with a detector, the others from the ID sets.
         slack: by score, how far below a given threshold is rounding; 0 for thresholds set on the very same scores.
+        class_thresholds: by score, the threshold of each class, where a detector has such.
         accuracy, detection, kept: the tables.
         provenance: how it was made.
     """
@@ -113,6 +114,7 @@ class Evaluation(Shown):
     kept: list[KeptRow]
     provenance: dict[str, Any] = field(default_factory=dict)
     slack: dict[str, float] = field(default_factory=dict)
+    class_thresholds: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def unreadable(self) -> list[Unreadable]:
@@ -168,7 +170,10 @@ class Evaluation(Shown):
     def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
         """The verdict on each image of a set: True where the score lies below its threshold, or is NaN."""
         spec = score or self.primary
-        return ~(one.scored.values[spec] >= self.thresholds[spec] - self.slack.get(spec, 0.0))
+        bound: float | npt.NDArray[np.float64] = self.thresholds[spec]
+        if spec in self.class_thresholds:
+            bound = self.class_thresholds[spec][one.scored.predicted]
+        return ~(one.scored.values[spec] >= bound - self.slack.get(spec, 0.0))
 
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""

@@ -54,6 +54,8 @@ CANDIDATES = (
     "energy",
     "entropy",
 )
+# What a candidate may need; whatever else there is to need, choose does not give.
+TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
 FEATURES_ALONE = Lack("choose compares scores of features alone", "choose compares scores of features alone.")
 
 
@@ -247,7 +249,9 @@ def far_unknowns(
 
 def given_to_choose(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
     """What choose has for scores: features, whatever the images are."""
-    return given_by(images, classifier).without(patches=FEATURES_ALONE, pixels=FEATURES_ALONE)
+    others = {need: FEATURES_ALONE for need in Need if need not in TO_CHOOSE_WITH}
+    given = given_by(images, classifier)
+    return Given({**given.lacks, **others}, given.method)
 
 
 def candidate_scores(given: Given) -> tuple[list[Score], str | None]:

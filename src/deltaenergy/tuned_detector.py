@@ -155,7 +155,7 @@ def tune_detector(
                 seed=seed,
                 val=_seen_by(one, validation),
                 search=search,
-                recipe=recipe,
+                recipe=recipe if one.trains or len(methods) == 1 else None,
                 checkpoints=place_of(workplace, number, len(methods)),
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,

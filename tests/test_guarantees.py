@@ -65,7 +65,7 @@ def test_a_new_detector_promises_what_new_images_get(classifier: de.Classifier) 
     """100 images: the largest k with P(Bin(100, 0.05) ≥ k) ≥ 0.9 is 2, by scipy."""
     k = max(k for k in range(1, 20) if stats.binom.sf(k - 1, 100, 0.05) >= 0.9)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", NoGuarantee)
         detector = de.Detector(classifier, "energy").calibrate(unit_features(100))
     assert detector.threshold == detector.calibration_scores[k - 1]
     assert detector.guarantee is not None and detector.guarantee.confidence == 0.9
@@ -83,7 +83,7 @@ def test_too_few_images_are_told_with_the_number_it_takes(classifier: de.Classif
         detector = de.Detector(classifier, "energy").calibrate(unit_features(20))
     assert detector.threshold == detector.calibration_scores[1]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", NoGuarantee)
         de.Detector(classifier, "energy").calibrate(unit_features(20), confidence=None)
         de.Detector(classifier, "energy").calibrate(unit_features(20), keep=1.0)
 

@@ -62,7 +62,7 @@ def calibrate_together(
         batch_size=batch_size,
         progress=progress,
     )
-    check_known(classifier, scored.items, scored.predicted, scored.features)
+    check_known(classifier, scored.items, scored.predicted, scored.features, stacklevel=3)
     if scored.unreadable:
         first = scored.unreadable[0]
         warnings.warn(

@@ -34,6 +34,7 @@ ORDER = [
     "scoring",
     "recognition",
     "detector",
+    "adaptive",
     "comparing",
     "tuned_detector",
     "evaluation",

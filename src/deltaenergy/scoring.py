@@ -22,6 +22,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.models.features import check_features, is_feature_array
@@ -170,9 +171,15 @@ def _fit_and_score(
     first = _join(classifier, now, found, keep_features=True)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    learned_from = ScoreInputs.join(known)
+    if Need.LABELS in needs:
+        who = ", ".join(scorer.spec for scorer in late if Need.LABELS in scorer.score.needs)
+        labels = class_indices(first.items, classifier.classes, f"{who} learns from classes")
+        learned_from = replace(learned_from, labels=torch.tensor(labels))
     rows = fit_on(len(first.items))
     with torch.inference_mode():
-        learned_from = ScoreInputs.join(known) if rows is None else ScoreInputs.join(known).take(rows.tolist())
+        if rows is not None:
+            learned_from = learned_from.take(rows.tolist())
         fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:

@@ -19,7 +19,7 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.comparing import Comparison, TestImages, Tried, compare
+from deltaenergy.comparing import Comparison, TestImages, Tried, can_tune_again, compare
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector import Detector
@@ -144,7 +144,7 @@ def tune_detector(
                 )
         rest = _not_drawn(prepared, items) if validation is None else []
         test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
-        _check_comparable(methods, test)
+        _check_comparable(methods, sets, test)
         tried = []
         for number, one in enumerate(methods):
             tuned = tune(
@@ -272,8 +272,8 @@ def _test_images(
         if len(found.labels):
             labels = found.labels.cpu().numpy()
             return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
-    # Tuning anew for each fold is for methods that are quick; if none is, there is nothing to encode for.
-    if not any(one.quick for one in methods) or sets.views == "live":
+    # Without a method that can be tuned anew for each fold there is nothing to encode for.
+    if not any(can_tune_again(one, sets.of(one)) for one in methods):
         return None, []
     drawn = sets.test_view()
     assert isinstance(drawn.images, CachedViews)
@@ -284,12 +284,12 @@ def _test_images(
     return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
 
 
-def _check_comparable(methods: Sequence[Method], test: TestImages | None) -> None:
+def _check_comparable(methods: Sequence[Method], sets: _TrainSets, test: TestImages | None) -> None:
     """Refuse to choose among methods that cannot be measured, before they are trained."""
-    if len(methods) == 1:
+    if len(methods) == 1 or (test is not None and not test.drawn):
         return
-    dear = [one.name for one in methods if not one.quick]
-    if test is None or (test.drawn and dear):
+    dear = [one.name for one in methods if not can_tune_again(one, sets.of(one))]
+    if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
             f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "

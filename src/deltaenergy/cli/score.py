@@ -43,6 +43,10 @@ def score(
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
     ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(help="Adapt to the images as they come: adaneg or tanl. Order matters, there are no p-values."),
+    ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", "-r", help="Write the verdicts with their images to FILE.html.")
     ] = None,
@@ -82,6 +86,19 @@ def score(
     if request is not None:
         sorted_files.check_request(request, given, items)
     unreadable: list[Unreadable] = []
+    if adapt is not None:
+        others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
+        for name, value in (*others, ("--top-k", top_k > 1)):
+            if value:
+                raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
+        from deltaenergy.cli.adapt import score_adapted
+        from deltaenergy.scores.adaptive import make_adapter
+
+        make_adapter(adapt)
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
+        classifier = common.zero_shot(model, device, classes, template)
+        score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
+        return
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
             if value:

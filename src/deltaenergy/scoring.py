@@ -177,9 +177,9 @@ def _fit_and_score(
         labels = class_indices(first.items, classifier.classes, f"{who} learns from classes")
         learned_from = replace(learned_from, labels=torch.tensor(labels))
     rows = fit_on(len(first.items))
+    if rows is not None:
+        learned_from = learned_from.take(rows.tolist())
     with torch.inference_mode():
-        if rows is not None:
-            learned_from = learned_from.take(rows.tolist())
         fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:

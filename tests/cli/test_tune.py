@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,7 +277,20 @@ def test_auto_goes_on_after_a_kill(
     command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import deltaenergy.tuned_detector as tuned_detector
+    import deltaenergy.tuning.loop as loop
     import deltaenergy.tuning.prepare as prepare
+
+    epochs: list[int] = []
+    before_measuring: list[int] = []
+    real_epoch, real_compare = loop._StageRun.epoch, tuned_detector.compare
+
+    def count_epoch(run: Any, *rest: Any) -> Any:
+        epochs.append(1)
+        return real_epoch(run, *rest)
+
+    def look(*given: Any, **options: Any) -> Any:
+        before_measuring.append(len(epochs))
+        return real_compare(*given, **options)
 
     monkeypatch.setattr(tuned_detector, "AUTO", ("centroids", "task-res", "clip-adapter"))
     options = ["tune", "--train", pictures, "--shots", 4, "--method", "auto", "--json"]
@@ -299,9 +313,11 @@ def test_auto_goes_on_after_a_kill(
     assert not (tmp_path / "out" / "detector.json").exists()
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "encode_views", killed)  # the views are there
+        patch.setattr(loop._StageRun, "epoch", count_epoch)
+        patch.setattr(tuned_detector, "compare", look)
         again = command(*options, "--out", tmp_path / "out")
     assert again.code == 0, again.err
-    assert "epoch" not in again.err  # all epochs were there, too
+    assert before_measuring == [0] and epochs  # all epochs were there, too; measuring alone tunes anew
     assert {**again.json, "detector": ""} == {**whole.json, "detector": ""}
 
 

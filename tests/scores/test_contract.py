@@ -74,6 +74,7 @@ TEMPLATES = st.lists(HOSTILE, min_size=1, max_size=3).map(
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c": st.integers(1, 50),
     "groups": st.integers(1, 1000),
+    "frequent": st.integers(0, 5000),
     "reset": st.one_of(st.floats(-1e3, 1e3), st.just("background")),
     "epsilon": st.floats(0, 1),
     "weight": st.floats(0, 100),

@@ -88,7 +88,7 @@ def score(
     unreadable: list[Unreadable] = []
     if adapt is not None:
         others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
-        for name, value in (*others, ("--top-k", top_k > 1)):
+        for name, value in (*others, ("--top-k", top_k > 1), ("--fdr", fdr)):
             if value:
                 raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
         from deltaenergy.cli.adapt import score_adapted

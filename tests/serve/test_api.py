@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,9 @@ def test_a_calibrated_detector_comes_as_a_zip(client: Any, lite: Any, tmp_path: 
     form = {"classes": ",".join(CLASSES), "keep": "0.9", "score": "mcm"}
     answer = client.post("/v1/calibrate", data=form, files=files(known))
     assert answer.status_code == 200, answer.text
+    told = json.loads(answer.headers["x-deltaenergy"])
+    assert (told["images"], told["score"]) == (20, "mcm")
+    assert any("does not seem to know these classes" in text for text in told["warnings"])
     zipfile.ZipFile(io.BytesIO(answer.content)).extractall(tmp_path)
     loaded = de.Detector.load(tmp_path / "detector", model=lite)
     expected = de.Detector(de.ZeroShotClassifier(lite, CLASSES), "mcm").calibrate(known, 0.9)

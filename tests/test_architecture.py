@@ -9,7 +9,7 @@ from pathlib import Path
 import deltaenergy
 
 ROOT = Path(deltaenergy.__file__).parent
-# From the ground up. A room may use those before it. `artifact` is the detector's other half.
+# From the ground up. A room may use those before it. The detector's room has several files.
 ORDER = [
     "errors",
     "verdicts",
@@ -25,6 +25,7 @@ ORDER = [
     "classes",
     "labels",
     "metrics",
+    "thresholds",
     "data",
     "models",
     "classifiers",
@@ -33,6 +34,7 @@ ORDER = [
     "scoring",
     "recognition",
     "detector",
+    "adaptive",
     "comparing",
     "tuned_detector",
     "evaluation",
@@ -45,7 +47,7 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = {"artifact": "detector"}
+SAME_ROOM = {"artifact": "detector", "calibration": "detector", "predictions": "detector"}
 
 
 def room_of(module: str) -> str:

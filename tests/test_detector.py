@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import threshold_at
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.bound import sealed
 from deltaenergy.scoring import Scored
+from deltaenergy.thresholds import threshold_at
 from tests.checkpoints import write_clip
 
 
@@ -47,7 +47,7 @@ def test_the_threshold_keeps_the_requested_share_and_is_the_largest_that_does(va
 
 def test_verdicts_worked_by_hand(classifier: de.Classifier) -> None:
     """Twenty ID images, 90 % kept: the threshold is the third smallest score, and p-values count ties and all."""
-    detector = de.Detector(classifier, "max-logit").calibrate(unit_features(20), keep=0.9)
+    detector = de.Detector(classifier, "max-logit").calibrate(unit_features(20), 0.9, None)
     cosines = classifier.similarities(unit_features(20))
     ascending = np.sort(cosines.max(axis=1).astype(np.float64))
     assert detector.threshold == pytest.approx(ascending[2])

@@ -112,7 +112,7 @@ def test_ninety_five_percent_of_twenty_is_nineteen():
 
 @given(many_ties, rates)
 def test_threshold_is_the_one_a_detector_would_take(scores, rate):
-    from deltaenergy.detector import threshold_at
+    from deltaenergy.thresholds import threshold_at
 
     assert RankedScores(scores, [0.0]).threshold(rate) == threshold_at(np.sort(np.asarray(scores)), rate)
 

@@ -36,6 +36,10 @@ class Stores:
         kept = [row for row, label in enumerate(labels) if wanted(label)]
         return store.take(kept), [_name(labels[row]) for row in kept]
 
+    def domains(self, name: str) -> list[str]:
+        """The domain of each picture of a set: the folder above its class's."""
+        return [Path(one).parent.parent.name for one in FeatureStore.open(self.folder / name, self.model).ids]
+
     def pair(
         self,
         known: str,

@@ -27,6 +27,7 @@ _PUBLIC = {
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
+    "AdaptiveDetector": "deltaenergy.adaptive",
     "Score": "deltaenergy.scores.base",
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
@@ -42,6 +43,7 @@ _PUBLIC = {
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
 
 __all__ = [
+    "AdaptiveDetector",
     "Classifier",
     "DeltaEnergyError",
     "Detector",
@@ -79,6 +81,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy.adaptive import AdaptiveDetector
     from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods

@@ -27,23 +27,28 @@ from deltaenergy.files.schema import (
     Where,
     anything,
     check_tensors,
+    list_of,
     mapping_of,
     number,
     optional,
     rebuilding,
     record,
     text,
+    truth,
     whole,
 )
+from deltaenergy.labels import first_of_name
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import make_score
+from deltaenergy.thresholds import ClassThresholds, Guarantee, slack_of
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
 RECORD = "detector.json"
 FORMAT = "deltaenergy detector 2"
+_OPEN_SHARE = number(above=0, high=1 - 2**-53)
 _RECORD = record(
     {
         **DESCRIBED,
@@ -51,7 +56,26 @@ _RECORD = record(
         "threshold": optional(number()),
         "keep": optional(number(above=0, high=1)),
         "calibration_images": whole(0),
-    }
+        "slack": number(low=0),
+        "guarantee": optional(
+            record(
+                {
+                    "keep": number(above=0, high=1),
+                    "confidence": optional(_OPEN_SHARE),
+                    "wanted": optional(_OPEN_SHARE),
+                    "images": whole(1),
+                    "fitted_on": whole(0),
+                    "seen": truth(),
+                    "own": list_of(text()),
+                    "pooled": list_of(text()),
+                    "text": text(),
+                }
+            )
+        ),
+        "class_thresholds": optional(mapping_of(number())),
+    },
+    # Detectors of before there were guarantees.
+    may_lack=("slack", "guarantee", "class_thresholds"),
 )
 
 
@@ -69,7 +93,12 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
         "threshold": detector.threshold,
         "keep": detector.keep,
         "calibration_images": len(detector.calibration_scores),
+        "slack": detector.slack,
+        "guarantee": None if detector.guarantee is None else detector.guarantee.to_dict(),
+        "class_thresholds": None if detector.by_class is None else detector.class_thresholds,
     }
+    if detector.by_class is not None:
+        tensors["calibration_classes"] = torch.from_numpy(detector.by_class.groups)
     write_bound(folder, RECORD, saved, tensors)
 
 
@@ -91,7 +120,25 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
             _try(detector)
     detector.threshold, detector.keep = saved["threshold"], saved["keep"]
     detector.calibration_scores = tensors["calibration_scores"].numpy()
+    detector.slack = saved.get("slack", slack_of(detector.calibration_scores))
+    detector.guarantee = _guarantee(saved, detector)
+    if saved.get("class_thresholds") is not None:
+        positions = {name: k for k, name in reversed(list(enumerate(saved["classes"])))}
+        own = {positions[name]: bound for name, bound in saved["class_thresholds"].items()}
+        detector.by_class = ClassThresholds(tensors["calibration_classes"].numpy(), own)
     return detector
+
+
+def _guarantee(saved: dict[str, Any], detector: Detector) -> Guarantee | None:
+    """The saved one; that of detectors from before there were any is the in-sample rule."""
+    found = saved.get("guarantee")
+    if found is not None:
+        fields = {name: value for name, value in found.items() if name != "text"}
+        return Guarantee(**{**fields, "own": tuple(found["own"]), "pooled": tuple(found["pooled"])})
+    count = saved["calibration_images"]
+    if saved["keep"] is None or not count:
+        return None
+    return Guarantee(saved["keep"], None, count, seen=detector.score.needs_fit)
 
 
 def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path) -> None:
@@ -101,11 +148,24 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
     check_classes_hash(saved, folder / RECORD)
     count = saved["calibration_images"]
     scores = TensorSpec((count,), ("float64",), ascending=True)
-    check_tensors(tensors, {"calibration_scores": scores}, str(folder), prefixes=("classifier.", "score."))
+    wanted = {"calibration_scores": scores}
+    own = saved.get("class_thresholds")
+    if own is not None:
+        wanted["calibration_classes"] = TensorSpec((count,), ("int64",), low=-1, high=len(saved["classes"]) - 1)
+        _check_own(own, saved["classes"], where.at("class_thresholds"))
+    check_tensors(tensors, wanted, str(folder), prefixes=("classifier.", "score."))
     if count and saved["threshold"] is None:
         raise where.at("threshold").wrong(None, f"a number, since there are {count} calibration images")
     if saved["keep"] is not None and not count:
         raise where.at("calibration_images").wrong(count, f"at least 1, since keep is {saved['keep']:g}")
+
+
+def _check_own(own: dict[str, float], classes: list[str], where: Where) -> None:
+    """Thresholds of single classes must name classes; of those that stand twice, the first."""
+    named = {classes[k] for k in first_of_name(classes)}
+    for name in own:
+        if name not in named:
+            raise where.wrong(name, "the names of classes")
 
 
 def _try(detector: Detector) -> None:

@@ -2,92 +2,44 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Classifier
+from deltaenergy.calibration import calibrate_together, check_calibration, check_numbers, true_classes
+from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.labels import first_of_name
+from deltaenergy.predictions import Predictions, Verdict
 from deltaenergy.progress import Progress
-from deltaenergy.recognition import asks_words, check_known
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scores.runnable import check_runnable, given_by
-from deltaenergy.scoring import Scored, score_images, stream_scores
-from deltaenergy.verdicts import verdict_word
+from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.showing import Shown, some_names
+from deltaenergy.thresholds import (
+    CONFIDENCE,
+    ClassThresholds,
+    Guarantee,
+    benjamini_hochberg,
+    check_fdr,
+    class_thresholds,
+    conformal_p_values,
+    slack_of,
+    threshold_of,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
     from deltaenergy.models.base import Model
 
-
-# Several times what batches of other sizes were seen to do, and far too little to let anything else in.
-SLACK_OF_RANGE, SLACK_OF_SIZE = 2e-5, 4e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the detector says of one image.
-
-    Attributes:
-        id: the image's path, or its position in the input.
-        label: the most similar class; meaningful when the image is in-distribution.
-        confidence: softmax probability of that class at the model's own temperature.
-        score: larger = more in-distribution.
-        p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`).
-        is_ood: whether the score is below the threshold by more than rounding (see `slack_of`), or not a number:
-            then nothing speaks for the image.
-    """
-
-    id: str
-    label: str
-    confidence: float
-    score: float
-    p_value: float
-    is_ood: bool
-
-    @property
-    def verdict(self) -> str:
-        """*known* or *none of these*."""
-        return verdict_word(self.is_ood)
-
-
-class Predictions(Sequence[Verdict]):
-    """Verdicts in input order, and the images that could not be read."""
-
-    def __init__(self, verdicts: list[Verdict], unreadable: list[Unreadable]) -> None:
-        self._verdicts = verdicts
-        self.unreadable = unreadable
-
-    @overload
-    def __getitem__(self, index: int) -> Verdict: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Verdict]: ...
-    def __getitem__(self, index: int | slice) -> Verdict | list[Verdict]:
-        return self._verdicts[index]
-
-    def __len__(self) -> int:
-        return len(self._verdicts)
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self._verdicts)
-
-    def to_table(self) -> pa.Table:
-        """One row per verdict, as a pyarrow table (`.to_pandas()` makes a data frame)."""
-        import pyarrow as pa
-
-        columns = list(Verdict.__dataclass_fields__)
-        return pa.table({name: [getattr(verdict, name) for verdict in self] for name in columns})
+__all__ = ["Detector", "Predictions", "Stream", "Verdict"]
 
 
 class Stream(Iterator[Verdict]):
@@ -106,7 +58,7 @@ class Stream(Iterator[Verdict]):
         return next(self._verdicts)
 
 
-class Detector:
+class Detector(Shown):
     """A classifier that knows what it does not know.
 
     Any number of threads may `predict` and `stream` with one detector at the same time.
@@ -124,12 +76,19 @@ class Detector:
         *,
         state: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
+        check_classifier(classifier, "A detector")
         self.classifier = classifier
         self.score = make_score(score)
         self.threshold: float | None = None
         self.keep: float | None = None
+        # What the threshold promises of new images.
+        self.guarantee: Guarantee | None = None
+        # How far below the threshold is rounding.
+        self.slack = 0.0
         # Ascending ID scores: the reference distribution of p-values.
         self.calibration_scores: npt.NDArray[np.float64] = np.zeros(0)
+        # Thresholds of single classes, where they were asked for.
+        self.by_class: ClassThresholds | None = None
         # Calibration images that could not be read.
         self.unreadable: list[Unreadable] = []
         # Bound when it is first needed: negative labels take minutes.
@@ -137,56 +96,119 @@ class Detector:
         self._binding = threading.Lock()
 
     def calibrate(
-        self, images: Any, keep: float = 0.95, *, batch_size: int = 32, progress: Progress | None = None
+        self,
+        images: Any,
+        keep: float = 0.95,
+        confidence: float | None = CONFIDENCE,
+        *,
+        by_class: bool = False,
+        labels: Sequence[str] | None = None,
+        batch_size: int = 32,
+        progress: Progress | None = None,
     ) -> Detector:
-        """Set the threshold so that at least the share `keep` of these in-distribution images is accepted.
+        """Set the threshold so that at least the share `keep` of known images is accepted.
 
-        The threshold is the largest observed score that at least ⌈keep·n⌉ of the n images reach. Their scores also
-        give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images exchangeable with
-        these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023). Unreadable images are left out with a warning.
+        With a `confidence`, that holds for *new* images like these: the threshold is s_(k), the k-th smallest of the n
+        scores, k the largest with P(Beta(n − k + 1, k) ≥ keep) ≥ confidence (`thresholds.guaranteed_rank`). Where the
+        images are too few for that, and with `confidence=None`, it holds for these images alone: the threshold is the
+        largest observed score that at least ⌈keep·n⌉ of them reach. `guarantee` says which it is; a `NoGuarantee`
+        warning says how many images are lacking.
+
+        Their scores also give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images
+        exchangeable with these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023).
+
+        A score that must learn from images does so from one part of them, drawn with a fixed seed, and the other part
+        gives threshold and p-values; without a guarantee in reach, all images do both.
+
+        With `by_class`, each class that has enough images gets a threshold of its own, so that a rare class is not the
+        one that pays (see `thresholds.ClassThresholds`). Images have their class from their folder or table; for rows
+        of features give `labels`. Unreadable images are left out with a warning.
         """
-        check_keep(keep)
-        check_runnable([self.score], given_by([images], self.classifier))
-        # What it learned from other images is learned anew.
-        scorer = replace(self.scorer, fitted=not self.score.needs_fit)
-        scored = score_images(
-            self.classifier,
-            [scorer],
+        return calibrate_together(
+            [self],
             images,
-            fit=True,
-            keep_features=asks_words(self.classifier),
+            keep,
+            confidence,
+            by_class=by_class,
+            labels=labels,
             batch_size=batch_size,
             progress=progress,
-        )
-        check_known(self.classifier, scored.items, scored.predicted, scored.features)
-        if scored.unreadable:
-            first = scored.unreadable[0]
-            warnings.warn(
-                f"{len(scored.unreadable)} calibration image(s) could not be read and were left out, "
-                f"the first is {first.id}: {first.reason}",
-                stacklevel=2,
-            )
-        return self.calibrate_scored(scored, keep)
+        )[0]
 
-    def calibrate_scored(self, scored: Scored, keep: float = 0.95) -> Detector:
-        """`calibrate` from scores that are known already, such as those of an evaluation."""
-        check_keep(keep)
-        if self.score.needs_fit:
-            self._scorer = scored.scorers[self.score.spec]
-        self.unreadable = scored.unreadable
-        values = np.sort(scored.values[self.score.spec])
+    def calibrate_scored(
+        self,
+        scored: Scored,
+        keep: float = 0.95,
+        confidence: float | None = CONFIDENCE,
+        *,
+        by_class: bool = False,
+        labels: Sequence[str] | None = None,
+    ) -> Detector:
+        """`calibrate` from scores that are known already. Rows that the score learned from are left out."""
+        check_calibration(keep, confidence, by_class=by_class, labels=labels)
+        spec, unsplit = self.score.spec, scored
+        truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
+        if self.score.needs_fit and scored.fit_rows is not None:
+            rest = np.setdiff1d(np.arange(len(scored.items)), scored.fit_rows)
+            scored, truth = scored.take(rest), None if truth is None else truth[rest]
+        values = scored.values[spec]
         if not len(values):
             raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
-        check_numbers(scored, self.score.spec)
-        self.calibration_scores = values
-        self.threshold = threshold_at(values, keep)
-        self.keep = keep
+        check_numbers(scored, spec)
+        if self.score.needs_fit:
+            self._scorer = scored.scorers[spec]
+        order = np.argsort(values, kind="stable")
+        self.calibration_scores, self.unreadable = values[order], scored.unreadable
+        seen = self.score.needs_fit and len(unsplit.items) == len(values)
+        self.threshold, sure = threshold_of(self.calibration_scores, keep, None if seen else confidence)
+        self.keep, self.slack, self.by_class = keep, slack_of(self.calibration_scores), None
+        own: list[str] = []
+        pooled: list[str] = []
+        if truth is not None:
+            first, classes = self._first, self.classifier.classes
+            named = first[scored.predicted[order]]
+            self.by_class = class_thresholds(self.calibration_scores, truth[order], named, keep, sure)
+            for k in sorted(set(first.tolist())):
+                (own if k in self.by_class.thresholds else pooled).append(classes[k])
+        fitted_on = len(unsplit.items) - len(values)
+        self.guarantee = Guarantee(keep, sure, len(values), confidence, fitted_on, seen, tuple(own), tuple(pooled))
         return self
 
-    def predict(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Predictions:
-        """A verdict for every readable image (or row of unit features); the others are in `.unreadable`."""
+    def predict(
+        self, images: Any, *, fdr: float | None = None, batch_size: int = 32, progress: Progress | None = None
+    ) -> Predictions:
+        """A verdict for every readable image (or row of unit features); the others are in `.unreadable`.
+
+        With `fdr`, the threshold plays no part: in expectation at most that share of the images called unknown are
+        known ones (`thresholds.benjamini_hochberg` on the p-values of all these images together).
+        """
+        if fdr is not None:
+            self.check_controls(fdr)
         stream = self.stream(images, batch_size=batch_size, progress=progress)
-        return Predictions(list(stream), stream.unreadable)
+        found = Predictions(list(stream), stream.unreadable)
+        return found if fdr is None else self.control(found, fdr)
+
+    def control(self, predictions: Predictions, fdr: float) -> Predictions:
+        """The same images, called unknown so that at most the share `fdr` of those are known ones, in expectation."""
+        self.check_controls(fdr)
+        rejected = benjamini_hochberg(np.array([verdict.p_value for verdict in predictions]), fdr)
+        verdicts = [
+            replace(verdict, is_ood=bool(unknown or np.isnan(verdict.score)))
+            for verdict, unknown in zip(predictions, rejected)
+        ]
+        return Predictions(verdicts, predictions.unreadable)
+
+    def check_controls(self, fdr: float) -> None:
+        """Raise unless this detector's p-values can control the share of false discoveries."""
+        check_fdr(fdr)
+        self._check_calibrated()
+        if self.by_class is not None:
+            raise InputError(
+                "fdr needs p-values against all calibration images, and this detector has thresholds by class: "
+                "calibrate one without by_class."
+            )
+        if not len(self.calibration_scores):
+            raise InputError("fdr needs p-values, and this detector has no calibration images: calibrate it again.")
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Stream:
         """The verdicts of `predict` one by one, as they are found: memory does not grow with the number of images.
@@ -200,7 +222,7 @@ class Detector:
     def judge(self, scored: Scored) -> Predictions:
         """Verdicts from scores that are known already."""
         values = scored.values[self.score.spec]
-        p_values, rejected = self.p_values(values), self.rejects(values)
+        p_values, rejected = self.p_values(values, scored.predicted), self.rejects(values, scored.predicted)
         verdicts = [
             Verdict(
                 id=item.id,
@@ -214,14 +236,79 @@ class Detector:
         ]
         return Predictions(verdicts, scored.unreadable)
 
-    def rejects(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        """Which scores are below the threshold by more than rounding, or not a number."""
-        return ~(values >= self._check_calibrated() - slack_of(self.calibration_scores))
+    def rejects(
+        self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Which scores are below the threshold by more than rounding, or not a number.
 
-    def p_values(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); a score of NaN gets the smallest, 1 / (n + 1)."""
-        below = np.where(np.isnan(values), 0, np.searchsorted(self.calibration_scores, values, side="right"))
-        return np.asarray((1.0 + below) / (len(self.calibration_scores) + 1.0))
+        A detector with thresholds by class must be told the position of the class that each image is named.
+        """
+        bound: float | npt.NDArray[np.float64] = self._check_calibrated()
+        if self.by_class is not None:
+            bound = self.bounds()[_needed(predicted)]
+        return ~(values >= bound - self.slack)
+
+    def bounds(self) -> npt.NDArray[np.float64]:
+        """The threshold of each class, by position: its own, or the one of all."""
+        pooled, count = self._check_calibrated(), len(self.classifier.classes)
+        return np.full(count, pooled) if self.by_class is None else self.by_class.bounds(pooled, count)[self._first]
+
+    def p_values(
+        self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); a score of NaN gets the smallest, 1 / (n + 1).
+
+        With thresholds by class, the calibration images are those of the class that the image is named.
+        """
+        if self.by_class is None:
+            return conformal_p_values(self.calibration_scores, values)
+        return self.by_class.p_values(self.calibration_scores, values, self._first[_needed(predicted)])
+
+    @property
+    def class_thresholds(self) -> dict[str, float]:
+        """The thresholds of the classes that have their own."""
+        own = {} if self.by_class is None else self.by_class.thresholds
+        return {self.classifier.classes[k]: bound for k, bound in own.items()}
+
+    @property
+    def _first(self) -> npt.NDArray[np.int64]:
+        """For each class the first position of the same name: classes that stand twice count as one."""
+        return np.array(first_of_name(self.classifier.classes), dtype=np.int64)
+
+    def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
+        """Probabilities (N, K) of the classes among themselves, as `Classifier.predict_proba`; no verdict."""
+        return self.classifier.predict_proba(images, batch_size=batch_size)
+
+    def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
+        """The k most probable classes of each image with their probabilities, as `Classifier.top_k`; no verdict."""
+        return self.classifier.top_k(images, k, batch_size=batch_size)
+
+    def plot(self, predictions: Predictions | None = None, ax: Any = None) -> Any:
+        """A histogram of the calibration scores with the threshold, and of the scores of `predictions` beside them.
+
+        On matplotlib's axes `ax` or new ones, which are returned.
+        """
+        from deltaenergy.plotting import score_histogram
+
+        groups = {"calibration images": self.calibration_scores}
+        if predictions is not None:
+            groups["these images"] = np.array([verdict.score for verdict in predictions], np.float64)
+        return score_histogram(groups, self._check_calibrated(), self.score.spec, ax)
+
+    def _facts(self) -> dict[str, object]:
+        classes = self.classifier.classes
+        facts: dict[str, object] = {
+            "score": self.score.spec,
+            "classes": f"{len(classes)} ({some_names(classes)})",
+            "method": self.classifier.method.spec,
+            "model": repr(self.classifier.base_model.name),
+        }
+        if self.threshold is None or self.keep is None:
+            facts["threshold"] = "none yet, call calibrate"
+        else:
+            images = len(self.calibration_scores)
+            facts["threshold"] = f"{self.threshold:.6g}, keeps {100 * self.keep:g} % by {images} images"
+        return facts
 
     @property
     def scorer(self) -> Scorer:
@@ -263,37 +350,7 @@ class Detector:
         return self.threshold
 
 
-def check_keep(keep: float) -> None:
-    """Raise `InputError` unless `keep` is a share above zero."""
-    if not 0 < keep <= 1:
-        raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
-
-
-def check_numbers(scored: Scored, spec: str) -> None:
-    """Raise `InputError` if an image's score is NaN: a threshold among such values would mean nothing."""
-    bad = np.flatnonzero(np.isnan(scored.values[spec]))
-    if len(bad):
-        raise InputError(
-            f"The score {spec} of the in-distribution image {scored.items[bad[0]].id} is not a number"
-            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
-            "Leave it out, or use another score."
-        )
-
-
-def slack_of(ascending: npt.NDArray[np.float64]) -> float:
-    """How far a score may fall short of its threshold by rounding alone, told by the range of the ID scores.
-
-    An image tower rounds otherwise in a batch of another size, which moves scores by up to a few millionths of their
-    range; an image that set the threshold must not be rejected for that.
-    """
-    if not len(ascending):
-        return 0.0
-    low, high = float(ascending[0]), float(ascending[-1])
-    return SLACK_OF_RANGE * (high - low) + SLACK_OF_SIZE * max(abs(low), abs(high))
-
-
-def threshold_at(ascending: npt.NDArray[np.float64], keep: float) -> float:
-    """The largest observed score that at least ⌈keep·n⌉ of the n ascending scores reach."""
-    # keep·n is rounded first: 0.95 · 20 is 19.000000000000004 in floating point, and its ceiling would be 20.
-    kept = max(1, math.ceil(round(keep * len(ascending), 9)))
-    return float(ascending[len(ascending) - kept])
+def _needed(predicted: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+    if predicted is None:
+        raise InputError("This detector has thresholds by class: give the predicted class of each score as well.")
+    return predicted

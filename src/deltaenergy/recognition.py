@@ -5,9 +5,9 @@ to know the classes if an exact binomial test cannot tell it from guessing, P(Bi
 hardly better: κ = (c/N − 1/K) / (1 − 1/K) < 0.1. Nothing is said of so few images that a model with κ = ½ would not
 pass the test.
 
-Without labels there is another sign: images are no nearer to the class names than to as many random words. w is the
-number of images whose best class name is nearer than their best word, and the classes are said to be strange to the
-model if P(Binomial(N, ½) ≥ w) ≥ 0.01.
+Without labels there is another sign: images are no nearer to the class names than to as many random words (50 at most).
+w is the number of images whose best class name is nearer than their best word, and the classes are said to be strange
+to the model if P(Binomial(N, ½) ≥ w) ≥ 0.01.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 SIGNIFICANCE = 0.01
 LEAST_KAPPA = 0.1
-# Words to compare class names with: things that can be seen. More than these are not needed, however many classes.
+# Words to compare class names with: things that can be seen. However many classes there are, these are enough: more
+# names than words favour the names, and the warning is left out rather than given wrongly.
 WORD_FILES = ("noun.artifact", "noun.animal", "noun.food", "noun.plant", "noun.object")
-MOST_WORDS = 200
+MOST_WORDS = 50
 FEWEST_IMAGES = 20
 
 
@@ -120,12 +121,10 @@ def asks_words(classifier: Classifier) -> bool:
 
 def check_words(classifier: Classifier, features: npt.NDArray[np.float32], *, stacklevel: int = 2) -> None:
     """Warn if images are no nearer to the class names than to as many random words."""
-    names = list(dict.fromkeys(classifier.classes))[:MOST_WORDS]
     if len(features) < FEWEST_IMAGES:
         return
-    words = random_words(len(names), names)
-    z = torch.from_numpy(np.asarray(features))
-    own = class_features(classifier.base_model, names, classifier.templates).float().cpu()
+    words = random_words(min(len(set(classifier.classes)), MOST_WORDS), classifier.classes)
+    z, own = torch.from_numpy(np.asarray(features)), classifier.text_features.float().cpu()
     other = class_features(classifier.base_model, words, classifier.templates).float().cpu()
     wins = int(((z @ own.T).amax(dim=1) > (z @ other.T).amax(dim=1)).sum())
     if binomial_tail(wins, len(z), 0.5) >= SIGNIFICANCE:

@@ -11,7 +11,7 @@ as so many more images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.models.features import check_features, is_feature_array
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 # Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
 BLOCK_ENTRIES = 4_194_304
 OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
+# Of so many images that were read, the rows that scores learn from; None for all of them.
+FitOn = Callable[[int], "npt.NDArray[np.int64] | None"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Scored:
         top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
             were asked for.
         scorers: by spec, with what they were fitted to.
+        fit_rows: the rows that scorers learned from just now; None if it was all of them, or none.
     """
 
     items: list[ImageItem]
@@ -64,6 +68,7 @@ class Scored:
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
     top: npt.NDArray[np.int64] | None = None
     top_confidence: npt.NDArray[np.float32] | None = None
+    fit_rows: npt.NDArray[np.int64] | None = None
 
     def take(self, rows: npt.NDArray[np.int64]) -> Scored:
         """Some of the images that were read; `unreadable` stays whole."""
@@ -76,6 +81,7 @@ class Scored:
             features=None if self.features is None else self.features[rows],
             top=None if self.top is None else self.top[rows],
             top_confidence=None if self.top_confidence is None else self.top_confidence[rows],
+            fit_rows=None,
         )
 
 
@@ -108,19 +114,21 @@ def score_images(
     images: Any,
     *,
     fit: bool = False,
+    fit_on: FitOn = lambda _: None,
     keep_features: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
     """All that `stream_scores` finds, in one.
 
-    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images.
+    With `fit`, scorers that must learn from ID data, and have not yet, learn from these images, or from the rows of
+    them that `fit_on` says.
     """
     check_runnable(scores, given_by([images], classifier))
     scorers = bind_all(classifier, scores)
     late = [scorer for scorer in scorers if fit and not scorer.fitted]
     if late:
-        return _fit_and_score(classifier, scorers, late, images, keep_features, batch_size, progress)
+        return _fit_and_score(classifier, scorers, late, images, fit_on, keep_features, batch_size, progress)
     batches = stream_scores(
         classifier, scorers, images, keep_features=keep_features, batch_size=batch_size, progress=progress
     )
@@ -141,6 +149,7 @@ def _fit_and_score(
     scorers: list[Scorer],
     late: list[Scorer],
     images: Any,
+    fit_on: FitOn,
     keep_features: bool,
     batch_size: int,
     progress: Progress | None,
@@ -162,8 +171,16 @@ def _fit_and_score(
     first = _join(classifier, now, found, keep_features=True)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    learned_from = ScoreInputs.join(known)
+    if Need.LABELS in needs:
+        who = ", ".join(scorer.spec for scorer in late if Need.LABELS in scorer.score.needs)
+        labels = class_indices(first.items, classifier.classes, f"{who} learns from classes")
+        learned_from = replace(learned_from, labels=torch.tensor(labels))
+    rows = fit_on(len(first.items))
+    if rows is not None:
+        learned_from = learned_from.take(rows.tolist())
     with torch.inference_mode():
-        fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
+        fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
@@ -177,6 +194,7 @@ def _fit_and_score(
         values={scorer.spec: values[scorer.spec] for scorer in scorers},
         features=first.features if keep_features else None,
         scorers={scorer.spec: used[scorer.spec] for scorer in scorers},
+        fit_rows=rows,
     )
 
 
@@ -272,7 +290,9 @@ def _score_batch(
             for scorer in scorers:
                 scored = scorer(inputs) if scorer.score.needs_images else scorer(filled)[:rows]
                 values[scorer.spec].append(scored.detach().double())
-            seen.append(replace(inputs, outputs=None))  # which may hold texts of each image
+            # Outputs may hold texts of each image.
+            compared = None if inputs.outputs is None else inputs.outputs.features
+            seen.append(replace(inputs, outputs=None, compared=compared))
     features = batch.features.float().cpu().numpy() if keep_features else None
     return Scored(
         items=batch.items,

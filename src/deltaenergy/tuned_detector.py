@@ -19,10 +19,10 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.comparing import Comparison, TestImages, Tried, compare
+from deltaenergy.comparing import Comparison, TestImages, Tried, can_tune_again, compare
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector import Detector, check_keep
+from deltaenergy.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, check_writable, read_json, write_json
 from deltaenergy.labels import class_names
@@ -33,6 +33,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
+from deltaenergy.thresholds import CONFIDENCE, check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.loop import EpochLog
@@ -143,7 +144,7 @@ def tune_detector(
                 )
         rest = _not_drawn(prepared, items) if validation is None else []
         test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
-        _check_comparable(methods, test)
+        _check_comparable(methods, sets, test)
         tried = []
         for number, one in enumerate(methods):
             tuned = tune(
@@ -154,7 +155,7 @@ def tune_detector(
                 seed=seed,
                 val=_seen_by(one, validation),
                 search=search,
-                recipe=recipe,
+                recipe=recipe if one.trains or len(methods) == 1 else None,
                 checkpoints=place_of(workplace, number, len(methods)),
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,
@@ -271,8 +272,8 @@ def _test_images(
         if len(found.labels):
             labels = found.labels.cpu().numpy()
             return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
-    # Tuning anew for each fold is for methods that are quick; if none is, there is nothing to encode for.
-    if not any(one.quick for one in methods) or sets.views == "live":
+    # Without a method that can be tuned anew for each fold there is nothing to encode for.
+    if not any(can_tune_again(one, sets.of(one)) for one in methods):
         return None, []
     drawn = sets.test_view()
     assert isinstance(drawn.images, CachedViews)
@@ -283,12 +284,12 @@ def _test_images(
     return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
 
 
-def _check_comparable(methods: Sequence[Method], test: TestImages | None) -> None:
+def _check_comparable(methods: Sequence[Method], sets: _TrainSets, test: TestImages | None) -> None:
     """Refuse to choose among methods that cannot be measured, before they are trained."""
-    if len(methods) == 1:
+    if len(methods) == 1 or (test is not None and not test.drawn):
         return
-    dear = [one.name for one in methods if not one.quick]
-    if test is None or (test.drawn and dear):
+    dear = [one.name for one in methods if not can_tune_again(one, sets.of(one))]
+    if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
             f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
@@ -364,6 +365,7 @@ def _calibrate(
 ) -> str:
     """Set the threshold on the best images there are; returns what they were."""
     images: Any
+    trained = False
     classifier = detector.classifier
     features_do = not (detector.score.needs_images or classifier.prompts_images) and classifier.needs <= {Need.FEATURES}
     if held_out is not None:
@@ -374,6 +376,7 @@ def _calibrate(
                 + ("they are left out." if images else "all of them, so the threshold will reject more than asked."),
                 stacklevel=3,
             )
+        trained = not images
         images = images or held_out
     elif validation is not None or rest:
         source = "training images that were not drawn" if validation is None else "validation images"
@@ -381,7 +384,7 @@ def _calibrate(
         if features_do and encoded is not None:
             images = encoded.features  # known already
     else:
-        images, source = train.sample.items, "training images"
+        images, source, trained = train.sample.items, "training images", True
         warnings.warn(
             "There are no images beside those trained on, so the threshold was set on these: it will reject more "
             "than the share asked for. Give --val or --id, or run calibrate on new images.",
@@ -389,5 +392,9 @@ def _calibrate(
         )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
         images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
-    detector.calibrate(images, keep, batch_size=batch_size, progress=progress)
+    # Images that the classifier was trained on promise nothing of new ones.
+    confidence = None if trained else CONFIDENCE
+    detector.calibrate(images, keep, confidence, batch_size=batch_size, progress=progress)
+    if trained and detector.guarantee is not None:
+        detector.guarantee = replace(detector.guarantee, seen=True)
     return source

@@ -154,7 +154,20 @@ def test_paths_that_do_not_exist_are_wrong_use(command: Runner, base: list[str],
 
 
 def test_calibrate_then_score_with_the_detector(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
-    saved = command("calibrate", photos, *base, "--out", tmp_path / "d", "--score", "mcm", "--keep", "0.5", "--json")
+    saved = command(
+        "calibrate",
+        photos,
+        *base,
+        "--out",
+        tmp_path / "d",
+        "--score",
+        "mcm",
+        "--keep",
+        "0.5",
+        "--confidence",
+        "none",
+        "--json",
+    )
     assert saved.code == 0
     assert saved.json["images"] == 8
     result = command("score", photos, "--detector", tmp_path / "d", "--json")

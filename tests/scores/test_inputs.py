@@ -33,6 +33,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "multi_delta_energy": (scores.multi_delta_energy, {"means": [1.0, 2.0, 3.0], "deviations": [1.0, 2.0, 1.0]}),
     "guarded_delta_energy": (scores.guarded_delta_energy, {"means": [1.0, 0.2], "deviations": [1.0, 0.1]}),
     "neglabel": (scores.neglabel, {"negative_similarities": NEGATIVES, "groups": 3}),
+    "delta_energy_words": (
+        scores.delta_energy_words,
+        {"negative_similarities": NEGATIVES, "means": [1.0, 0.5], "deviations": [2.0, 1.0]},
+    ),
     "clipn": (scores.clipn, {"no_similarities": S[::-1]}),
     "lsn": (scores.lsn, {"negative_similarities": RNG.normal(0.2, 0.05, (6, 3, 4))}),
     "id_like": (id_like, {"negative_similarities": NEGATIVES}),
@@ -102,8 +106,11 @@ def test_what_is_no_table_of_numbers(name: str, values: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "parameter"),
     [
-        *((name, "temperature") for name in ("msp", "mcm", "energy", "entropy", "neglabel", "react")),
-        *((name, "tau") for name in ("delta_energy", "guarded_delta_energy")),
+        *(
+            (name, "temperature")
+            for name in ("msp", "mcm", "energy", "entropy", "neglabel", "react", "delta_energy_words")
+        ),
+        *((name, "tau") for name in ("delta_energy", "guarded_delta_energy", "delta_energy_words")),
         ("clipn", "logit_scale"),
         ("id_like", "logit_scale"),
     ],
@@ -135,6 +142,9 @@ def test_temperatures_must_be_positive(name: str, parameter: str, bad: Any) -> N
         ("multi_delta_energy", "means", [1.0, float("inf"), 1.0]),
         ("multi_delta_energy", "taus", [0.1, 0.2]),
         ("multi_delta_energy", "taus", [0.1, 0.2, 0]),
+        ("delta_energy_words", "weight", -1),
+        ("delta_energy_words", "deviations", [1.0, float("nan")]),
+        ("delta_energy_words", "negative_similarities", NEGATIVES[:5]),
         ("knn", "k", 0),
         ("knn", "k", 1.5),
         ("knn", "known", np.zeros((0, 4))),

@@ -46,6 +46,26 @@ def test_closed_form_equals_the_grouped_softmax(
     np.testing.assert_allclose(neglabel(s, negatives, groups, temperature), expected, rtol=1e-9, atol=1e-12)
 
 
+def test_log_odds_are_the_mean_over_groups_before_the_sigmoid() -> None:
+    rng = np.random.default_rng(4)
+    s, negatives = rng.uniform(-0.3, 0.4, (5, 6)), rng.uniform(-0.3, 0.4, (5, 21))
+    groups = [log_sum_exp(negatives[:, 7 * g : 7 * g + 7] / 0.05) for g in range(3)]
+    expected = np.mean([log_sum_exp(s / 0.05) - group for group in groups], axis=0)
+    np.testing.assert_allclose(neglabel(s, negatives, 3, 0.05, log_odds=True), expected)
+
+
+def test_quick_keeps_half_of_a_thousand_frequent_words_and_does_not_round_to_one() -> None:
+    score = make_score("neglabel:quick")
+    assert score.prompts == 1000 and score.spec == "neglabel:quick"
+    z, t, negatives = state_and_inputs(12, 5, 40, 8, seed=1)
+    s = 3 * z @ t.T
+    expected = log_sum_exp(s / 0.01) - log_sum_exp(z @ negatives.T / 0.01)
+    inputs = ScoreInputs(torch.from_numpy(s).float(), torch.from_numpy(z).float())
+    values = bound("neglabel:quick", t, torch.from_numpy(negatives))(inputs).numpy()
+    np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3)
+    assert np.ptp(values[values > 30]) > 1  # shares would all be 1
+
+
 @pytest.mark.parametrize("value", [-1.0, 0.0, 1.0])
 def test_extreme_similarities_stay_finite_and_within_one(value: float) -> None:
     s = np.full((2, 3), value)

@@ -33,6 +33,7 @@ from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings, hash_value
+from deltaenergy.needs import Need
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import OF_IMAGES, score_images
@@ -242,7 +243,9 @@ class Run:
     def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
         """The scorer fitted on some ID images."""
         classifier = scorer.classifier
-        images: Any = items if needs_images(scorer) else self.features.of(items, classifier.model)
+        # Stored features are rows without labels.
+        whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
+        images: Any = items if whole else self.features.of(items, classifier.model)
         found = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size)
         return found.scorers[scorer.spec]
 

@@ -11,6 +11,7 @@ import typer
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err
 from deltaenergy.cli.records import detector_record, unreadable_records
+from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 
 
@@ -23,23 +24,33 @@ def calibrate(
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
     keep: common.KeepOption = 0.95,
+    confidence: common.ConfidenceOption = "0.9",
+    by_class: Annotated[
+        bool,
+        typer.Option("--by-class", help="A threshold for each class that has enough images (folders per class)."),
+    ] = False,
     overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Set the threshold so that the share --keep of these images is accepted, and save classifier, score and threshold.
+    """Set the threshold so that the share --keep of new images like these is accepted, and save the detector.
 
-    With --detector, its classifier (a tuned one, say) gets a new threshold, and a new score if --score is given.
+    That holds with --confidence, if there are enough images; if not, it says how many that takes. With --detector, its
+    classifier (a tuned one, say) gets a new threshold, and a new score if --score is given.
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
     from deltaenergy.scores.runnable import check_runnable, given_by
 
+    if by_class and keep == 1:
+        raise InputError("--by-class needs --keep below 1: one threshold for all keeps every image as it is.")
     common.check_detector_out(out_folder, overwrite)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
+    if by_class and all(item.label is None for item in items):
+        raise InputError("--by-class needs to know each image's class: give a folder with one subfolder per class.")
     given = given_by([items]) if detector is None else None
     chosen = common.make_scores(scores, given) if scores or detector is None else None
     if chosen is not None and len(chosen) != 1:
@@ -55,23 +66,19 @@ def calibrate(
     check_runnable([new.score], given_by([items], new.classifier))
     common.prepare(new)
     with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
-        # The unreadable images are listed below, one by one.
+        # The unreadable images are listed below, one by one, and so is what the threshold promises.
         warnings.filterwarnings("ignore", message=".*calibration image.*")
-        new.calibrate(items, keep, batch_size=batch_size, progress=progress)
+        sure = common.read_confidence(confidence)
+        new.calibrate(items, keep, sure, by_class=by_class, batch_size=batch_size, progress=progress)
     keeping_result(out_folder, new.save, what="The detector")
     count = len(new.calibration_scores)
     if json_output:
         unreadable = unreadable_records(new.unreadable)
-        common.print_json({**detector_record(out_folder, new), "images": count, "unreadable": unreadable})
+        found = {"images": count, "class_thresholds": new.class_thresholds, "unreadable": unreadable}
+        common.print_json({**detector_record(out_folder, new), **found})
     else:
-        err.print(
-            f"Threshold {new.threshold:.6g} for {new.score.spec} keeps {keep:.0%} of {count} images. "
-            f"Detector saved to {out_folder}."
-        )
-        if count * (1 - keep) < 5 and keep < 1:
-            err.print(
-                f"Only {count} images: the true keep rate may differ from {keep:.0%} by several points. "
-                "A hundred or more are better.",
-                style="yellow",
-            )
+        err.print(f"Threshold {new.threshold:.6g} for {new.score.spec}. Detector saved to {out_folder}.", markup=False)
+        for name, bound in new.class_thresholds.items():
+            err.print(f"  {visible(name)}: {bound:.6g}", markup=False)
+        common.tell_guarantee(new)
     common.finish(new.unreadable)

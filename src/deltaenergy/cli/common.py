@@ -18,14 +18,17 @@ from deltaenergy.cli.guard import SOME_UNREADABLE, keeping
 from deltaenergy.cli.options import (
     BatchOption,
     ClassesOption,
+    ConfidenceOption,
     DetectorOption,
     DeviceOption,
+    FdrOption,
     JsonOption,
     KeepOption,
     ModelOption,
     OverwriteOption,
     ScoreOption,
     TemplateOption,
+    read_confidence,
 )
 from deltaenergy.cli.text import to_json, visible
 from deltaenergy.errors import InputError
@@ -42,8 +45,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchOption",
     "ClassesOption",
+    "ConfidenceOption",
     "DetectorOption",
     "DeviceOption",
+    "FdrOption",
     "JsonOption",
     "KeepOption",
     "ModelOption",
@@ -53,6 +58,7 @@ __all__ = [
     "err",
     "keeping",
     "out",
+    "read_confidence",
 ]
 
 
@@ -186,6 +192,14 @@ def read_image_arguments(images: Sequence[str]) -> list[str] | str:
     if any("\0" in path for path in paths):
         raise InputError("Standard input holds NUL characters. Write one path per line (find without -print0).")
     return paths
+
+
+def tell_guarantee(detector: Detector) -> None:
+    """What the threshold promises, on standard error; in yellow where it falls short of what was asked for."""
+    found = detector.guarantee
+    if found is not None:
+        lacking = found.wanted is not None and found.confidence is None
+        err.print(visible(str(found)), style="yellow" if lacking else None)
 
 
 def print_json(value: Any) -> None:

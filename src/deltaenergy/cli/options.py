@@ -22,6 +22,31 @@ def _check_keep(keep: float) -> float:
     return keep
 
 
+def read_confidence(text: str) -> float | None:
+    """The number that `--confidence` gives, or None for `none`: no guarantee."""
+    if text.strip().lower() == "none":
+        return None
+    try:
+        confidence = float(text)
+    except ValueError:
+        confidence = math.nan
+    if not 0 < confidence < 1:
+        raise InputError(f"--confidence must be above 0 and below 1, or none for no guarantee, got {text!r}.")
+    return confidence
+
+
+def _check_confidence(text: str) -> str:
+    read_confidence(text)
+    return text
+
+
+def _check_fdr(fdr: float | None) -> float | None:
+    from deltaenergy.thresholds import check_fdr
+
+    check_fdr(fdr, "--fdr")
+    return fdr
+
+
 def _check_device(device: str) -> str:
     if not _DEVICE.fullmatch(device):
         raise InputError(
@@ -66,6 +91,24 @@ ScoreOption = Annotated[
 ]
 KeepOption = Annotated[
     float, typer.Option("--keep", help="Share of in-distribution images to accept.", callback=_check_keep)
+]
+ConfidenceOption = Annotated[
+    str,
+    typer.Option(
+        "--confidence",
+        help="How sure it must be that --keep holds for new images as well; none: for the calibration images alone.",
+        callback=_check_confidence,
+    ),
+]
+FdrOption = Annotated[
+    float | None,
+    typer.Option(
+        "--fdr",
+        help="Call images unknown so that at most this share of them are known ones, in expectation; for a whole "
+        "folder, in place of the threshold.",
+        show_default=False,
+        callback=_check_fdr,
+    ),
 ]
 DetectorOption = Annotated[
     str | None, typer.Option("--detector", "-d", help="Folder written by calibrate or tune.", show_default=False)

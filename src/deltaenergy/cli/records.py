@@ -3,7 +3,7 @@
 path label confidence score p_value is_ood verdict      an image and its verdict: *known* or *none of these*
 label_2 confidence_2 …                                  the next most similar classes (`--top-k`)
 path reason                                             an image that could not be read
-detector score threshold keep                           a detector: its folder, score, threshold and the share it keeps
+detector score threshold keep guarantee                 a detector: its folder, score, threshold, and what that keeps
 """
 
 from __future__ import annotations
@@ -98,4 +98,10 @@ def detector_record(folder: str | Path, detector: Detector) -> dict[str, Any]:
         "score": detector.score.spec,
         "threshold": detector.threshold,
         "keep": detector.keep,
+        "guarantee": guarantee_record(detector),
     }
+
+
+def guarantee_record(detector: Detector) -> dict[str, Any] | None:
+    """What a detector's threshold promises."""
+    return None if detector.guarantee is None else detector.guarantee.to_dict()

@@ -12,7 +12,7 @@ from deltaenergy.cli import common, sorted_files
 from deltaenergy.cli.common import err
 from deltaenergy.cli.options import MOST
 from deltaenergy.cli.output import check_output
-from deltaenergy.cli.scored import Run, emit, say_counts
+from deltaenergy.cli.scored import Run, emit, say_counts, say_promise
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,8 +38,14 @@ def score(
         typer.Option("--id", help="In-distribution images to set the threshold with, if there is no --detector."),
     ] = None,
     keep: common.KeepOption = 0.95,
+    confidence: common.ConfidenceOption = "0.9",
+    fdr: common.FdrOption = None,
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
+    ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(help="Adapt to the images as they come: adaneg or tanl. Order matters, there are no p-values."),
     ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", "-r", help="Write the verdicts with their images to FILE.html.")
@@ -58,7 +64,8 @@ def score(
     """Say which class each image is, how sure that is, and whether it is any of the classes.
 
     The verdict, known or none of these, needs a threshold: give --detector (written by calibrate or tune), or --id
-    with in-distribution images. Without either, the table has labels and scores only.
+    with in-distribution images. Without either, the table has labels and scores only. With --fdr, verdicts come at the
+    end, when all images have been looked at.
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.store_pass import names_a_store
@@ -68,6 +75,8 @@ def score(
     check_output(out_file)
     common.check_report(report)
     request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
+    if fdr is not None and detector is None and not id_images:
+        raise InputError("--fdr needs known images to compare with: give --detector, or --id with some.")
     acting = [*(["--report"] if report else []), *([request.option] if request else [])]
     if acting and not detector and not id_images:
         raise InputError(f"{acting[0]} needs verdicts, and these a threshold: add --id DIR or --detector DIR.")
@@ -77,6 +86,19 @@ def score(
     if request is not None:
         sorted_files.check_request(request, given, items)
     unreadable: list[Unreadable] = []
+    if adapt is not None:
+        others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
+        for name, value in (*others, ("--top-k", top_k > 1), ("--fdr", fdr)):
+            if value:
+                raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
+        from deltaenergy.cli.adapt import score_adapted
+        from deltaenergy.scores.adaptive import make_adapter
+
+        make_adapter(adapt)
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
+        classifier = common.zero_shot(model, device, classes, template)
+        score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
+        return
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
             if value:
@@ -89,9 +111,13 @@ def score(
         if acting and len(used) > 1:
             raise InputError(f"{acting[0]} goes by one score: give --score once.")
         classifier = common.zero_shot(model, device, classes, template)
-        detectors, unreadable = _calibrate(classifier, used, id_items, keep, batch_size)
+        sure = common.read_confidence(confidence)
+        detectors, unreadable = _calibrate(classifier, used, id_items, keep, sure, batch_size)
+    if fdr is not None:
+        for one in detectors:
+            one.check_controls(fdr)
     prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
-    run = Run(classifier, used, detectors, unreadable, top_k=top_k, keep_verdicts=bool(acting))
+    run = Run(classifier, used, detectors, unreadable, top_k=top_k, fdr=fdr, keep_verdicts=bool(acting))
     with common.progress_bar("Scoring") as progress:
         scorers = [one.scorer for one in prepared]
         batches = stream_scores(classifier, scorers, items, top_k=top_k, batch_size=batch_size, progress=progress)
@@ -110,6 +136,7 @@ def score(
     if print_later:
         emit(run, parts, out_file, json_output)
     say_counts(run)
+    say_promise(run)
     common.finish(run.unreadable)
 
 
@@ -141,19 +168,27 @@ def _sort(run: Run, request: sorted_files.SortRequest) -> None:
 
 
 def _calibrate(
-    classifier: Classifier, scores: list[Score], images: list[ImageItem], keep: float, batch_size: int
+    classifier: Classifier,
+    scores: list[Score],
+    images: list[ImageItem],
+    keep: float,
+    confidence: float | None,
+    batch_size: int,
 ) -> tuple[list[Detector], list[Unreadable]]:
     """One detector per score, calibrated on the same encoded images; none if there are no images."""
+    import warnings
+
+    from deltaenergy.calibration import calibrate_together
     from deltaenergy.detector import Detector
-    from deltaenergy.scoring import score_images
 
     if not images:
         return [], []
     detectors = [common.prepare(Detector(classifier, score)) for score in scores]
-    scorers = [detector.scorer for detector in detectors]
-    with common.progress_bar("Calibrating") as progress:
-        scored = score_images(classifier, scorers, images, fit=True, batch_size=batch_size, progress=progress)
-    return [detector.calibrate_scored(scored, keep) for detector in detectors], list(scored.unreadable)
+    with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
+        # Both are told at the end.
+        warnings.filterwarnings("ignore", message=".*calibration image.*")
+        calibrate_together(detectors, images, keep, confidence, batch_size=batch_size, progress=progress)
+    return detectors, list(detectors[0].unreadable)
 
 
 def _given(images: Any, id_images: list[ImageItem]) -> Given:

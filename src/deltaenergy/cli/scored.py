@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
 from deltaenergy.cli.output import print_csv, stream_rows, write_rows
-from deltaenergy.cli.records import rank_keys, record_columns, score_keys, scored_records, unreadable_records
+from deltaenergy.cli.records import (
+    guarantee_record,
+    rank_keys,
+    record_columns,
+    score_keys,
+    scored_records,
+    unreadable_records,
+)
 from deltaenergy.cli.text import visible
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
@@ -31,6 +38,7 @@ class Run:
 
     Attributes:
         detectors: one per score, or none where there is no threshold.
+        fdr: the share of known images among those called none of these, where it decides in place of the threshold.
         keep_verdicts: whether each image and its verdict are needed after their rows are out.
         unreadable: of the calibration and of the scored images.
         judged: images and their verdicts by the first score.
@@ -41,6 +49,7 @@ class Run:
     detectors: list[Detector]
     unreadable: list[Unreadable]
     top_k: int = 1
+    fdr: float | None = None
     keep_verdicts: bool = False
     images: int = 0
     skipped: int = 0
@@ -49,12 +58,13 @@ class Run:
 
     def records(self, batches: Iterator[Scored]) -> Iterator[Records]:
         """The records of each batch."""
+        from deltaenergy.calibration import judge_together
+
         self.rejected = [0] * len(self.detectors)
-        for batch in batches:
+        for batch, verdicts in judge_together(self.detectors, batches, self.fdr):
             self.unreadable += batch.unreadable
             self.skipped += len(batch.unreadable)
             self.images += len(batch.items)
-            verdicts = [detector.judge(batch) for detector in self.detectors]
             for position, found in enumerate(verdicts):
                 self.rejected[position] += sum(verdict.is_ood for verdict in found)
             if self.keep_verdicts:
@@ -89,6 +99,8 @@ def emit(run: Run, parts: Iterator[Records], out_file: Path | None, json_output:
                 "classes_hash": run.classifier.classes_hash,
                 "scores": [score.spec for score in run.scores],
                 "thresholds": [detector.threshold for detector in run.detectors],
+                "guarantees": [guarantee_record(detector) for detector in run.detectors],
+                "fdr": run.fdr,
                 "images": records,
                 "unreadable": unreadable_records(run.unreadable),
                 "counts": counts(run),
@@ -116,6 +128,25 @@ def say_counts(run: Run) -> None:
     for score, rejected in zip(run.scores, run.rejected):
         name = f"{score.spec}: " if len(run.scores) > 1 else ""
         err.print(f"{name}{run.images - rejected:,} {KNOWN}, {rejected:,} {NONE_OF_THESE}, {unreadable}.")
+
+
+def say_promise(run: Run) -> None:
+    """What the verdicts promise; of scores that promise the same, once."""
+    from deltaenergy.thresholds import percent
+
+    if run.fdr is None:
+        for one in {detector.guarantee: detector for detector in run.detectors}.values():
+            common.tell_guarantee(one)
+    elif run.detectors:
+        count = len(run.detectors[0].calibration_scores)
+        err.print(
+            f"Of the images called {NONE_OF_THESE}, at most {percent(run.fdr)} are known ones in expectation. "
+            f"With {count} calibration images no p-value is below {1 / (count + 1):.2g}: a few unknown images "
+            f"among very many are found only with more of them (about 1 / ({run.fdr:g} × their share))."
+        )
+        for one in run.detectors:
+            if one.guarantee is not None and one.guarantee.seen:
+                err.print(f"{one.score.spec} learned from the same images: it may be a little more.", markup=False)
 
 
 def _print_table(run: Run, records: Sequence[dict[str, Any]]) -> None:

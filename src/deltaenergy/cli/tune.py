@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.tuning.loop import EpochLog
 
 # As in deltaenergy.tuning.tune, which is slow to import.
-DEFAULT_METHOD = "ebm"
+DEFAULT_METHOD = "lp++"
 
 
 def tune(
@@ -77,13 +77,14 @@ def tune(
     scores = common.make_scores(score)
     if len(scores) != 1:
         raise InputError("A detector has one score: give --score once.")
+    methods = _methods(method)
     changes = {"epochs": epochs, "lr": lr, "batch_size": train_batch}
     began = time.perf_counter()
     tuned = tune_detector(
         lambda: common.load_model_with_status(model, device),
         train,
         out_folder,
-        _methods(method),
+        methods,
         classes=read_classes(classes) if classes else None,
         shots=shots,
         seed=seed,
@@ -97,7 +98,8 @@ def tune(
         recipe={name: value for name, value in changes.items() if value is not None},
         overwrite=overwrite,
         batch_size=batch_size,
-        on_epoch=_print_epoch,
+        # The epochs of several methods would bury the table that follows.
+        on_epoch=_print_epoch if isinstance(methods, str) and methods != "auto" else None,
         on_candidate=lambda spec, accuracy: err.print(f"{spec}: validation accuracy {accuracy:.1%}", markup=False),
         announce=common.progress_bar,
     )

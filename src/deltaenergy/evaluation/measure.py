@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import (
     AccuracyRow,
     DetectionRow,
     EvaluatedSet,
+    Evaluation,
     Group,
     KeptRow,
     members,
@@ -63,13 +64,13 @@ def detection_rows(
     return rows
 
 
-def kept_rows(sets: Sequence[EvaluatedSet], bounds: Mapping[str, float]) -> list[KeptRow]:
-    """The share of each set that reaches each score's bound."""
+def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
+    """The share of each set that each score's threshold accepts."""
     rows = []
-    for spec, bound in bounds.items():
-        for one in sets:
+    for spec in evaluation.thresholds:
+        for one in evaluation.sets:
             if spec in one.scored.values and len(one):
-                kept = int((one.scored.values[spec] >= bound).sum())
+                kept = int((~evaluation.is_ood(one, spec)).sum())
                 rows.append(KeptRow(spec, one.name, one.group, len(one), proportion_estimate(kept, len(one))))
     return rows
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.data.items import Unreadable
+from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.metrics import Estimate, RankedScores
+from deltaenergy.showing import Shown, some_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,8 +85,8 @@ class KeptRow:
     kept: Estimate
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
     """Everything that was found.
 
     Attributes:
@@ -95,6 +97,7 @@ class Evaluation:
         keep: the ID share that thresholds keep, and the rate of the FPR columns.
         thresholds: by score; those in `given_thresholds` came with a detector, the others from the ID sets.
         slack: by score, how far below a given threshold is rounding; 0 for thresholds set on the very same scores.
+        class_thresholds: by score, the threshold of each class, where a detector has such.
         accuracy, detection, kept: the tables.
         provenance: how it was made.
     """
@@ -111,11 +114,41 @@ class Evaluation:
     kept: list[KeptRow]
     provenance: dict[str, Any] = field(default_factory=dict)
     slack: dict[str, float] = field(default_factory=dict)
+    class_thresholds: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def unreadable(self) -> list[Unreadable]:
         """Images that were skipped."""
         return [image for one in self.sets for image in one.scored.unreadable]
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "classes": f"{len(self.classes)} ({some_names(self.classes)})",
+            "sets": ", ".join(f"{one.name} ({one.group.value}, {len(one)} images)" for one in self.sets),
+            "scores": some_names(list(self.scores)),
+        }
+        if self.accuracy:
+            facts["accuracy"] = f"{self.accuracy[0].accuracy.value:.1%} on {self.accuracy[0].set}"
+        best = max(self.detection, key=lambda row: row.metrics["auroc"].value, default=None)
+        if best is not None:
+            value = best.metrics["auroc"].value
+            facts["best AUROC"] = f"{value:.1%} by {best.score}, {best.closed} against {best.open}"
+        if self.unreadable:
+            facts["unreadable"] = len(self.unreadable)
+        return facts
+
+    def plot(self, score: str | None = None, ax: Any = None) -> Any:
+        """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
+        from deltaenergy.plotting import roc_curves
+
+        spec = score or self.primary
+        if spec not in self.scores:
+            raise InputError(f"score {spec!r} was not evaluated.{did_you_mean(spec, self.scores)}")
+        rows = [row for row in self.detection if row.score == spec]
+        if not rows:
+            raise InputError("There is no open set, so no curve: give open_sets to evaluate.")
+        named = {f"{row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows}
+        return roc_curves({name: self.ranked(row).roc_curve() for name, row in named.items()}, ax)
 
     def in_group(self, group: Group) -> list[EvaluatedSet]:
         """The sets of one group."""
@@ -137,7 +170,10 @@ class Evaluation:
     def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
         """The verdict on each image of a set: True where the score lies below its threshold, or is NaN."""
         spec = score or self.primary
-        return ~(one.scored.values[spec] >= self.thresholds[spec] - self.slack.get(spec, 0.0))
+        bound: float | npt.NDArray[np.float64] = self.thresholds[spec]
+        if spec in self.class_thresholds:
+            bound = self.class_thresholds[spec][one.scored.predicted]
+        return ~(one.scored.values[spec] >= bound - self.slack.get(spec, 0.0))
 
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deltaenergy.calibration import check_numbers
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.detector import check_keep, check_numbers, slack_of, threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
@@ -23,6 +23,7 @@ from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, check_runnable, given_by
 from deltaenergy.scoring import Scored, bind_all, score_images
+from deltaenergy.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
     from deltaenergy.detector import Detector
@@ -133,11 +134,16 @@ def evaluate_sets(
         _check_readable(sets, found)
     evaluated = [_evaluated(one, scored, classifier, protocol) for one, scored in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
-    thresholds, slack = _thresholds(evaluated, specs, keep), {}
+    thresholds, slack, by_class = _thresholds(evaluated, specs, keep), {}, {}
+    provenance = dict(provenance or {})
     if calibrated is not None and calibrated.threshold is not None and calibrated.score.spec in specs:
         thresholds[calibrated.score.spec] = calibrated.threshold
-        slack[calibrated.score.spec] = slack_of(calibrated.calibration_scores)
-    return Evaluation(
+        slack[calibrated.score.spec] = calibrated.slack
+        if calibrated.by_class is not None:
+            by_class[calibrated.score.spec] = calibrated.bounds()
+        if calibrated.guarantee is not None:
+            provenance["guarantee"] = str(calibrated.guarantee)
+    measured = Evaluation(
         classes=classifier.classes,
         sets=evaluated,
         scores={scorer.spec: _describe(scorer.score) for scorer in scorers},
@@ -147,10 +153,12 @@ def evaluate_sets(
         given_thresholds=frozenset(slack),
         accuracy=accuracy_rows(evaluated, pooled=pooled),
         detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
-        kept=kept_rows(evaluated, {spec: bound - slack.get(spec, 0.0) for spec, bound in thresholds.items()}),
+        kept=[],
         slack=slack,
-        provenance=dict(provenance or {}),
+        class_thresholds=by_class,
+        provenance=provenance,
     )
+    return replace(measured, kept=kept_rows(measured))
 
 
 def _scorers(

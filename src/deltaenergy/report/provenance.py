@@ -63,6 +63,8 @@ def _settings(made: dict[str, Any]) -> list[tuple[str, Child]]:
         entries.append(("pictures", limit))
     if "resamples" in made:
         entries.append(("intervals", f"{made['resamples']:,} bootstrap resamples, seed {made['seed']}"))
+    if made.get("guarantee"):
+        entries.append(("the detector’s threshold", str(made["guarantee"])))
     entries.append(("computed on", f"{made['device']}, {made['precision']}"))
     entries.append(("versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())))
     if made.get("command"):

@@ -61,7 +61,8 @@ def verdicts_page(
         raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
     score = detector.score
     about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    made = provenance_of(detector.classifier, command=command)
+    promise = None if detector.guarantee is None else str(detector.guarantee)
+    made = provenance_of(detector.classifier, command=command, guarantee=promise)
     sections = [_summary(judged, detector, unreadable)]
     if judged:
         sections += [_pictures(judged, detector, folder), _scores(judged, detector)]

@@ -9,6 +9,7 @@ from deltaenergy.needs import Need
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy
+from deltaenergy.scores.delta_energy_words import delta_energy_words
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.entropy import entropy
 from deltaenergy.scores.gl_mcm import local_mcm
@@ -32,6 +33,7 @@ __all__ = [
     "Scorer",
     "clipn",
     "delta_energy",
+    "delta_energy_words",
     "energy",
     "entropy",
     "get_score_class",

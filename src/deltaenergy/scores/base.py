@@ -41,6 +41,8 @@ class ScoreInputs:
         patches: unit patch features (N, P, D).
         pixels: preprocessed images (N, 3, H, W).
         outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
+        labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
+        compared: the features (N, D) that the classifier compares with its texts, where outputs were not kept.
     """
 
     similarities: torch.Tensor
@@ -48,6 +50,8 @@ class ScoreInputs:
     patches: torch.Tensor | None = None
     pixels: torch.Tensor | None = None
     outputs: Outputs | None = None
+    labels: torch.Tensor | None = None
+    compared: torch.Tensor | None = None
 
     @property
     def for_classifier(self) -> Inputs:
@@ -68,7 +72,9 @@ class ScoreInputs:
             texts=self.outputs.texts if self.outputs.texts.ndim == 2 else self.outputs.texts[rows],
             negatives=part(self.outputs.negatives),
         )
-        return ScoreInputs(self.similarities[rows], self.features[rows], part(self.patches), part(self.pixels), outputs)
+        similarities, features = self.similarities[rows], self.features[rows]
+        parts = (part(self.patches), part(self.pixels), outputs, part(self.labels), part(self.compared))
+        return ScoreInputs(similarities, features, *parts)
 
     @staticmethod
     def join(parts: Sequence[ScoreInputs]) -> ScoreInputs:
@@ -79,7 +85,8 @@ class ScoreInputs:
             return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
 
         similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
-        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"))
+        patches, pixels, labels, compared = map(whole, ("patches", "pixels", "labels", "compared"))
+        return ScoreInputs(similarities, features, patches, pixels, labels=labels, compared=compared)
 
 
 @dataclass(frozen=True)
@@ -198,8 +205,9 @@ class Scorer:
 
     def compared_features(self, inputs: ScoreInputs) -> torch.Tensor:
         """The image features (N, D) that the classifier compares with its texts, in at least single precision."""
-        outputs = inputs.outputs or self.classifier(inputs.for_classifier)
-        features = outputs.features
+        features = inputs.compared
+        if features is None:
+            features = (inputs.outputs or self.classifier(inputs.for_classifier)).features
         return features if features.dtype in (torch.float32, torch.float64) else features.float()
 
     def _not_fitted(self) -> NotFittedError:

@@ -11,7 +11,9 @@ too: for its exact form build the classifier with `templates=NOUN_TEMPLATES`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from deltaenergy.scores.neglabel import MinedScore, NegLabel, NegLabelDeltaEnergy
 from deltaenergy.scores.registry import register_score
@@ -34,6 +36,7 @@ SUPERCLASSES = "environment space object scene place item area view thing patter
 class CspPool(MinedScore):
     """The defaults of CSP's pool."""
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # neglabel's has another pool
     exclude: str = "noun.animal noun.food noun.person noun.quantity noun.group adj.pert"
     noun_templates: str = "|".join(NOUN_TEMPLATES)
     adjective_templates: str = "|".join(ADJECTIVE_TEMPLATES)

@@ -28,7 +28,7 @@ from deltaenergy.tuning.loop import EpochLog, Trained
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 
 # What the measurements support (docs/results.md, "Few-shot methods").
-DEFAULT_METHOD = "ebm"
+DEFAULT_METHOD = "lp++"
 
 
 def tune(
@@ -78,6 +78,8 @@ def tune(
     chosen = make_method(method)
     changes = dict(recipe or {})
     check_recipe(chosen, changes)
+    if changes and not chosen.trains:
+        warnings.warn(f"{chosen.spec} is not trained in epochs: {', '.join(changes)} changes nothing.", stacklevel=2)
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)

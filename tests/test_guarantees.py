@@ -1,0 +1,358 @@
+"""Detectors whose threshold holds for new images: the default, fitted scores, classes, false discoveries, files."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from scipy import stats
+
+import deltaenergy as de
+from deltaenergy.calibration import calibrate_together, judge_together
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import ArtifactError, InputError, NotFittedError
+from deltaenergy.files import read_json, write_json
+from deltaenergy.files.bound import sealed
+from deltaenergy.scores.registry import list_scores, make_score
+from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.thresholds import NoGuarantee
+
+CLASSES = ("dog", "cat", "red car")
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def unit_features(count: int, seed: int = 0) -> np.ndarray:
+    return unit(np.random.default_rng(seed).normal(size=(count, 16)))
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny_clip: de.Model) -> de.Classifier:
+    return de.ZeroShotClassifier(tiny_clip, CLASSES)
+
+
+def near_classes(classifier: de.Classifier, counts: list[int], seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Features near the class texts, and their classes; the tiny model's texts lie close together."""
+    rng = np.random.default_rng(seed)
+    texts = classifier.model.encode_texts([classifier.templates[0].format(name) for name in CLASSES])
+    apart = texts - texts.mean(axis=0)
+    truth = np.repeat(np.arange(len(CLASSES)), counts)
+    rows = unit(4 * unit(apart)[truth] + rng.normal(size=(len(truth), 16)) / 4)
+    return rows, [CLASSES[k] for k in truth]
+
+
+def scored(values: list[float] | np.ndarray, predicted: list[int] | None = None, spec: str = "energy") -> Scored:
+    count = len(values)
+    return Scored(
+        items=[ImageItem(f"{i}.png", b"") for i in range(count)],
+        unreadable=[],
+        predicted=np.array(predicted if predicted is not None else [0] * count, dtype=np.int64),
+        confidence=np.full(count, 0.5, np.float32),
+        values={spec: np.array(values, dtype=np.float64)},
+    )
+
+
+def test_a_new_detector_promises_what_new_images_get(classifier: de.Classifier) -> None:
+    """100 images: the largest k with P(Bin(100, 0.05) ≥ k) ≥ 0.9 is 2, by scipy."""
+    k = max(k for k in range(1, 20) if stats.binom.sf(k - 1, 100, 0.05) >= 0.9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoGuarantee)
+        detector = de.Detector(classifier, "energy").calibrate(unit_features(100))
+    assert detector.threshold == detector.calibration_scores[k - 1]
+    assert detector.guarantee is not None and detector.guarantee.confidence == 0.9
+    assert (detector.guarantee.keep, detector.guarantee.images) == (0.95, 100)
+    sure = de.Detector(classifier, "energy").calibrate(unit_features(100), keep=0.95, confidence=0.99)
+    in_sample = de.Detector(classifier, "energy").calibrate(unit_features(100), keep=0.95, confidence=None)
+    assert sure.guarantee is not None and sure.guarantee.confidence == 0.99
+    assert sure.threshold == sure.calibration_scores[0], "P(Bin(100, 0.05) ≥ 2) = 0.963 is not enough"
+    assert in_sample.threshold == in_sample.calibration_scores[5], "five of a hundred are below it"
+    assert in_sample.guarantee is not None and in_sample.guarantee.confidence is None
+
+
+def test_too_few_images_are_told_with_the_number_it_takes(classifier: de.Classifier) -> None:
+    with pytest.warns(NoGuarantee, match=r"95 % of the 20 calibration images.* 90\.5 % on average.*takes 45 images"):
+        detector = de.Detector(classifier, "energy").calibrate(unit_features(20))
+    assert detector.threshold == detector.calibration_scores[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoGuarantee)
+        de.Detector(classifier, "energy").calibrate(unit_features(20), confidence=None)
+        de.Detector(classifier, "energy").calibrate(unit_features(20), keep=1.0)
+
+
+def test_fitted_scores_learn_from_some_and_set_the_threshold_on_the_others(classifier: de.Classifier) -> None:
+    """What it learned, and its threshold, are those of two disjoint parts of 60 and 60 rows."""
+    features = unit_features(120)
+    detector = de.Detector(classifier, "react").calibrate(features)
+    assert detector.guarantee is not None
+    assert (detector.guarantee.images, detector.guarantee.fitted_on, detector.guarantee.seen) == (60, 60, False)
+    everything = dict(zip((v.score for v in detector.predict(features)), range(120)))
+    rest = {everything[value] for value in detector.calibration_scores}
+    fit = sorted(set(range(120)) - rest)
+    assert len(rest) == len(fit) == 60
+    alone = de.Detector(classifier, "react").calibrate(features[fit], confidence=None)
+    for name, tensor in alone.score_state.items():
+        assert np.allclose(tensor, detector.score_state[name]), "learned from the rows that set no threshold"
+    again = de.Detector(classifier, "react").calibrate(features)
+    assert again.threshold == detector.threshold, "the split is the same every time"
+
+
+def test_a_fitted_score_with_too_few_images_says_that_they_did_both(classifier: de.Classifier) -> None:
+    with pytest.warns(NoGuarantee, match="learned from the same images.*takes 65 images"):
+        detector = de.Detector(classifier, "react").calibrate(unit_features(64))
+    assert detector.guarantee is not None and detector.guarantee.seen and detector.guarantee.confidence is None
+    assert len(detector.calibration_scores) == 64
+    assert de.Detector(classifier, "react").calibrate(unit_features(65)).guarantee.confidence == 0.9  # type: ignore[union-attr]
+
+
+def test_detectors_calibrated_together_are_those_calibrated_alone(classifier: de.Classifier) -> None:
+    features, specs = unit_features(90), ["energy", "react", "multi-delta-energy"]
+    together = calibrate_together([de.Detector(classifier, spec) for spec in specs], features)
+    for spec, one in zip(specs, together):
+        alone = de.Detector(classifier, spec).calibrate(features)
+        assert (one.threshold, one.guarantee) == (alone.threshold, alone.guarantee)
+        np.testing.assert_array_equal(one.calibration_scores, alone.calibration_scores)
+
+
+def test_each_class_has_its_threshold(classifier: de.Classifier) -> None:
+    """Dogs and cats have enough images, red cars do not; each is judged by its own."""
+    features, labels = near_classes(classifier, [200, 120, 30])
+    detector = de.Detector(classifier, "max-logit").calibrate(features, by_class=True, labels=labels)
+    cosines = classifier.similarities(features).astype(np.float64)
+    named, truth = cosines.argmax(axis=1), np.array([CLASSES.index(label) for label in labels])
+    assert 0.7 < (named == truth).mean() < 1, "some have a wrong name"
+    assert set(detector.class_thresholds) == {"dog", "cat"}
+    assert detector.guarantee is not None and detector.guarantee.pooled == ("red car",)
+    groups = {}
+    for k in (0, 1):
+        own = np.sort(cosines.max(axis=1)[(named == k) & (truth == k)])
+        rank = max(r for r in range(1, 40) if stats.binom.sf(r - 1, len(own), 0.05) >= 0.9)
+        assert detector.class_thresholds[CLASSES[k]] == pytest.approx(own[rank - 1])
+        groups[k] = (own, own[rank - 1])
+    groups[2] = (np.sort(cosines.max(axis=1)), detector.threshold)
+    test = unit_features(60, seed=4)
+    verdicts = detector.predict(test)
+    assert list(detector.stream(test, batch_size=7)) == list(verdicts)
+    assert {verdict.label for verdict in verdicts} == set(CLASSES)
+    for row, verdict in zip(classifier.similarities(test).astype(np.float64), verdicts):
+        own, bound = groups[int(row.argmax())]
+        assert verdict.is_ood == (row.max() < bound)
+        assert verdict.p_value == pytest.approx((1 + (own <= row.max() + 1e-9).sum()) / (len(own) + 1))
+
+
+def test_folders_are_labels(classifier: de.Classifier, photos: Path) -> None:
+    detector = de.Detector(classifier).calibrate(photos, keep=0.5, confidence=None, by_class=True)
+    assert detector.guarantee is not None
+    assert {*detector.guarantee.own, *detector.guarantee.pooled} == set(CLASSES)
+    with pytest.raises(InputError, match="by_class needs to know the class"):
+        de.Detector(classifier).calibrate(sorted(photos.rglob("*.png")), by_class=True)
+    (photos / "horse").mkdir()
+    Image.new("RGB", (8, 8)).save(photos / "horse" / "x.png")
+    with pytest.raises(InputError, match="'horse', which is not among the 3 classes"):
+        de.Detector(classifier).calibrate(photos, by_class=True)
+
+
+def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
+    twice = de.ZeroShotClassifier(tiny_clip, ["dog", "cat", "Dog"])
+    found = scored(np.arange(100.0), predicted=[0, 2] * 50)
+    detector = de.Detector(twice, "energy").calibrate_scored(found, by_class=True, labels=["Dog", "dog"] * 50)
+    assert set(detector.class_thresholds) == {"dog"}
+    assert detector.bounds()[0] == detector.bounds()[2] == detector.class_thresholds["dog"]
+    assert detector.guarantee is not None and detector.guarantee.pooled == ("cat",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"confidence": 0}, "confidence must be"),
+        ({"confidence": 1}, "confidence must be"),
+        ({"confidence": math.nan}, "confidence must be"),
+        ({"confidence": "0.9"}, "confidence must be"),
+        ({"keep": "0.9"}, "keep must be"),
+        ({"by_class": True}, "by_class needs to know"),
+        ({"by_class": True, "keep": 1.0}, "by_class needs keep below 1"),
+        ({"labels": ["dog"] * 50}, "give by_class=True"),
+        ({"by_class": True, "labels": ["dog"] * 49}, "each of the 50 rows, got 49"),
+        ({"by_class": True, "labels": ["dog"] * 49 + ["dgo"]}, "row 49 is of class 'dgo'.*Did you mean 'dog'"),
+    ],
+)
+def test_senseless_settings_are_refused(classifier: de.Classifier, arguments: dict[str, object], message: str) -> None:
+    detector = de.Detector(classifier)
+    with pytest.raises(InputError, match=message):
+        detector.calibrate(unit_features(50), **arguments)  # type: ignore[arg-type]
+    assert detector.threshold is None
+
+
+def test_false_discoveries_over_all_images(classifier: de.Classifier) -> None:
+    """99 calibration scores 1 … 99: p = (1 + ⌊s⌋)/100. Of ten images three have p ≤ 0.03 = 0.1·3/10."""
+    detector = de.Detector(classifier, "energy").calibrate_scored(scored(np.arange(1.0, 100.0)))
+    values = [0.0, 1.5, 2.5, 4.5, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0]
+    found = detector.control(detector.judge(scored(values)), 0.1)
+    assert [verdict.is_ood for verdict in found] == [True] * 3 + [False] * 7
+    assert [verdict.score for verdict in found] == values
+    nothing = detector.control(detector.judge(scored([50.0, 60.0, math.nan])), 0.001)
+    assert [verdict.is_ood for verdict in nothing] == [False, False, True], "no number is never known"
+    batches = [scored(values[:4]), scored([]), scored(values[4:])]
+    parts = list(judge_together([detector], batches, 0.1))
+    assert [verdict for _, (part,) in parts for verdict in part] == [
+        replace(verdict, id=f"{i if i < 4 else i - 4}.png") for i, verdict in enumerate(found)
+    ]
+    assert [len(part) for _, (part,) in parts] == [4, 0, 6]
+
+
+def test_predict_controls_false_discoveries(classifier: de.Classifier) -> None:
+    features = unit_features(60, seed=2)
+    detector = de.Detector(classifier, "energy").calibrate(unit_features(100))
+    p = np.array([verdict.p_value for verdict in detector.predict(features)])
+    expected = stats.false_discovery_control(p, method="bh") <= 0.5
+    assert [verdict.is_ood for verdict in detector.predict(features, fdr=0.5)] == expected.tolist()
+    for bad in (0, 1, math.nan, "0.1"):
+        with pytest.raises(InputError, match="fdr must be"):
+            detector.predict(features, fdr=bad)  # type: ignore[arg-type]
+    with pytest.raises(NotFittedError):
+        de.Detector(classifier).predict(features, fdr=0.1)
+    rows, labels = near_classes(classifier, [60, 60, 60])
+    with pytest.raises(InputError, match="calibrate one without by_class"):
+        de.Detector(classifier).calibrate(rows, by_class=True, labels=labels).predict(features, fdr=0.1)
+
+
+def test_all_of_it_is_saved(classifier: de.Classifier, tmp_path: Path) -> None:
+    rows, labels = near_classes(classifier, [80, 60, 10])
+    detector = de.Detector(classifier, "react").calibrate(rows, 0.8, 0.8, by_class=True, labels=labels)
+    assert detector.class_thresholds
+    detector.save(tmp_path)
+    loaded = de.Detector.load(tmp_path, model=classifier.model)
+    assert loaded.guarantee == detector.guarantee and str(loaded.guarantee) == str(detector.guarantee)
+    assert loaded.class_thresholds == detector.class_thresholds and loaded.slack == detector.slack
+    test = unit_features(40, seed=6)
+    assert list(loaded.predict(test)) == list(detector.predict(test))
+
+
+def test_detectors_from_before_there_were_guarantees_load(classifier: de.Classifier, tmp_path: Path) -> None:
+    detector = de.Detector(classifier, "energy").calibrate(unit_features(30), 0.9, None)
+    detector.save(tmp_path)
+    record = read_json(tmp_path / "detector.json")
+    old = {key: record[key] for key in record if key not in ("slack", "guarantee", "class_thresholds")}
+    write_json(tmp_path / "detector.json", sealed(old))
+    loaded = de.Detector.load(tmp_path, model=classifier.model)
+    assert loaded.guarantee is not None and loaded.guarantee.confidence is None and loaded.guarantee.images == 30
+    assert list(loaded.predict(unit_features(9))) == list(detector.predict(unit_features(9)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"guarantee": {"keep": 2}}, r"guarantee\.keep is 2"),
+        ({"guarantee": "sure"}, "the entry guarantee is 'sure'"),
+        ({"class_thresholds": {"dgo": 1.0}}, "the entry class_thresholds is 'dgo'"),
+        ({"class_thresholds": {"dog": "low"}}, r"class_thresholds\.dog is 'low'"),
+        ({"class_thresholds": {"dog": 1.0}}, "calibration_classes"),
+        ({"slack": -1}, "slack is -1"),
+    ],
+)
+def test_damaged_guarantees_are_refused(
+    classifier: de.Classifier, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    de.Detector(classifier, "energy").calibrate(unit_features(50)).save(tmp_path)
+    record = read_json(tmp_path / "detector.json")
+    if isinstance(changes.get("guarantee"), dict):
+        changes = {"guarantee": {**record["guarantee"], **changes["guarantee"]}}  # type: ignore[dict-item]
+    write_json(tmp_path / "detector.json", sealed({**record, **changes}))
+    with pytest.raises(ArtifactError, match=message):
+        de.Detector.load(tmp_path, model=classifier.model)
+
+
+def test_an_evaluation_uses_the_thresholds_of_classes(classifier: de.Classifier) -> None:
+    rows, labels = near_classes(classifier, [200, 60, 60])
+    detector = de.Detector(classifier, "max-logit").calibrate(rows, by_class=True, labels=labels)
+    test = unit_features(80, seed=9)
+    evaluation = de.evaluate(
+        classifier, ["max-logit"], [("known", rows)], open_sets=[("open", test)], detector=detector, resamples=0
+    )
+    (opened,) = [row for row in evaluation.kept if row.set == "open"]
+    verdicts = detector.predict(test)
+    assert opened.kept.value == pytest.approx(np.mean([not verdict.is_ood for verdict in verdicts]))
+    assert opened.kept.value != pytest.approx((np.array([v.score for v in verdicts]) >= detector.threshold).mean())
+    assert evaluation.provenance["guarantee"] == str(detector.guarantee)
+
+
+PICTURES = [name for name in list_scores() if make_score(name).missing is None]
+
+
+def random_pictures(count: int, seed: int) -> list[Image.Image]:
+    rng = np.random.default_rng(seed)
+    return [
+        Image.fromarray(rng.integers(0, 256, size=(int(side), 40, 3), dtype=np.uint8))
+        for side in rng.integers(24, 60, size=count)
+    ]
+
+
+@pytest.mark.parametrize("spec", [*PICTURES, "delta-energy:robust", "entropy(temperature=0.001)"])
+def test_a_calibration_image_scored_alone_is_never_rejected_when_all_are_kept(
+    classifier: de.Classifier, spec: str
+) -> None:
+    """Calibrated in batches of 32, scored singly: rounding of a batch decides nothing, however few the images."""
+    for count, seed in ((40, 0), (1, 1), (2, 2)):
+        pictures = random_pictures(count, seed)
+        detector = de.Detector(classifier, spec).calibrate(pictures, keep=1.0, batch_size=32)
+        alone = [verdict for picture in pictures for verdict in detector.predict([picture], batch_size=1)]
+        assert len(alone) == count and not any(verdict.is_ood for verdict in alone)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 12), st.floats(1e-9, 1e-4), st.integers(0, 1000))
+def test_slack_covers_what_a_batch_changes_in_saturated_scores(count: int, noise: float, seed: int) -> None:
+    """Scores near zero that rounding moves by far more than millionths of their size or range."""
+    from deltaenergy import calibration
+
+    rng = np.random.default_rng(seed)
+    values = 1e-5 * rng.random(count)
+    moved = values + noise * rng.choice([-1, 1], size=count)
+
+    class Stub:
+        score = make_score("energy")
+        classifier = scorer = None
+        slack = 0.0
+
+        def bounds(self) -> np.ndarray:
+            return np.array([values.min()])
+
+    stub = Stub()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            calibration,
+            "score_images",
+            lambda _, __, items, batch_size: replace(
+                scored([moved[int(item.id.split(".")[0])] for item in items]), items=items
+            ),
+        )
+        calibration._widen_slack([stub], scored(values))  # type: ignore[list-item]
+    assert (moved >= values.min() - stub.slack).all()
+
+
+def test_batches_of_a_store_and_of_features_need_no_slack_of_their_own(classifier: de.Classifier) -> None:
+    detector = de.Detector(classifier, "energy").calibrate(unit_features(50))
+    low, high = detector.calibration_scores[[0, -1]]
+    assert 0 < detector.slack <= 1e-4 * max(abs(low), abs(high)), "nothing else may slip through"
+
+
+def test_scores_of_batches_are_judged_as_they_come(classifier: de.Classifier) -> None:
+    """Without fdr, verdicts of a batch are there before the next batch is looked at."""
+    detector = de.Detector(classifier, "energy").calibrate(unit_features(50))
+    seen = []
+
+    def batches() -> object:
+        for number in range(3):
+            seen.append(number)
+            yield from stream_scores(classifier, [detector.scorer], unit_features(4, seed=number))
+
+    next(iter(judge_together([detector], batches())))  # type: ignore[arg-type]
+    assert seen == [0]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import deltaenergy as de
+from deltaenergy.data.items import ImageItem
 from deltaenergy.serve.keys import Keys
 from deltaenergy.serve.limits import Limits
 from tests.serve.conftest import CLASSES, PICTURES, make_client, png
@@ -293,3 +294,16 @@ def test_the_description_names_every_route(client: Any) -> None:
     assert {"/v1/verdicts", "/v1/classify", "/v1/detectors", "/v1/calibrate", "/v2/models/{name}/infer"} <= set(paths)
     body = paths["/v1/verdicts"]["post"]["requestBody"]["content"]
     assert set(body) == {"multipart/form-data", "application/json"}
+
+
+def test_classes_with_thresholds_of_their_own(lite: Any) -> None:
+    classifier = de.ZeroShotClassifier(lite, CLASSES)
+    known = [ImageItem(str(seed), png(seed), CLASSES[seed % 4]) for seed in range(300, 420)]
+    detector = de.Detector(classifier, "mcm").calibrate(known, 0.5, confidence=None, by_class=True)
+    own = detector.class_thresholds
+    assert len(set(own.values())) > 1
+    with make_client({"own": detector}, lite) as made:
+        body = made.post("/v1/verdicts", files=files(PICTURES)).json()
+    assert_as_predicted([{**image, "threshold": detector.threshold} for image in body["images"]], detector, PICTURES)
+    assert [image["threshold"] for image in body["images"]] == [own[image["label"]] for image in body["images"]]
+    assert body["guarantee"] == str(detector.guarantee)

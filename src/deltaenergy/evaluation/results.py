@@ -177,6 +177,8 @@ class Evaluation(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""
+        from deltaenergy.evaluation.classification import classification
+
         return {
             "accuracy": [
                 {"set": row.set, "group": row.group.value, "images": row.images, **_flat("accuracy", row.accuracy)}
@@ -205,6 +207,7 @@ class Evaluation(Shown):
                 }
                 for row in self.kept
             ],
+            "classification": [one.to_dict() for one in classification(self)],
             "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
             "provenance": self.provenance,
         }

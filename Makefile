@@ -6,10 +6,11 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo test lint bench fuzz lite clean help
+.PHONY: demo serve test lint bench fuzz lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
+	@echo "make serve  the page and the service on this machine, with the bundled model"
 	@echo "make test   lint, types and the test suite"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
@@ -31,6 +32,13 @@ $(BIN)/.dev: $(BIN)/.base
 
 demo: $(BIN)/.base
 	$(BIN)/deltaenergy demo
+
+$(BIN)/.serve: $(BIN)/.base
+	$(PIP) -e '.[demo,serve]'
+	@touch $@
+
+serve: $(BIN)/.serve
+	$(BIN)/deltaenergy serve
 
 test: $(BIN)/.dev
 	$(BIN)/ruff check .

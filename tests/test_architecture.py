@@ -12,11 +12,15 @@ ROOT = Path(deltaenergy.__file__).parent
 # From the ground up. A room may use those before it. `artifact` is the detector's other half.
 ORDER = [
     "errors",
+    "verdicts",
     "progress",
+    "showing",
+    "plotting",
     "needs",
     "specs",
     "registry",
     "files",
+    "sorting",
     "cache",
     "classes",
     "labels",
@@ -27,7 +31,9 @@ ORDER = [
     "tuning",
     "scores",
     "scoring",
+    "recognition",
     "detector",
+    "adaptive",
     "comparing",
     "tuned_detector",
     "evaluation",
@@ -36,6 +42,7 @@ ORDER = [
     "report",
     "theory",
     "demo",
+    "serve",
     "testing",
     "cli",
 ]

@@ -1,6 +1,6 @@
 """Print the tables "Few-shot tuning on real CLIP features" of docs/results.md.
 
-    python docs/tables/clip_tuning.py FOLDER [--seeds 1 2 3] [--methods zero-shot task-res …]
+    python docs/tables/clip_tuning.py FOLDER [--sets pacs imagenet] [--seeds 1 2 3] [--methods zero-shot task-res …]
 
 FOLDER holds real CLIP ViT-B/16 features (see clip_data.py). Methods that need features and class vectors alone are
 tuned on them, each with its defaults: no text tower and no pictures are at hand, and no validation pictures are used.
@@ -178,14 +178,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder with the features")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--sets", nargs="+", choices=["pacs", "imagenet"], default=["pacs", "imagenet"])
     arguments = parser.parse_args()
     if not (arguments.folder / "images.npy").is_file():
         parser.error(f"{arguments.folder} holds no images.npy")
     data = ClipFeatures(arguments.folder)
-    for title, run, group in (
-        ("PACS, a domain held out", run_pacs, len(arguments.seeds)),
-        ("ImageNet, 400 classes against 600", run_imagenet, 1),
+    for name, title, run, group in (
+        ("pacs", "PACS, a domain held out", run_pacs, len(arguments.seeds)),
+        ("imagenet", "ImageNet, 400 classes against 600", run_imagenet, 1),
     ):
+        if name not in arguments.sets:
+            continue
         results = run(data, arguments.methods, arguments.seeds)
         runs = len(next(iter(results.values())))
         print_means(f"{title}, {runs} runs", results)

@@ -161,23 +161,55 @@ def cell(values: list[float]) -> str:
 
 
 def print_tables(problems: Sequence[Problem], found: dict[str, Found], seeds: Sequence[int]) -> None:
-    """One table for each measure: methods by sets and shots."""
-    columns = [(problem, shots) for problem in problems for shots in problem.shots]
-    methods = list(dict.fromkeys(method for problem in problems for method in problem.methods))
-    for measure_name, title in (("acc", "Accuracy"), ("auroc", "AUROC of left-out classes")):
-        print(f"\n**{title}**, mean over {len(seeds)} samples ± half of its 95 % interval\n")
-        if measure_name == "auroc":
-            columns = [(problem, max(problem.shots)) for problem in problems]
-            methods = [method for method in methods if method not in SLOW]
-        print("| method | " + " | ".join(f"{problem.name}, {shots}" for problem, shots in columns) + " |")
-        print("|---" + "|---:" * len(columns) + "|")
-        for method in methods:
-            cells = []
-            for problem, shots in columns:
-                keys = [f"{problem.name}|{shots}|{method}|{seed}" for seed in seeds]
-                values = [found[key][measure_name] for key in keys if key in found]
-                cells.append(cell([value for value in values if value is not None]))
-            print(f"| {method} | " + " | ".join(cells) + " |")
+    """For each model a table of accuracy and one of AUROC: methods by sets and shots."""
+    for model in dict.fromkeys(problem.name.split("(")[1] for problem in problems):
+        mine = [problem for problem in problems if problem.name.endswith(model)]
+        methods = list(dict.fromkeys(method for problem in mine for method in problem.methods))
+        columns = [(problem, shots) for problem in mine for shots in problem.shots]
+        most = [(problem, max(problem.shots)) for problem in mine]
+        print_table(f"Accuracy, {model.rstrip(')')}", "acc", methods, columns, found, seeds)
+        quick = [method for method in methods if method not in SLOW]
+        print_table(f"AUROC of left-out classes, {model.rstrip(')')}", "auroc", quick, most, found, seeds)
+
+
+def print_summary(problems: Sequence[Problem], found: dict[str, Found], seeds: Sequence[int]) -> None:
+    """Means over all sets that have class texts, each set and number of shots counting the same."""
+    named = [problem for problem in problems if "zero-shot" in problem.methods]
+    groups = {
+        "accuracy, 1 image": ("acc", [(problem, 1) for problem in named]),
+        "accuracy, 4 and 16": ("acc", [(problem, shots) for problem in named for shots in problem.shots if shots > 1]),
+        "AUROC": ("auroc", [(problem, max(problem.shots)) for problem in named]),
+    }
+    print(f"\n**Means over the {len(named)} sets with class texts**\n\n| method | " + " | ".join(groups) + " |")
+    print("|---" + "|---:" * len(groups) + "|")
+    for method in QUICK:
+        cells = []
+        for what, columns in groups.values():
+            keys = [f"{problem.name}|{shots}|{method}|{seed}" for problem, shots in columns for seed in seeds]
+            values = [value for key in keys if key in found and (value := found[key][what]) is not None]
+            cells.append(f"{np.mean(values):.1f}" if len(values) == len(keys) else "–")
+        print(f"| {method} | " + " | ".join(cells) + " |")
+
+
+def print_table(
+    title: str,
+    what: str,
+    methods: Sequence[str],
+    columns: Sequence[tuple[Problem, int]],
+    found: dict[str, Found],
+    seeds: Sequence[int],
+) -> None:
+    """One measure in Markdown."""
+    heads = [f"{problem.name.split(' (')[0]}, {shots}" for problem, shots in columns]
+    print(f"\n**{title}**, mean over {len(seeds)} samples ± half of its 95 % interval\n")
+    print("| method | " + " | ".join(heads) + " |\n|---" + "|---:" * len(columns) + "|")
+    for method in methods:
+        cells = []
+        for problem, shots in columns:
+            keys = [f"{problem.name}|{shots}|{method}|{seed}" for seed in seeds]
+            values = [found[key][what] for key in keys if key in found]
+            cells.append(cell([value for value in values if value is not None]))
+        print(f"| {method} | " + " | ".join(cells) + " |")
 
 
 def main() -> None:
@@ -198,6 +230,7 @@ def main() -> None:
     if not problems:
         parser.error("give --stores, --clip or both")
     found = run(problems, arguments.seeds, arguments.score, arguments.cache)
+    print_summary(problems, found, arguments.seeds)
     print_tables(problems, found, arguments.seeds)
 
 

@@ -5,7 +5,8 @@
 IMAGES holds real pictures: `pacs/<domain>/<class>` (known), and `dtd10`, `food3`, `caltech101` with a folder per class
 (unknown; of Caltech101 without the classes that PACS has too). Every score runs with its defaults, and every named
 setting of one, unless --score names some. Scores that learn from known pictures learn their one to six numbers from
-the same pictures they are judged on; clipn is left out, since it needs a trained "no" tower.
+the same pictures they are judged on; clipn is left out, since it needs a trained "no" tower, and negrefine and interneg
+are, which `newer_scores.py` has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import deltaenergy as de
 from deltaenergy.benchmarks.spec import splits
 from deltaenergy.metrics import RankedScores
+from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import get_score_class, list_scores
@@ -29,10 +31,10 @@ OPEN_SETS = ("dtd10", "food3", "caltech101")
 
 
 def all_scores() -> list[Score]:
-    """Every score and preset that can run without further files."""
+    """Every score and preset that can run without further files, labels or texts of each image."""
     names = [(name, *(f"{name}:{preset}" for preset in get_score_class(name).presets)) for name in list_scores()]
     scores = [de.make_score(spec) for group in names for spec in group]
-    return [score for score in scores if score.missing is None]
+    return [score for score in scores if score.missing is None and not score.needs & {Need.LABELS, Need.PAIRS}]
 
 
 def show(what: str) -> Progress:

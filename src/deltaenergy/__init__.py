@@ -27,19 +27,23 @@ _PUBLIC = {
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
+    "AdaptiveDetector": "deltaenergy.adaptive",
     "Score": "deltaenergy.scores.base",
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
+    "choose": "deltaenergy.choosing.run",
     "evaluate": "deltaenergy.evaluation",
     "write_report": "deltaenergy.report.write",
+    "show_progress": "deltaenergy.progress",
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
 
 __all__ = [
+    "AdaptiveDetector",
     "Classifier",
     "DeltaEnergyError",
     "Detector",
@@ -55,6 +59,7 @@ __all__ = [
     "__version__",
     "benchmarks",
     "build_store",
+    "choose",
     "choosing",
     "classifiers",
     "data",
@@ -68,6 +73,7 @@ __all__ = [
     "models",
     "report",
     "scores",
+    "show_progress",
     "tune",
     "tune_detector",
     "write_report",
@@ -75,6 +81,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy.adaptive import AdaptiveDetector
+    from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
@@ -88,6 +96,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
+    from deltaenergy.progress import show_progress
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score

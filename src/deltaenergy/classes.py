@@ -16,11 +16,22 @@ TEXT_SUFFIXES = {".txt", ".csv", ".tsv", ".names", ".list", ".json", ".yaml", ".
 LARGEST_FILE = 64 << 20
 
 
-def check_classes(classes: Sequence[str], *, warn: bool = True) -> tuple[str, ...]:
-    """The names as a tuple; empty lists and blank names are errors, duplicates a warning (each keeps its column)."""
+def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[str, ...]:
+    """The names as a tuple; empty lists and blank names are errors, duplicates a warning (each keeps its column).
+
+    One text with commas is a list: `"dog, cat"`. A name that holds a comma is given in a list.
+    """
     if isinstance(classes, str):
-        raise InputError(f"classes must be a list of names, not one string. Did you mean [{classes!r}]?")
-    names = tuple(classes)
+        if "," not in classes:
+            raise InputError(
+                f"classes must be a list of names, or one text with commas. Did you mean [{classes!r}]? "
+                "Names in a file: deltaenergy.classes.read_classes(FILE)."
+            )
+        classes = [name.strip() for name in classes.split(",") if name.strip()]
+    try:
+        names = tuple(classes)
+    except TypeError:
+        raise InputError(f"classes must be a list of names, not {type(classes).__name__}.") from None
     if not names:
         raise InputError("classes is empty: give at least one class name.")
     for position, name in enumerate(names):

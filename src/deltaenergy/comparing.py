@@ -197,6 +197,12 @@ def best(rows: Sequence[Row]) -> str:
     return max(rows, key=quality).method
 
 
+def can_tune_again(method: Method, train: TrainSet) -> bool:
+    """Whether a method can be tuned several times more: it runs no tower, its views are there, and are not too many."""
+    work = len(train.sample.items) * len(train.sample.classes)
+    return method.quick and isinstance(train.images, CachedViews) and work <= MOST_WORK
+
+
 @dataclass(frozen=True)
 class _Judge:
     """What is the same for every method."""
@@ -214,7 +220,7 @@ class _Judge:
         if not self.test.drawn or one.method.name == ZERO_SHOT:
             asked = np.ones(len(labels), dtype=bool) if not self.test.drawn else self._folds() >= 0
             return _mean(self._predicted(one.classifier) == labels, asked) if asked.any() else None
-        if not self._tunes_again(one):
+        if not can_tune_again(one.method, one.train):
             return None
         folds, hits = self._folds(), np.zeros(len(labels), dtype=bool)
         for fold in np.unique(folds[folds >= 0]):
@@ -251,15 +257,11 @@ class _Judge:
             return f"AUROC not measured: {self.score.spec} looks at more than features"
         if len(one.classifier.classes) < FEWEST_CLASSES:
             return "AUROC not measured: it takes at least three classes to leave one out"
-        if one.method.name != ZERO_SHOT and not self._tunes_again(one):
+        if one.method.name != ZERO_SHOT and not can_tune_again(one.method, one.train):
             return f"AUROC not measured: {one.method.name} would have to be tuned {PARTS} times more"
         if self.test.drawn and (self._folds() < 0).all():
             return "nothing measured: there is one image of each class, and none beside"
         return ""
-
-    def _tunes_again(self, one: Tried) -> bool:
-        work = len(one.train.sample.items) * len(one.classifier.classes)
-        return one.method.quick and isinstance(one.train.images, CachedViews) and work <= MOST_WORK
 
     def _folds(self) -> Ints:
         return held_out_in(torch.from_numpy(self.test.labels), PARTS).numpy()

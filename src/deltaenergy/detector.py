@@ -17,11 +17,13 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import asks_words, check_known
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.defaults import default_score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import check_runnable, given_by
 from deltaenergy.scoring import Scored, score_images, stream_scores
+from deltaenergy.verdicts import verdict_word
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -54,6 +56,11 @@ class Verdict:
     score: float
     p_value: float
     is_ood: bool
+
+    @property
+    def verdict(self) -> str:
+        """*known* or *none of these*."""
+        return verdict_word(self.is_ood)
 
 
 class Predictions(Sequence[Verdict]):
@@ -144,7 +151,16 @@ class Detector:
         check_runnable([self.score], given_by([images], self.classifier))
         # What it learned from other images is learned anew.
         scorer = replace(self.scorer, fitted=not self.score.needs_fit)
-        scored = score_images(self.classifier, [scorer], images, fit=True, batch_size=batch_size, progress=progress)
+        scored = score_images(
+            self.classifier,
+            [scorer],
+            images,
+            fit=True,
+            keep_features=asks_words(self.classifier),
+            batch_size=batch_size,
+            progress=progress,
+        )
+        check_known(self.classifier, scored.items, scored.predicted, scored.features)
         if scored.unreadable:
             first = scored.unreadable[0]
             warnings.warn(

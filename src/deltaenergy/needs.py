@@ -14,4 +14,6 @@ class Need(str, Enum):
     PIXELS = "pixels"  # the image itself: for gradients, or for an image tower with learned tokens
     DOMAINS = "domains"  # the style or source that each training image comes from
     ID_DATA = "ID data"  # fitted when the detector is calibrated
+    LABELS = "labels"  # the classes of the ID data that it is fitted on
     TEXTS = "texts"  # encodes further texts (negative labels, "no" prompts) with the model
+    PAIRS = "texts of each image"  # runs the text tower whenever it scores, for texts that an image asks for

@@ -22,6 +22,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
+from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.models.features import check_features, is_feature_array
@@ -50,6 +51,8 @@ class Scored:
         confidence: softmax probability of that class at the model's own temperature.
         values: by the `spec` of each score.
         features: unit features (N, D), where they were asked for.
+        top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
+            were asked for.
         scorers: by spec, with what they were fitted to.
     """
 
@@ -60,6 +63,8 @@ class Scored:
     values: dict[str, npt.NDArray[np.float64]]
     features: npt.NDArray[np.float32] | None = None
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
+    top: npt.NDArray[np.int64] | None = None
+    top_confidence: npt.NDArray[np.float32] | None = None
 
     def take(self, rows: npt.NDArray[np.int64]) -> Scored:
         """Some of the images that were read; `unreadable` stays whole."""
@@ -70,6 +75,8 @@ class Scored:
             confidence=self.confidence[rows],
             values={spec: values[rows] for spec, values in self.values.items()},
             features=None if self.features is None else self.features[rows],
+            top=None if self.top is None else self.top[rows],
+            top_confidence=None if self.top_confidence is None else self.top_confidence[rows],
         )
 
 
@@ -79,19 +86,21 @@ def stream_scores(
     images: Any,
     *,
     keep_features: bool = False,
+    top_k: int = 1,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Iterator[Scored]:
     """Classify and score images (or unit features), batch by batch; memory does not grow with their number.
 
-    Scores that are fitted on ID data must be: give their scorers. Others may be given as they are.
+    Scores that are fitted on ID data must be: give their scorers. Others may be given as they are. With `top_k` above
+    1, that many of the most similar classes are told of each image, or all if there are fewer.
     """
     check_runnable(scores, given_by([images], classifier))
     scorers = bind_all(classifier, scores)
     for scorer in scorers:
         scorer.check_fitted()
     batches = _encoded(classifier, scorers, images, batch_size, progress)
-    return (_score_batch(classifier, scorers, batch, keep_features=keep_features)[0] for batch in batches)
+    return (_score_batch(classifier, scorers, batch, keep_features=keep_features, top_k=top_k)[0] for batch in batches)
 
 
 def score_images(
@@ -154,8 +163,13 @@ def _fit_and_score(
     first = _join(classifier, now, found, keep_features=True)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
+    learned_from = ScoreInputs.join(known)
+    if Need.LABELS in needs:
+        who = ", ".join(scorer.spec for scorer in late if Need.LABELS in scorer.score.needs)
+        labels = class_indices(first.items, classifier.classes, f"{who} learns from classes")
+        learned_from = replace(learned_from, labels=torch.tensor(labels))
     with torch.inference_mode():
-        fitted = [scorer.fit(ScoreInputs.join(known)) for scorer in late]
+        fitted = [scorer.fit(learned_from) for scorer in late]
     # Features are at hand; patches and pixels must be looked at again.
     if (needs | classifier.needs) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
@@ -178,6 +192,15 @@ def score_inputs(scorers: Sequence[Scorer], inputs: ScoreInputs) -> dict[str, np
     blocks = [inputs.take(slice(start, start + size)) for start in range(0, len(inputs.features), size)]
     with torch.inference_mode():
         return {scorer.spec: _array([scorer(block).double() for block in blocks], np.float64) for scorer in scorers}
+
+
+def score_encoded(
+    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch
+) -> tuple[Scored, torch.Tensor]:
+    """What is found for images that are encoded already, and their similarities (N, K)."""
+    scored, inputs = _score_batch(classifier, scorers, batch, keep_features=False)
+    similarities = [one.similarities[: len(one.features)] for one in inputs]
+    return scored, torch.cat(similarities) if similarities else torch.zeros(0, len(classifier.classes))
 
 
 def _encoded(
@@ -236,11 +259,12 @@ def _with_pixels(batches: Iterable[EncodedBatch], wanted: Mapping[str, frozenset
 
 
 def _score_batch(
-    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch, *, keep_features: bool
+    classifier: Classifier, scorers: Sequence[Scorer], batch: EncodedBatch, *, keep_features: bool, top_k: int = 1
 ) -> tuple[Scored, list[ScoreInputs]]:
     """What is found for one batch, and what it was found from."""
     tops: list[torch.Tensor] = []
     confidences: list[torch.Tensor] = []
+    several: list[tuple[torch.Tensor, torch.Tensor]] = []
     values: dict[str, list[torch.Tensor]] = {scorer.spec: [] for scorer in scorers}
     seen: list[ScoreInputs] = []
     with torch.inference_mode():
@@ -249,6 +273,8 @@ def _score_batch(
             top, confidence = _most_similar(filled.similarities, classifier.model.logit_scale)
             tops.append(top[:rows])
             confidences.append(confidence[:rows])
+            if top_k > 1:
+                several.append(_most_similar_few(inputs.similarities, top[:rows], confidence[:rows], classifier, top_k))
             for scorer in scorers:
                 scored = scorer(inputs) if scorer.score.needs_images else scorer(filled)[:rows]
                 values[scorer.spec].append(scored.detach().double())
@@ -262,6 +288,8 @@ def _score_batch(
         values={spec: _array(parts, np.float64) for spec, parts in values.items()},
         features=features,
         scorers={scorer.spec: scorer for scorer in scorers},
+        top=_array([positions for positions, _ in several], np.int64) if several else None,
+        top_confidence=_array([shares for _, shares in several], np.float32) if several else None,
     ), seen
 
 
@@ -295,6 +323,17 @@ def _most_similar(similarities: torch.Tensor, logit_scale: float) -> tuple[torch
     top, index = similarities.max(dim=1)
     shifted = (similarities - top[:, None]) * logit_scale
     return index, 1 / shifted.exp_().sum(dim=1)
+
+
+def _most_similar_few(
+    similarities: torch.Tensor, top: torch.Tensor, confidence: torch.Tensor, classifier: Classifier, few: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions and probabilities of the `few` most similar classes; the first is `top`, whatever ties there are."""
+    best = similarities.gather(1, top[:, None])
+    others = similarities.scatter(1, top[:, None], -torch.inf)
+    values, positions = others.topk(min(few, similarities.shape[1]) - 1, dim=1)
+    shares = ((values - best) * classifier.model.logit_scale).exp() * confidence[:, None]
+    return torch.cat([top[:, None], positions], dim=1), torch.cat([confidence[:, None], shares], dim=1)
 
 
 def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.comparing import Comparison, TestImages, Tried, compare
+from deltaenergy.comparing import Comparison, TestImages, Tried, can_tune_again, compare
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector import Detector, check_keep
@@ -30,6 +30,7 @@ from deltaenergy.models.base import Model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.defaults import default_score
 from deltaenergy.scores.registry import make_score
@@ -80,7 +81,7 @@ def tune_detector(
     out: str | Path,
     method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
     *,
-    classes: Sequence[str] | None = None,
+    classes: str | Sequence[str] | None = None,
     shots: int = 16,
     seed: int = 1,
     val: Any = None,
@@ -144,7 +145,7 @@ def tune_detector(
                 )
         rest = _not_drawn(prepared, items) if validation is None else []
         test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
-        _check_comparable(methods, test)
+        _check_comparable(methods, sets, test)
         tried = []
         for number, one in enumerate(methods):
             tuned = tune(
@@ -155,7 +156,7 @@ def tune_detector(
                 seed=seed,
                 val=_seen_by(one, validation),
                 search=search,
-                recipe=recipe,
+                recipe=recipe if one.trains or len(methods) == 1 else None,
                 checkpoints=place_of(workplace, number, len(methods)),
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,
@@ -272,8 +273,8 @@ def _test_images(
         if len(found.labels):
             labels = found.labels.cpu().numpy()
             return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
-    # Tuning anew for each fold is for methods that are quick; if none is, there is nothing to encode for.
-    if not any(one.quick for one in methods) or sets.views == "live":
+    # Without a method that can be tuned anew for each fold there is nothing to encode for.
+    if not any(can_tune_again(one, sets.of(one)) for one in methods):
         return None, []
     drawn = sets.test_view()
     assert isinstance(drawn.images, CachedViews)
@@ -284,12 +285,12 @@ def _test_images(
     return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
 
 
-def _check_comparable(methods: Sequence[Method], test: TestImages | None) -> None:
+def _check_comparable(methods: Sequence[Method], sets: _TrainSets, test: TestImages | None) -> None:
     """Refuse to choose among methods that cannot be measured, before they are trained."""
-    if len(methods) == 1:
+    if len(methods) == 1 or (test is not None and not test.drawn):
         return
-    dear = [one.name for one in methods if not one.quick]
-    if test is None or (test.drawn and dear):
+    dear = [one.name for one in methods if not can_tune_again(one, sets.of(one))]
+    if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
             f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
@@ -315,6 +316,8 @@ def _compare(
         pass
     else:
         tried.insert(0, Tried(zero_shot.method, zero_shot, train))
+        predicted = zero_shot.similarities(test.features).argmax(axis=1)
+        check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
     return compare(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
 
 

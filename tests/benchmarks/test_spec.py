@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deltaenergy.benchmarks.spec import benchmark_names, class_list, load_spec, parse_spec, splits
-from deltaenergy.benchmarks.tables import paper_tables
+from deltaenergy.benchmarks.tables import paper_tables, published_tables
 from deltaenergy.data.catalogue import get_dataset
 from deltaenergy.errors import InputError
 
@@ -23,6 +23,7 @@ EXPECTED = {
     "hard-pairs",
     "hard-splits",
     "mini",
+    "openood-v1.5",
     "setup1",
     "setup2",
 }
@@ -60,7 +61,7 @@ def test_specs_refer_to_known_data_sets_tables_and_methods(name: str) -> None:
                     assert set(class_list(case.classes.replace("{seed}", str(seed)))) <= keys
             if images.without:
                 assert set(class_list(images.without)) <= {entry.key for entry in dataset.classes}
-    assert set(spec.tables) <= set(paper_tables())
+    assert set(spec.tables) <= {*paper_tables(), *published_tables()}
     assert parse_methods(spec.methods)
 
 

@@ -305,3 +305,12 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
     with pytest.raises(InputError, match="needs pixels: choose compares scores of features alone"):
         choose(classifier, photos, ["mcm"], progress=lambda done, total: seen.append(done))
     assert not seen
+
+
+def test_candidates_need_no_more_than_choose_gives() -> None:
+    """Whatever needs there will be: a score with another one is left out, not tried."""
+    given = choosing.given_to_choose()
+    assert set(given.lacks) == set(Need) - {Need.FEATURES, Need.TEXTS, Need.ID_DATA}
+    assert all(
+        score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in choosing.candidate_scores(given)[0]
+    )

@@ -14,11 +14,13 @@ from hypothesis.extra.numpy import arrays
 
 import deltaenergy as de
 from deltaenergy import Model
+from deltaenergy.classifiers import estimate
 from deltaenergy.classifiers.id_like import IdLikeClassifier, mean_likeness, select_crops
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 from deltaenergy.scores.id_like import id_like
 from deltaenergy.tuning.data import CachedViews
+from deltaenergy.tuning.fit import recipes_of
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from tests.labelled_pictures import CLASSES
 
@@ -148,3 +150,29 @@ def test_every_parameter_learns_and_crops_set_the_views(tiny_clip: Model, colour
 def test_wrong_settings(spec: str) -> None:
     with pytest.raises(InputError):
         make_method(spec)
+
+
+class TestCost:
+    def test_what_is_estimated(self, tiny_clip: Model) -> None:
+        """By hand: 12 images of 256 crops, and 64 of each kept again; a crop is run once, class token and patches."""
+        method = make_method("id-like")
+        found = method.estimate(tiny_clip, CLASSES, 12, recipes_of(method, {}))
+        assert found is not None
+        vision = tiny_clip.vision  # type: ignore[attr-defined]
+        assert found.memory == {"3,072 crops": 12 * (256 + 64) * tiny_clip.feature_dim * 4}
+        tokens = 3072 * (vision.patch_count + 1)
+        assert found.operations == tokens * vision.blocks * 24 * vision.width**2
+
+    def test_crops_that_do_not_fit_are_refused_before_any_image_is_read(
+        self, tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimate, "memory_of", lambda _: 100_000)
+        with pytest.raises(InputError, match=r"id-like would take about .* for 12,288 crops.* Use fewer crops"):
+            de.tune(tiny_clip, CLASSES, tmp_path / "absent", "id-like")
+
+    def test_days_on_a_processor_are_told(
+        self, tiny_clip: Model, crops: TrainSet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(estimate, "CPU_SPEED", 1.0)
+        with pytest.warns(UserWarning, match=r"is work for a GPU here: a step runs 4 crops of an image after"):
+            de.tune(tiny_clip, CLASSES, crops, SMALL, recipe={"epochs": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.benchmarks.small import TEXT
 from tests.cli.runner import Runner
@@ -99,3 +100,26 @@ def test_a_benchmark_without_any_of_its_data_says_so(tmp_path: Path, tiny_clip_f
     error = " ".join(done.err.split())
     assert "looked for under --data ROOT" in error
     assert "Nothing of conventional could be run" in error
+
+
+def test_openood_runs_on_what_is_there_and_names_the_rest(
+    tmp_path: Path, tiny_clip_folder: Path, command: Runner
+) -> None:
+    root = tmp_path / "data"
+    places = [f"imagenet/val/{wnid}/{i}.png" for wnid in ("n01440764", "n01443537") for i in range(2)]
+    places += [f"NINCO_all/NINCO_OOD_classes/{name}/0.png" for name in ("caracal", "pyramid", "scissors")]
+    places += ["imagenet-c/fog/3/n01440764/0.png", "dtd/images/banded/0.png", "dtd/images/bubbly/0.png"]
+    for i, place in enumerate(places):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (i * 20, 255 - i * 20, i * 7)).save(root / place)
+    arguments = ["--model", tiny_clip_folder, "--data", root, "--out", tmp_path / "results", "--methods", "msp"]
+    done = command("bench", "openood-v1.5", *arguments, "--json")
+    assert done.code == 0, done.err
+    reasons = " ".join(skip["reason"] for skip in done.json["skipped"])
+    for missing in ("SSB-hard is not there", "OpenImage-O is not there", "ImageNet-V2 is not there"):
+        assert missing in reasons
+    assert "NINCO is not there" not in reasons and "ImageNet-C is not there" not in reasons
+    assert command("report", tmp_path / "results", "--markdown", tmp_path / "tables.md").code == 0
+    text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert "NINCO, FPR95-OOD" in text and "AdaNeg †" in text
+    assert "scripts/ood/neglabel/official.sh" in text

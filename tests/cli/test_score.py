@@ -79,7 +79,8 @@ def test_tables_on_disk(command: Runner, base: list[str], photos: Path, tmp_path
     else:
         rows = pq.read_table(file).to_pylist()
     assert len(rows) == 8
-    assert list(rows[0]) == ["path", "label", "confidence", "score", "p_value", "is_ood"]
+    assert list(rows[0]) == ["path", "label", "confidence", "score", "p_value", "is_ood", "verdict"]
+    assert {row["verdict"] for row in rows} <= {"known", "none of these"}
 
 
 def test_unreadable_images_are_listed_all_others_done_exit_code_1(

@@ -38,6 +38,8 @@ def test_the_result_is_a_detector(command: Runner, tiny_clip_folder: Path, pictu
     again = command("tune", "--train", pictures, "--shots", 4, *options)
     assert again.code == 2 and "holds a detector already" in again.err
     assert command("tune", "--train", pictures, "--shots", 4, "--overwrite", *options).code == 0
+    record = json.loads((tmp_path / "out" / "deltaenergy-training.json").read_text())
+    assert record["method"] == "lp++"
 
 
 def test_validation_search_and_json(command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_full_disk_at_the_end_loses_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    options = ["tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
+    options = ["tune", "--method", "ebm", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
     with monkeypatch.context() as patch:
         patch.setattr(deltaenergy.artifact, "write_bound", full)
         failed = command(*options)
@@ -346,7 +348,39 @@ def test_a_store_without_labels_is_explained(
     assert done.code == 2 and "none of the training images has a class" in " ".join(done.err.split())
 
 
+def test_settings_without_effect_are_told(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    done = command("tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path))
+    assert done.code == 0 and "lp++ is not trained in epochs: epochs changes nothing" in " ".join(done.err.split())
+
+
 def test_the_default_is_the_package_s() -> None:
     from deltaenergy.cli.tune import DEFAULT_METHOD
 
     assert importlib.import_module("deltaenergy.tuning.tune").DEFAULT_METHOD == DEFAULT_METHOD
+
+
+def test_few_shots_with_auto_on_real_pictures(command: Runner, shared_data: Path, tmp_path: Path) -> None:
+    """The whole journey: a folder of real breeds, every quick method, the best kept, and put to use."""
+    breeds = ("Abyssinian", "Bengal", "Birman", "Bombay", "beagle", "pug")
+    for breed in breeds:
+        (tmp_path / "train" / breed).mkdir(parents=True)
+        for path in sorted((shared_data / "images" / "oxford_pets" / breed).iterdir())[:7]:
+            (tmp_path / "train" / breed / path.name).symlink_to(path)
+    done = command(
+        "tune", "--train", tmp_path / "train", "--method", "auto", "--shots", 4, "--views", 1, "--score", "mcm",
+        "--out", tmp_path / "out", "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    found = done.json["comparison"]
+    assert found["images"] == 18 and found["measured_on"] == "training images that were not drawn"
+    rows = {row["method"]: row for row in found["rows"]}
+    assert list(rows) == ["zero-shot", "centroids", "linear-probe", "lp++", "clap", "tip-adapter-f", "task-res"]
+    quality = {name: row["accuracy"]["value"] + row["auroc"]["value"] for name, row in rows.items()}
+    assert done.json["method"] == max(quality, key=lambda name: quality[name])
+    # Cats and dogs that differ by breed are told apart from four pictures each better than by name.
+    assert rows[done.json["method"]]["accuracy"]["value"] > rows["zero-shot"]["accuracy"]["value"]
+    unused = sorted((shared_data / "images" / "oxford_pets" / "pug").iterdir())[7:]
+    scored = command("score", *unused, "--detector", tmp_path / "out", "--json")
+    assert scored.code == 0 and "pug" in scored.out

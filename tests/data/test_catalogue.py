@@ -20,7 +20,8 @@ from deltaenergy.errors import InputError
 ISSUED = (
     "imagenet imagenet-v2 imagenet-a imagenet-r imagenet-sketch imagenet-o imagenet-10 imagenet-20 imagenet-100 pacs "
     "vlcs caltech101 dtd food101 inaturalist sun places textures waterbirds placesbg oxford-pets stanford-cars "
-    "flowers102 fgvc-aircraft sun397 eurosat ucf101 imagenet-superclass any-folder"
+    "flowers102 fgvc-aircraft sun397 eurosat ucf101 imagenet-superclass any-folder "
+    "ninco ssb-hard openimage-o imagenet-c"
 )
 
 

@@ -105,25 +105,6 @@ def test_small_report_shows_every_picture(tmp_path, sets):
     assert text.startswith("A small one") and "At the detector’s threshold" in text
 
 
-def test_verdicts_without_ground_truth(tmp_path, sets):
-    detector = Detector(ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])).calibrate(sets / "dark")
-    (sets / "grey" / "broken.png").write_bytes(b"?")
-    predictions = detector.predict([sets / "known" / "red", sets / "grey"])
-    page, _ = written(predictions, tmp_path, detector=detector)
-    unknown = sum(verdict.is_ood for verdict in predictions)
-    text = words(page)
-    assert f"Of 15 pictures, {15 - unknown} were recognised" in text and unknown > 0
-    assert "1 picture could not be read" in text and "broken.png" in text
-    assert len(page.all("img")) == 15
-
-
-def test_no_verdicts_at_all(tmp_path, sets):
-    detector = Detector(ZeroShotClassifier(ColourModel(), ["red", "green"])).calibrate(sets / "dark")
-    (tmp_path / "broken.png").write_bytes(b"?")
-    page, _ = written(detector.predict([tmp_path / "broken.png"]), tmp_path, detector=detector)
-    assert "Of 0 pictures" in words(page)
-
-
 def test_hostile_names_are_text(tmp_path, sets):
     evil_file = tmp_path / "known" / "red" / "<img src=x onerror=alert(1)>.png"
     paint(evil_file, (200, 0, 0))

@@ -382,3 +382,26 @@ def test_a_detector_from_a_store_without_towers(
     assert without.detector.threshold == pytest.approx(with_tower.detector.threshold, abs=1e-5)
     # One model made both, so that the one's detector is the other's.
     de.Detector.load(tmp_path / "without", model=tiny_clip)
+
+
+def test_auto_without_class_texts_tries_what_needs_none(rows: LabelledFeatures, tmp_path: Path) -> None:
+    """There is no zero-shot to compare with, and nothing to warn of."""
+    model = PrecomputedModel(16)
+    found = de.tune_detector(model, rows, tmp_path / "out", "auto", classes=CLASSES, shots=4, score="mcm")
+    assert found.comparison is not None
+    assert [row.method for row in found.comparison.rows] == ["centroids", "linear-probe"]
+    assert all(row.accuracy is not None and row.accuracy_gain is None for row in found.comparison.rows)
+    assert found.detector.classifier.method.spec == found.comparison.kept and found.comparison.warnings() == []
+    with pytest.raises(InputError, match="linear-probe and centroids need neither"):
+        de.tune(model, CLASSES, rows)
+
+
+def test_too_much_to_tune_again_is_not_chosen_among_blindly(
+    vectors: PrecomputedModel, rows: LabelledFeatures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without images to measure on, zero-shot would be the only one with a number, and be kept."""
+    monkeypatch.setattr("deltaenergy.comparing.MOST_WORK", 10)
+    with pytest.raises(InputError, match="centroids cannot be tuned again for each fold"):
+        de.tune_detector(vectors, rows, tmp_path / "out", "auto", classes=CLASSES, shots=6)
+    one = de.tune_detector(vectors, rows, tmp_path / "one", "lp++", classes=CLASSES, shots=6)
+    assert one.comparison is None

@@ -20,10 +20,11 @@ import numpy as np
 from deltaenergy import __version__
 from deltaenergy.benchmarks.cells import cell_rows
 from deltaenergy.benchmarks.features import Announce, Features
-from deltaenergy.benchmarks.methods import Method, parse_methods
+from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
 from deltaenergy.benchmarks.protocol import get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
+from deltaenergy.benchmarks.rows import chosen_methods
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -32,6 +33,7 @@ from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings, hash_value
+from deltaenergy.needs import Need
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import OF_IMAGES, score_images
@@ -70,7 +72,7 @@ def run_benchmark(
 ) -> Summary:
     """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean."""
     results = Results(out)
-    chosen = parse_methods(methods or spec.methods, spec.settings)
+    chosen = chosen_methods(spec, methods)
     planned, skips = plan(spec, data, chosen, seeds or spec.seeds, limit)
     kind: type[Run] = Run
     if spec.measures == "cost":
@@ -241,7 +243,9 @@ class Run:
     def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
         """The scorer fitted on some ID images."""
         classifier = scorer.classifier
-        images: Any = items if needs_images(scorer) else self.features.of(items, classifier.model)
+        # Stored features are rows without labels.
+        whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
+        images: Any = items if whole else self.features.of(items, classifier.model)
         found = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size)
         return found.scorers[scorer.spec]
 

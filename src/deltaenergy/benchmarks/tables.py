@@ -32,6 +32,8 @@ HIGHER_IS_BETTER = {"accuracy", "auroc", "aupr_in", "aupr_out", "images_per_seco
 SHARES = {"accuracy", "auroc", "aupr_in", "aupr_out", "fpr95", "fpr95_ood"}
 # A case and a closed set of it.
 Source = tuple[str, str]
+# Behind the name of a method whose printed figures are those of a stream that it adapted to.
+SAW_STREAM = "†"
 METRIC_NAMES = {"accuracy": "accuracy", "auroc": "AUROC", "fpr95": "FPR95"}
 
 
@@ -73,12 +75,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Row:
-    """A method: what was measured and what the paper printed, per column."""
+    """A method: what was measured and what a paper printed, per column.
+
+    `source` says where the printed figures stand, in tables that are not all of one paper; `saw_stream` that they are
+    of a method that adapted to the shuffled test images.
+    """
 
     label: str
     method: str
     measured: tuple[Value | None, ...]
     printed: tuple[float | None, ...]
+    source: str = ""
+    saw_stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,20 +112,38 @@ class Table:
 
 
 def paper_table(name: str) -> Table:
-    """A table of the paper as printed (`paper/NAME.yaml`), with nothing measured yet."""
-    text = (resources.files("deltaenergy.benchmarks") / "paper" / f"{name}.yaml").read_text(encoding="utf-8")
-    raw = yaml.safe_load(text)
+    """A table as printed, with nothing measured yet: the paper's (`paper/`), or other papers' (`published/`)."""
+    folder = resources.files("deltaenergy.benchmarks") / ("published" if name in published_tables() else "paper")
+    raw = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
     columns = tuple(Column(**{"metric": entry.get("mean_of"), **entry}) for entry in raw["columns"])
     empty = (None,) * len(columns)
-    rows = tuple(Row(entry["label"], entry["method"], empty, tuple(entry["values"])) for entry in raw["rows"])
+    rows = tuple(_printed_row(entry, empty) for entry in raw["rows"])
     marks = tuple(Mark(**entry) for entry in raw.get("marks", ()))
-    return Table(raw["label"], raw["title"], raw["benchmark"], columns, rows, marks, tuple(raw.get("notes", ())))
+    notes = [*raw.get("notes", ()), *(f"{row.label}: {row.source}." for row in rows if row.source)]
+    if any(row.saw_stream for row in rows):
+        notes.append(f"{SAW_STREAM} The method adapted to the test images, known and unknown shuffled into one stream.")
+    return Table(raw["label"], raw["title"], raw["benchmark"], columns, rows, marks, tuple(notes))
+
+
+def _printed_row(entry: dict[str, Any], empty: tuple[None, ...]) -> Row:
+    saw_stream = entry.get("saw_stream", False)
+    label = f"{entry['label']} {SAW_STREAM}" if saw_stream else entry["label"]
+    return Row(label, entry["method"], empty, tuple(entry["values"]), entry.get("source", ""), saw_stream)
 
 
 def paper_tables() -> list[str]:
     """The names of the paper's tables."""
-    folder = resources.files("deltaenergy.benchmarks") / "paper"
-    return sorted(Path(entry.name).stem for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return _tables("paper")
+
+
+def published_tables() -> list[str]:
+    """The names of tables of other papers' figures."""
+    return _tables("published")
+
+
+def _tables(folder: str) -> list[str]:
+    entries = (resources.files("deltaenergy.benchmarks") / folder).iterdir()
+    return sorted(Path(entry.name).stem for entry in entries if entry.name.endswith(".yaml"))
 
 
 def own_table(benchmark: str, title: str, cells: Sequence[Cell]) -> Table:

@@ -1,7 +1,7 @@
 """Which score suits some classes, found from in-distribution images alone."""
 
 from deltaenergy.choosing.choice import NEAR_ONLY, Candidate, Choice
-from deltaenergy.choosing.choose import (
+from deltaenergy.choosing.run import (
     CANDIDATES,
     FarUnknowns,
     Labelled,

@@ -20,9 +20,10 @@ from torch import nn
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model, require_towers
+from deltaenergy.models.base import Model, check_model, require_towers
 from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.needs import Need
+from deltaenergy.showing import Shown, some_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -88,7 +89,7 @@ class Outputs:
     negatives: torch.Tensor | None = None
 
 
-class Classifier(nn.Module, ABC):
+class Classifier(Shown, nn.Module, ABC):
     """A model with K named classes.
 
     A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `start`, and
@@ -118,7 +119,8 @@ class Classifier(nn.Module, ABC):
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     text_features: torch.Tensor
 
-    def __init__(self, model: Model, classes: Sequence[str], method: Method) -> None:
+    def __init__(self, model: Model, classes: str | Sequence[str], method: Method) -> None:
+        check_model(model, f"A classifier by {method.name}")
         super().__init__()
         self.base_model = self.model = model
         self.classes = check_classes(classes, warn=False)
@@ -205,6 +207,31 @@ class Classifier(nn.Module, ABC):
         """Unit patch features (..., D) -> similarities (..., K) with the class texts."""
         return patches @ self.text_features.T.to(patches)
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "classes": f"{len(self.classes)} ({some_names(self.classes)})",
+            "method": self.method.spec,
+            "model": repr(self.base_model.name),
+        }
+
+    def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
+        """Softmax probabilities (N, K) at the model's own temperature: softmax(L·s), over these classes alone.
+
+        They say which of the classes an image is if it is one of them, not whether it is.
+        """
+        logits = torch.from_numpy(self.similarities(images, batch_size=batch_size)) * self.model.logit_scale
+        array: npt.NDArray[np.float32] = torch.softmax(logits, dim=1).numpy()
+        return array
+
+    def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
+        """The k most probable classes of each image with their probabilities, the best first."""
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k!r}.")
+        probabilities = self.predict_proba(images, batch_size=batch_size)
+        # Of equal ones the first, as everywhere.
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
+        return [[(self.classes[i], float(row[i])) for i in best] for row, best in zip(probabilities, order)]
+
     def similarities(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Similarities (N, K) for images, or for unit features given as an (N, D) array or tensor."""
         blocks = [torch.zeros(0, len(self.classes))]
@@ -248,7 +275,7 @@ class Classifier(nn.Module, ABC):
                 "build_store(classifier.model, images, folder)."
             )
 
-    def with_classes(self, classes: Sequence[str]) -> Classifier:
+    def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         """The same classifier for other class names, where what was learned serves any."""
         if not self.takes_other_classes:
             raise InputError(
@@ -316,3 +343,19 @@ class Classifier(nn.Module, ABC):
 
     def check_state(self) -> None:
         """After `restore`: raise `ArtifactError` for values that make no sense."""
+
+
+def check_classifier(classifier: Any, who: str) -> None:
+    """Raise `InputError` unless it is a classifier, such as a bare model or an array of similarities."""
+    if isinstance(classifier, Classifier):
+        return
+    if isinstance(classifier, Model):
+        raise InputError(f"{who} takes a classifier, not a model: write ZeroShotClassifier(model, classes) first.")
+    if hasattr(classifier, "classifier"):
+        raise InputError(f"{who} takes a classifier: give the {type(classifier).__name__}'s own, `.classifier`.")
+    if hasattr(classifier, "shape"):
+        raise InputError(
+            f"{who} takes a classifier, not an array. Similarities have scores as functions, "
+            "deltaenergy.scores.delta_energy(similarities); class vectors serve PrecomputedClassifier."
+        )
+    raise InputError(f"{who} takes a classifier, as ZeroShotClassifier or tune gives one, not {classifier!r:.80}.")

@@ -131,7 +131,7 @@ class CroftClassifier(FrozenTextClassifier):
         """R, once in a step."""
         return {"R": self.gradient_size} if self.phase == MAIN else {}
 
-    def with_classes(self, classes: Sequence[str]) -> CroftClassifier:
+    def with_classes(self, classes: str | Sequence[str]) -> CroftClassifier:
         """The learned maps on the texts of other class names."""
         other = CroftClassifier(self.base_model, classes, self.method)
         other.load_state_dict(dict(self.named_parameters()), strict=False)

@@ -25,8 +25,10 @@ from torch import nn
 
 from deltaenergy.classes import DEFAULT_TEMPLATE
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.estimate import Estimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
@@ -180,6 +182,20 @@ class IdLike(Method):
         check_range("id-like: crops", self.crops, 2 * self.selected)
         for name in ("outliers", "outlier_weight", "apart"):
             check_range(f"id-like: {name}", getattr(self, name), 0)
+
+    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+        """Of the crops: each is run through the frozen image tower once, and its feature is kept."""
+        crops, vision = images * self.crops, getattr(model, "vision", None)
+        operations = 0.0
+        if vision is not None:
+            operations = tower_operations(crops * (1 + vision.patch_count), vision.blocks, vision.width, 1)
+        return Estimate(
+            # The selected ones are copied out of all.
+            {f"{crops:,} crops": 4 * model.feature_dim * images * (self.crops + 2 * self.selected)},
+            f"{2 * self.selected} crops of an image after {crops:,} were run through the image tower",
+            operations,
+            "Use fewer crops, id-like(crops=64,selected=8), fewer shots or a GPU.",
+        )
 
     def views_of(self, asked: int | str) -> int | str:
         """The crops, however many views were asked for."""

@@ -32,21 +32,21 @@ class LoCoOpClassifier(PromptClassifier):
 
     def __init__(self, model: Model, classes: Sequence[str], method: LoCoOp) -> None:
         super().__init__(model, classes, method)
-        self.top_k = method.top_k or min(PAPER_TOP_K, max(1, len(self.classes) // 2))
+        self.ranks = method.top_k or min(PAPER_TOP_K, max(1, len(self.classes) // 2))
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
         """The context; K must leave room for patches that do not show the label."""
         super().start(data, generator)
-        if self.top_k >= len(self.classes):
+        if self.ranks >= len(self.classes):
             raise InputError(
-                f"locoop: with top_k={self.top_k} and {len(self.classes)} classes every patch would show its label. "
+                f"locoop: with top_k={self.ranks} and {len(self.classes)} classes every patch would show its label. "
                 f"Use top_k below {len(self.classes)}."
             )
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
         """Cross-entropy, and the negative entropy of irrelevant patches."""
         logits = self.model.logit_scale * batch.need(Need.PATCHES) @ outputs.texts.T
-        entropy = irrelevant_entropy(logits, batch.labels, self.top_k)
+        entropy = irrelevant_entropy(logits, batch.labels, self.ranks)
         return {**super().losses(outputs, batch), "−λH": -self.method.weight * entropy}
 
 

@@ -26,14 +26,18 @@ class PrecomputedClassifier(CosineClassifier):
         model: what made the features; by default a `PrecomputedModel` of their length with CLIP's scale.
     """
 
-    def __init__(self, text_features: Any, classes: Sequence[str], model: Model | None = None) -> None:
-        vectors = torch.as_tensor(text_features)
+    def __init__(self, text_features: Any, classes: str | Sequence[str], model: Model | None = None) -> None:
+        classes = check_classes(classes)
+        try:
+            vectors = torch.as_tensor(text_features)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"text_features must be an array with one row per class: {error}") from error
         if vectors.ndim != 2 or len(vectors) != len(classes):
             raise InputError(
                 f"text_features must be an array with one row per class ({len(classes)}), "
                 f"got shape {tuple(vectors.shape)}."
             )
-        super().__init__(model or PrecomputedModel(vectors.shape[1]), check_classes(classes), Precomputed())
+        super().__init__(model or PrecomputedModel(vectors.shape[1]), classes, Precomputed())
         self.text_features = check_features(vectors, self.model).to(self.model.device)
 
 

@@ -59,7 +59,7 @@ class PromptClassifier(Classifier):
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
-    def with_classes(self, classes: Sequence[str]) -> Classifier:
+    def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         """The same context before other class names."""
         if self.method.class_specific:
             raise InputError("Every class has a context of its own here; there is none for other class names.")

@@ -35,7 +35,7 @@ class ZeroShotClassifier(CosineClassifier):
 
     Args:
         model: any model.
-        classes: class names; duplicates are kept as separate columns.
+        classes: class names, in a list or in one text with commas; duplicates are kept as separate columns.
         template: one prompt with `{}` for the name (default `a photo of a {}.`), or
         templates: several, whose embeddings are normalised, averaged and normalised again.
     """
@@ -43,7 +43,7 @@ class ZeroShotClassifier(CosineClassifier):
     def __init__(
         self,
         model: Model,
-        classes: Sequence[str],
+        classes: str | Sequence[str],
         template: str | None = None,
         *,
         templates: Sequence[str] | None = None,
@@ -56,7 +56,7 @@ class ZeroShotClassifier(CosineClassifier):
         super().__init__(model, classes, method)
         self.templates = method.templates
 
-    def with_classes(self, classes: Sequence[str]) -> ZeroShotClassifier:
+    def with_classes(self, classes: str | Sequence[str]) -> ZeroShotClassifier:
         """The same prompts around other class names."""
         return ZeroShotClassifier(self.base_model, classes, templates=self.templates)
 
@@ -101,7 +101,7 @@ class TemplateClassifier(CosineClassifier):
         """Encode the class texts."""
         self.text_features = class_features(self.model, self.classes, [self.method.template])
 
-    def with_classes(self, classes: Sequence[str]) -> Classifier:
+    def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         """What was learned, with the template around other class names."""
         other = super().with_classes(classes)
         other.text_features = class_features(self.model, other.classes, [self.method.template])

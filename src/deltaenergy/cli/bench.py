@@ -39,7 +39,8 @@ def bench(
         list[str] | None,
         typer.Option(
             "--methods",
-            help="Scores, tuner/score, or {tuner,…}/{score,…}; separated by commas. [default: the benchmark's own]",
+            help="Scores, tuner/score, or {tuner,…}/{score,…}; separated by commas. `paper` stands for every row of "
+            "the paper's tables. [default: the benchmark's own]",
             show_default=False,
         ),
     ] = None,
@@ -74,11 +75,11 @@ def bench(
     chosen_seeds = _seeds(seeds)
     if data is not None and not data.is_dir():
         raise InputError(f"--data {data} is not a folder.")
-    from deltaenergy.benchmarks.methods import parse_methods
     from deltaenergy.benchmarks.protocol import get_protocol
+    from deltaenergy.benchmarks.rows import chosen_methods
     from deltaenergy.files import check_writable
 
-    parse_methods(methods or spec.methods, spec.settings)  # a misspelt name should not wait for the model
+    chosen_methods(spec, methods)  # a misspelt name should not wait for the model
     get_protocol(protocol)
     check_writable(out_folder, folder=True, option="--out")
     if store is not None:

@@ -21,13 +21,16 @@ from deltaenergy.cli import (
     methods,
     report,
     score,
+    serve,
     theory,
     tune,
+    undo,
 )
 from deltaenergy.cli.common import out, show_warnings_plainly
 from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
+from deltaenergy.progress import show_progress
 
 app = typer.Typer(
     name="deltaenergy",
@@ -39,6 +42,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("score")(score.score)
+app.command("undo")(undo.undo)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("clipn-train")(clipn_train.clipn_train)
@@ -48,6 +52,7 @@ app.command("tune")(tune.tune)
 app.command("theory")(theory.theory)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("features")(features.features)
 app.command("methods")(methods.methods)
 
@@ -73,6 +78,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(given: list[str]) -> object:
     show_warnings_plainly()
+    show_progress(False)  # commands have bars of their own
     for argument in given:
         if "\0" in argument:
             raise InputError(f"The argument {argument!r} holds a NUL character, which no name or path can have.")

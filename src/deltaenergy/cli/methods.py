@@ -1,4 +1,4 @@
-"""`deltaenergy methods`: every score and tuning method with its formula, needs, defaults and paper."""
+"""`deltaenergy methods`: every score, stream adapter and tuning method with its formula, needs, defaults and paper."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
     json_output: common.JsonOption = False,
 ) -> None:
-    """List the scores that --score takes and the methods that tune takes: formula, needs, defaults and paper."""
-    rows = [*_scores(), *_tuning_methods()]
+    """List the scores, the adapters of score --adapt and the tuning methods: formula, needs, defaults and paper."""
+    rows = [*_scores(), *_adapters(), *_tuning_methods()]
     if name is not None:
         from deltaenergy.errors import InputError, did_you_mean
 
@@ -54,6 +54,24 @@ def _scores() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _adapters() -> list[dict[str, Any]]:
+    from deltaenergy.scores.adaptive import ADAPTERS
+
+    return [
+        {
+            "name": name,
+            "kind": "stream adapter",
+            "summary": cls.summary,
+            "formula": cls.formula,
+            "needs": ["similarities", "features", "texts", "the images before, in order"],
+            "defaults": cls().params,
+            "presets": {},
+            "paper": cls.paper,
+        }
+        for name, cls in ADAPTERS.items()
+    ]
 
 
 def _tuning_methods() -> list[dict[str, Any]]:

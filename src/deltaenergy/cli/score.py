@@ -1,19 +1,18 @@
-"""`deltaenergy score`: class, confidence, score and verdict for every image."""
+"""`deltaenergy score`: class, confidence, score and verdict for every image; a page of them, and folders."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltaenergy.cli import common
-from deltaenergy.cli.common import err, out
-from deltaenergy.cli.output import check_output, print_csv, stream_rows, write_rows
-from deltaenergy.cli.records import record_columns, score_keys, scored_records, unreadable_records
-from deltaenergy.cli.text import visible
+from deltaenergy.cli import common, sorted_files
+from deltaenergy.cli.common import err
+from deltaenergy.cli.options import MOST
+from deltaenergy.cli.output import check_output
+from deltaenergy.cli.scored import Run, emit, say_counts
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.runnable import Given
-    from deltaenergy.scoring import Scored
 
 
 def score(
@@ -43,14 +41,28 @@ def score(
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
     ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(help="Adapt to the images as they come: adaneg or tanl. Order matters, there are no p-values."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", "-r", help="Write the verdicts with their images to FILE.html.")
+    ] = None,
+    copy_to: sorted_files.CopyOption = None,
+    link_to: sorted_files.LinkOption = None,
+    move_to: sorted_files.MoveOption = None,
+    dry_run: sorted_files.DryRunOption = False,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=1, max=MOST, help="Tell so many of the most similar classes.")
+    ] = 1,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Say which class each image is, how sure that is, and whether it is any of the classes.
 
-    The verdict known/unknown needs a threshold: give --detector (written by calibrate or tune), or --id with
-    in-distribution images. Without either, the table has labels and scores only.
+    The verdict, known or none of these, needs a threshold: give --detector (written by calibrate or tune), or --id
+    with in-distribution images. Without either, the table has labels and scores only.
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.store_pass import names_a_store
@@ -59,10 +71,30 @@ def score(
     from deltaenergy.scoring import stream_scores
 
     check_output(out_file)
+    common.check_report(report)
+    request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
+    acting = [*(["--report"] if report else []), *([request.option] if request else [])]
+    if acting and not detector and not id_images:
+        raise InputError(f"{acting[0]} needs verdicts, and these a threshold: add --id DIR or --detector DIR.")
     # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
     given = common.read_image_arguments(images)
     items = given if names_a_store(given) else load_images(given)
+    if request is not None:
+        sorted_files.check_request(request, given, items)
     unreadable: list[Unreadable] = []
+    if adapt is not None:
+        others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
+        for name, value in (*others, ("--top-k", top_k > 1)):
+            if value:
+                raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
+        from deltaenergy.cli.adapt import score_adapted
+        from deltaenergy.scores.adaptive import make_adapter
+
+        make_adapter(adapt)
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
+        classifier = common.zero_shot(model, device, classes, template)
+        score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
+        return
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
             if value:
@@ -73,15 +105,58 @@ def score(
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
         default = None if id_items else WITHOUT_ID_IMAGES
         used = common.make_scores(scores, _given(items, id_items), default=default)
+        if acting and len(used) > 1:
+            raise InputError(f"{acting[0]} goes by one score: give --score once.")
         classifier = common.zero_shot(model, device, classes, template)
         detectors, unreadable = _calibrate(classifier, used, id_items, keep, batch_size)
     prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
+    run = Run(classifier, used, detectors, unreadable, top_k=top_k, keep_verdicts=bool(acting))
     with common.progress_bar("Scoring") as progress:
         scorers = [one.scorer for one in prepared]
-        batches = stream_scores(classifier, scorers, items, batch_size=batch_size, progress=progress)
-        parts = _records(batches, classifier, used, detectors, unreadable)
-        _emit(parts, unreadable, classifier, used, detectors, out_file, json_output)
-    common.finish(unreadable)
+        batches = stream_scores(classifier, scorers, items, top_k=top_k, batch_size=batch_size, progress=progress)
+        parts = run.records(batches)
+        # What is asked for besides is done before anything is printed: a reader of standard output that goes away must
+        # not stop it. A table on disk is written as its rows come.
+        print_later = bool(acting) and (out_file is None or json_output)
+        if print_later:
+            parts = iter(list(parts))
+        else:
+            emit(run, parts, out_file, json_output)
+    if request is not None:
+        _sort(run, request)
+    if report is not None:
+        _write_report(run, report)
+    if print_later:
+        emit(run, parts, out_file, json_output)
+    say_counts(run)
+    common.finish(run.unreadable)
+
+
+def _write_report(run: Run, report: Path) -> None:
+    from deltaenergy.files import keeping_result
+    from deltaenergy.report import write_verdicts
+
+    with common.status("Writing the report …"):
+        keeping_result(
+            report,
+            lambda place: write_verdicts(
+                run.judged, place, detector=run.detectors[0], unreadable=run.unreadable, command=common.typed()
+            ),
+            what="The report",
+        )
+    err.print(f"Report written to {report}")
+
+
+def _sort(run: Run, request: sorted_files.SortRequest) -> None:
+    """Sort the files; the report then finds those that were moved in their new place."""
+    from deltaenergy.sorting import Entry
+
+    files = [sorted_files.file_of(item, request.option) for item, _ in run.judged]
+    entries = [Entry(file, verdict.label, verdict.is_ood) for file, (_, verdict) in zip(files, run.judged)]
+    moved = sorted_files.act(request, entries)
+    run.judged = [
+        (replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, run.judged)
+    ]
 
 
 def _calibrate(
@@ -106,82 +181,3 @@ def _given(images: Any, id_images: list[ImageItem]) -> Given:
 
     nothing = Lack("no --id", "it is fitted on in-distribution images. Give some with --id, or a --detector.")
     return given_by([images, id_images]).without(id_data=None if id_images else nothing)
-
-
-def _records(
-    batches: Iterator[Scored],
-    classifier: Classifier,
-    scores: list[Score],
-    detectors: list[Detector],
-    unreadable: list[Unreadable],
-) -> Iterator[list[dict[str, Any]]]:
-    """The records of each batch; images that could not be read are added to `unreadable`."""
-    for batch in batches:
-        unreadable += batch.unreadable
-        yield scored_records(batch, classifier.classes, scores, [detector.judge(batch) for detector in detectors])
-
-
-def _emit(
-    parts: Iterator[list[dict[str, Any]]],
-    unreadable: list[Unreadable],
-    classifier: Classifier,
-    scores: list[Score],
-    detectors: list[Detector],
-    out_file: Path | None,
-    json_output: bool,
-) -> None:
-    """To a file or a pipe as they come; JSON and a terminal's table need all records."""
-    columns = record_columns(scores)
-    if out_file is not None and not json_output:
-        count = stream_rows(out_file, parts, columns)
-        err.print(f"{count} image(s) written to {out_file}")
-        return
-    if not json_output and not sys.stdout.isatty():
-        print_csv([], columns)
-        for part in parts:
-            print_csv(part, columns, header=False)
-        return
-    records = [record for part in parts for record in part]
-    if out_file is not None:
-        write_rows(out_file, records, columns)
-        err.print(f"{len(records)} image(s) written to {out_file}")
-    if json_output:
-        common.print_json(
-            {
-                "model": classifier.model.describe(),
-                "classes_hash": classifier.classes_hash,
-                "scores": [score.spec for score in scores],
-                "thresholds": [detector.threshold for detector in detectors],
-                "images": records,
-                "unreadable": unreadable_records(unreadable),
-            }
-        )
-    else:
-        _print_table(records, scores, has_threshold=bool(detectors))
-
-
-def _print_table(records: list[dict[str, Any]], scores: list[Score], *, has_threshold: bool) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold")
-    table.add_column("image", overflow="fold")
-    table.add_column("class")
-    table.add_column("confidence", justify="right")
-    for score in scores:
-        table.add_column(score.spec, justify="right")
-        if has_threshold:
-            table.add_column("p", justify="right")
-            table.add_column("verdict")
-    for record in records:
-        cells: list[str | Text] = [visible(record["path"]), visible(record["label"]), f"{record['confidence']:.2f}"]
-        for score in scores:
-            value, p_value, is_ood = score_keys(score, scores)
-            cells.append(f"{record[value]:.4g}")
-            if has_threshold:
-                verdict = Text("unknown", "red") if record[is_ood] else Text("known", "green")
-                cells += [f"{record[p_value]:.3f}", verdict]
-        table.add_row(*cells)
-    out.print(table)
-    if not has_threshold:
-        err.print("No verdicts without a threshold: add --id DIR, or --detector DIR (see calibrate).", style="dim")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltaenergy.tuning.loop import EpochLog
 
 # As in deltaenergy.tuning.tune, which is slow to import.
-DEFAULT_METHOD = "ebm"
+DEFAULT_METHOD = "lp++"
 
 
 def tune(

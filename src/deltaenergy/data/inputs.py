@@ -1,5 +1,6 @@
-"""What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, a table with a path column,
-a hub data set, a WebDataset archive, a feature store. All become one list of `ImageItem`; nothing is decoded here.
+"""What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, arrays, torch tensors, a table
+with a path column, a data set of the hub or of torch, a WebDataset archive, a feature store. All become one list of
+`ImageItem`; nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
 from deltaenergy.data.tar import TAR_EXTENSIONS, tar_images
+from deltaenergy.data.torch_images import is_tensor, is_torch_data, tensor_pictures, torch_images
 from deltaenergy.data.walk import Kind, Listed, walk
 from deltaenergy.errors import InputError
 
 __all__ = ["labelled_folders", "load_images", "with_unique_ids"]
 
 ACCEPTED = (
-    "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a table with a path column, "
-    "a hub data set, a .tar archive, a feature store, or a list of these"
+    "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
+    "(3, height, width), a table with a path column, a hub data set, a torch Dataset or DataLoader, a .tar archive, a "
+    "feature store, or a list of these"
 )
 
 
@@ -130,10 +133,14 @@ def _from_object(value: Any, position: int) -> list[ImageItem] | None:
         raise InputError(f"The data set has several splits: choose one, as in data[{next(iter(value))!r}].")
     if is_table(value):
         return table_images(value)
-    if hasattr(value, "__array__") and hasattr(value, "dtype"):  # NumPy arrays, torch tensors, pandas columns
+    if is_torch_data(value):
+        return torch_images(value)
+    if is_tensor(value):
+        return [ImageItem(f"image {position + i}", picture) for i, picture in enumerate(tensor_pictures(value))]
+    if hasattr(value, "__array__") and hasattr(value, "dtype"):  # NumPy arrays, pandas columns
         try:
             array = np.asarray(value)
-        except (TypeError, RuntimeError) as error:  # a tensor on another device, or one with a gradient
+        except (TypeError, RuntimeError) as error:  # one on another device
             raise InputError(f"images is {_describe(value)}, which cannot become a NumPy array: {error}") from error
         return _from_array(array, position)
     return None

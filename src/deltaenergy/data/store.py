@@ -26,6 +26,7 @@ from deltaenergy.data.manifest import RECORD, StoreRecord, read_manifest
 from deltaenergy.data.regular import user_path
 from deltaenergy.data.shards import REPAIR, Entry, Shard, damaged_files, map_array, read_shards
 from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.showing import Shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,7 +52,7 @@ class StoredImage:
         raise UnreadableImage(self.reason)
 
 
-class FeatureStore:
+class FeatureStore(Shown):
     """Features on disk, read when they are used.
 
     Attributes:
@@ -87,6 +88,22 @@ class FeatureStore:
             if place is None
         ]
 
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "path": repr(str(self.path)),
+            "images": len(self.ids),
+            "features": self.feature_dim,
+            "model": repr(str(self.model.get("name"))),
+            "labelled": sum(label is not None for label in self.labels),
+        }
+        if self.has_patches:
+            facts["patches"] = "yes"
+        if self.unreadable:
+            facts["unreadable"] = len(self.unreadable)
+        if not self.complete:
+            facts["complete"] = "no, run again to go on"
+        return facts
+
     @classmethod
     def open(cls, path: str | Path, model: Describes | None = None) -> FeatureStore:
         """Open a store; given a `model`, also check that it made the features.
@@ -112,9 +129,6 @@ class FeatureStore:
     def __len__(self) -> int:
         """How many images have features."""
         return len(self._present)
-
-    def __repr__(self) -> str:
-        return f"FeatureStore({str(self.path)!r}, {len(self)} images, model {self.model['name']!r})"
 
     @cached_property
     def features(self) -> npt.NDArray[np.float32]:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.detector import check_keep, check_numbers, slack_of, threshold_at
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
-from deltaenergy.evaluation.sets import ImageSet, LoadedSet, check_sets, load_sets, match_labels, same_class
-from deltaenergy.progress import Progress
+from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets, same_class
+from deltaenergy.labels import first_of_name
+from deltaenergy.progress import Progress, shown
+from deltaenergy.recognition import warn_of_chance
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, check_runnable, given_by
@@ -25,15 +27,13 @@ from deltaenergy.scoring import Scored, bind_all, score_images
 if TYPE_CHECKING:
     from deltaenergy.detector import Detector
 
-Sets = Iterable[ImageSet | tuple[Any, ...]]
-
 
 def evaluate(
     classifier: Classifier,
-    scores: Sequence[str | Score | Scorer],
-    id_sets: Sets,
-    shifted_sets: Sets = (),
-    open_sets: Sets = (),
+    scores: str | Score | Scorer | Sequence[str | Score | Scorer],
+    id_sets: Any,
+    shifted_sets: Any = (),
+    open_sets: Any = (),
     *,
     keep: float = 0.95,
     detector: Detector | None = None,
@@ -45,12 +45,14 @@ def evaluate(
     progress: Progress | None = None,
     command: str | None = None,
 ) -> Evaluation:
-    """Measure a classifier and its scores on sets of images, each given as `(name, images)` or an `ImageSet`.
+    """Measure a classifier and its scores on sets of images.
+
+    Sets are given as `{name: images}`, or as a list of `(name, images)` or `ImageSet`; one alone also as its images.
 
     Args:
         classifier: zero-shot or tuned.
-        scores: names, `Score` or `Scorer` objects; those that are fitted on ID data are fitted on the ID sets, which
-            favours them a little, unless they are the `detector`'s own.
+        scores: one or several names, `Score` or `Scorer` objects; those that are fitted on ID data are fitted on the
+            ID sets, which favours them a little, unless they are the `detector`'s own.
         id_sets: images of the classes; class folders give their labels.
         shifted_sets: images of the same classes in other styles.
         open_sets: images of none of the classes.
@@ -70,18 +72,21 @@ def evaluate(
     check_keep(keep)
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
-    id_sets, shifted_sets, open_sets = list(id_sets), list(shifted_sets), list(open_sets)
-    everything = [ImageSet(*entry).images for entry in (*id_sets, *shifted_sets, *open_sets)]
-    used = _scorers(classifier, scores, detector, given_by(everything, classifier))
+    check_classifier(classifier, "evaluate")
+    given = [
+        (one, group)
+        for sets, group in ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
+        for one in named_sets(sets, group)
+    ]
+    used = _scorers(classifier, scores, detector, given_by([one.images for one, _ in given], classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
     rng = np.random.default_rng(seed)
-    given = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-    loaded = check_sets([one for sets, group in given for one in load_sets(sets, group, limit, rng)])
+    loaded = check_sets([found for one, group in given for found in load_sets([one], group, limit, rng)])
     if not any(one.group is Group.ID for one in loaded):
         raise InputError("evaluate needs at least one ID set: images of the classes.")
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
-    return evaluate_sets(
+    found = evaluate_sets(
         classifier,
         list(used.values()),
         labelled,
@@ -91,9 +96,13 @@ def evaluate(
         resamples=resamples,
         seed=seed,
         batch_size=batch_size,
-        progress=progress,
+        progress=shown("Encoding images") if progress is None else progress,
         provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
     )
+    known = [one for one in found.sets if one.group is Group.ID]
+    correct, told = (int(sum(getattr(one, rows).sum() for one in known)) for rows in ("correct", "labelled"))
+    warn_of_chance(correct, told, len(set(first_of_name(classifier.classes))))
+    return found
 
 
 def evaluate_sets(
@@ -145,9 +154,14 @@ def evaluate_sets(
 
 
 def _scorers(
-    classifier: Classifier, scores: Sequence[str | Score | Scorer], detector: Detector | None, given: Given
+    classifier: Classifier,
+    scores: str | Score | Scorer | Sequence[str | Score | Scorer],
+    detector: Detector | None,
+    given: Given,
 ) -> dict[str, Scorer]:
     """Scorers by spec; the detector's own, with what it was fitted to, takes the place of an equal score."""
+    if isinstance(scores, (str, Score, Scorer)):
+        scores = [scores]
     if not scores:
         raise InputError("evaluate needs at least one score.")
     made = [score if isinstance(score, Scorer) else make_score(score) for score in scores]

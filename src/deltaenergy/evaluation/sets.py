@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -66,6 +66,26 @@ class LoadedSet:
 
     def __len__(self) -> int:
         return len(self.items)
+
+
+def named_sets(given: Any, group: Group) -> list[ImageSet]:
+    """Sets as they are typed: `{name: images}`, a list of `(name, images)`, or the images of a single set."""
+    if isinstance(given, Mapping):
+        return [ImageSet(str(name), images) for name, images in given.items()]
+    if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[0], str):
+        return [ImageSet(*given)]
+    if isinstance(given, (list, tuple)) and all(_is_pair(entry) for entry in given):
+        return [ImageSet(*entry) for entry in given]
+    if isinstance(given, (str, os.PathLike)):
+        return [ImageSet(Path(given).name or group.value, given)]
+    if isinstance(given, Iterator):
+        return named_sets(list(given), group)
+    return [ImageSet(group.value, given)]
+
+
+def _is_pair(entry: Any) -> bool:
+    """Whether it is `(name, images)` or `(name, images, labels)`."""
+    return isinstance(entry, (tuple, list)) and 2 <= len(entry) <= 3 and isinstance(entry[0], str)
 
 
 def load_sets(

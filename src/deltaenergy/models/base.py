@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,14 @@ from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import TextTower
 from deltaenergy.models.vision import VisionTower
 from deltaenergy.progress import Progress
+from deltaenergy.showing import Shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
 
-class Model:
+class Model(Shown):
     """A frozen vision-language model, or what is known of one.
 
     Attributes:
@@ -49,6 +51,16 @@ class Model:
     dtype: torch.dtype
     text: TextTower | None = None
     derived_by: tuple[str, ...] = ()
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"name": repr(self.name), "features": self.feature_dim}
+        for name in ("logit_scale", "logit_bias", "device", "dtype"):
+            value = getattr(self, name, None)
+            if value is not None and (name != "logit_bias" or value):
+                facts[name.replace("_", " ")] = f"{value:.4g}" if isinstance(value, float) else value
+        if self.derived_by:
+            facts["derived by"] = ", ".join(self.derived_by)
+        return facts
 
     def describe(self) -> dict[str, Any]:
         """What identifies this model in an artefact or report."""
@@ -137,6 +149,18 @@ class TowerModel(Model, ABC):
         if encoded.unreadable:
             raise UnreadableImagesError(encoded.unreadable)
         return encoded.features
+
+
+def check_model(model: Any, who: str) -> None:
+    """Raise `InputError` unless it is a model, such as a name that is still to be loaded."""
+    if isinstance(model, Model):
+        return
+    if isinstance(model, (str, os.PathLike)):
+        raise InputError(f"{who} takes a model, not its name: load it first, load_model({str(model)!r}).")
+    raise InputError(
+        f"{who} takes a model, as load_model gives one, not {type(model).__name__}. For features that were computed "
+        "elsewhere there are PrecomputedModel and PrecomputedClassifier."
+    )
 
 
 def require_text(model: Model, who: str) -> TextTower:

@@ -19,7 +19,7 @@ from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
 from deltaenergy.errors import InputError
-from deltaenergy.progress import Progress
+from deltaenergy.progress import Progress, shown
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,6 +67,8 @@ def stream_batches(
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     _ = PIXELS.limit  # says at once if it is set wrongly
     items = load_images(images)
+    if progress is None:
+        progress = shown("Encoding images")
     stored = any(isinstance(item.source, StoredImage) for item in items)
     return (_stored_batches if stored else _decoded_batches)(model, items, patches, batch_size, progress)
 

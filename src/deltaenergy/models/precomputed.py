@@ -59,7 +59,8 @@ class PrecomputedModel(Model):
         if not self.classes:
             raise InputError(
                 f"{self.name!r} has neither a text tower nor class vectors: give PrecomputedModel(…, class_vectors="
-                "{name: vector}), or load the model itself with load_model."
+                "{name: vector}), or load the model itself with load_model. The tuning methods linear-probe and "
+                "centroids need neither."
             )
         if tuple(templates) != (DEFAULT_TEMPLATE,):
             raise InputError(

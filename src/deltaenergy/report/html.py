@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Union
 
-VOID = frozenset({"br", "hr", "img", "meta", "link", "col"})
+VOID = frozenset({"br", "hr", "img", "meta", "link", "col", "input"})
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BIDI = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _OPENERS, _FIRST_STRONG, _CLOSER = "\u2066\u2067\u2068", "\u2068", "\u2069"

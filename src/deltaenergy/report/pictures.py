@@ -11,6 +11,7 @@ from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.thumbnails import thumbnail
 from deltaenergy.report.words import count, percent, score_value
+from deltaenergy.verdicts import verdict_word
 
 # As many as one row of the page holds.
 SHOWN = 8
@@ -36,7 +37,7 @@ class Picture:
 
     @property
     def wrongly_rejected(self) -> bool:
-        """An image of a class that was taken for unknown."""
+        """An image of a class that was taken for none of these."""
         return self.group in (Group.ID, Group.SHIFTED) and self.is_ood
 
     @property
@@ -70,31 +71,39 @@ def gallery(heading: str, pictures: Sequence[Picture], *, note: Child = None, sh
     return join(
         tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
         tag("p", note, class_="small") if note else None,
-        tag("ul", [tag("li", _card(picture)) for picture in pictures[:shown]], class_="pictures"),
+        tag("ul", [tag("li", card(picture)) for picture in pictures[:shown]], class_="pictures"),
     )
 
 
-def _card(picture: Picture) -> Markup:
+def card(picture: Picture, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
+    """A picture with its verdict. With a link it leads to the file; without `embed` the file itself is shown."""
     name = PurePath(picture.item.id).name or picture.item.id
-    judged = "unknown" if picture.is_ood else "known"
+    judged = verdict_word(picture.is_ood)
     wrong = picture.wrongly_kept or picture.wrongly_rejected or picture.wrong_class
-    source = thumbnail(picture.item)
+    source = thumbnail(picture.item) if embed or link is None else link
     alternative = f"{isolated(name)}: judged {judged}, most like {isolated(picture.label)}"
     if source is None:
         shown = tag("span", "no picture", class_="no-picture", role="img", aria_label=alternative)
     else:
-        shown = tag("img", src=source, alt=alternative, loading="lazy", width=128, height=128)
+        shown = tag("img", src=source, alt=alternative, loading="lazy", decoding="async", width=128, height=128)
+    if link is not None:
+        shown = tag("a", shown, href=link, class_="enlarge")
+    elif source is not None:
+        shown = tag("span", shown, class_="enlarge")
     caption = tag(
         "figcaption",
         tag(
             "span",
             ("✕ " if picture.is_ood else "✓ ") + judged,
-            class_=f"verdict {'unknown' if picture.is_ood else 'kept'}",
+            class_=f"verdict {'none' if picture.is_ood else 'kept'}",
         ),
         tag("span", _what(picture), class_="what"),
         _truth(picture),
         tag("span", f"score {score_value(picture.score)}", class_="file"),
-        tag("span", name, class_="file", title=picture.item.id),
+        tag("span", details, class_="file") if details else None,
+        tag("a", name, class_="file", title=picture.item.id, href=link)
+        if link
+        else tag("span", name, class_="file", title=picture.item.id),
     )
     return tag("figure", shown, caption, class_="picture wrong" if wrong else "picture")
 

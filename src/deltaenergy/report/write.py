@@ -1,15 +1,17 @@
-"""`write_report`: an evaluation, or a detector's predictions, as one HTML file."""
+"""`write_report` and `write_verdicts`: an evaluation, or a detector's verdicts, as one HTML file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from deltaenergy.detector import Detector, Predictions
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector import Detector, Predictions, Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Evaluation
 from deltaenergy.files import write_text
 from deltaenergy.report.evaluation import evaluation_page
-from deltaenergy.report.predictions import predictions_page
+from deltaenergy.report.verdicts import judged_by_id, verdicts_page
 
 
 def write_report(
@@ -30,9 +32,26 @@ def write_report(
         command: what the user typed; an evaluation brings its own.
     """
     if isinstance(results, Evaluation):
-        document = evaluation_page(results, title)
+        write_text(path, evaluation_page(results, title))
     elif detector is None:
         raise InputError("write_report: give the detector that made these predictions, as detector=….")
     else:
-        document = predictions_page(results, detector, title=title, command=command)
-    write_text(path, document)
+        judged = judged_by_id(results)
+        write_verdicts(judged, path, detector=detector, unreadable=results.unreadable, title=title, command=command)
+
+
+def write_verdicts(
+    judged: Sequence[tuple[ImageItem, Verdict]],
+    path: str | Path,
+    *,
+    detector: Detector,
+    unreadable: Sequence[Unreadable] = (),
+    title: str | None = None,
+    command: str | None = None,
+) -> None:
+    """Write a page of images and their verdicts, closest calls first, that opens offline in any browser.
+
+    `write_report` of predictions does the same; here images come as items, which may lie in archives.
+    """
+    folder = Path(path).parent
+    write_text(path, verdicts_page(judged, detector, unreadable, folder, title=title, command=command))

@@ -41,6 +41,7 @@ class ScoreInputs:
         patches: unit patch features (N, P, D).
         pixels: preprocessed images (N, 3, H, W).
         outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
+        labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
     """
 
     similarities: torch.Tensor
@@ -48,6 +49,7 @@ class ScoreInputs:
     patches: torch.Tensor | None = None
     pixels: torch.Tensor | None = None
     outputs: Outputs | None = None
+    labels: torch.Tensor | None = None
 
     @property
     def for_classifier(self) -> Inputs:
@@ -68,7 +70,8 @@ class ScoreInputs:
             texts=self.outputs.texts if self.outputs.texts.ndim == 2 else self.outputs.texts[rows],
             negatives=part(self.outputs.negatives),
         )
-        return ScoreInputs(self.similarities[rows], self.features[rows], part(self.patches), part(self.pixels), outputs)
+        similarities, features = self.similarities[rows], self.features[rows]
+        return ScoreInputs(similarities, features, part(self.patches), part(self.pixels), outputs, part(self.labels))
 
     @staticmethod
     def join(parts: Sequence[ScoreInputs]) -> ScoreInputs:
@@ -79,7 +82,7 @@ class ScoreInputs:
             return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
 
         similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
-        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"))
+        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"), labels=whole("labels"))
 
 
 @dataclass(frozen=True)

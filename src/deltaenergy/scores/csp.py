@@ -36,6 +36,7 @@ SUPERCLASSES = "environment space object scene place item area view thing patter
 class CspPool(MinedScore):
     """The defaults of CSP's pool."""
 
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # neglabel's has another pool
     exclude: str = "noun.animal noun.food noun.person noun.quantity noun.group adj.pert"
     noun_templates: str = "|".join(NOUN_TEMPLATES)
     adjective_templates: str = "|".join(ADJECTIVE_TEMPLATES)
@@ -53,7 +54,6 @@ class Csp(CspPool, NegLabel):
     summary = "neglabel's score on a pool of nouns and of superclasses with a property"
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)) over G groups of mined negatives"
     paper = "Chen et al., NeurIPS 2024"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
 
 @register_score

@@ -28,7 +28,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive, check_whole
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
-from deltaenergy.scores.negatives.mining import Recipe, class_prompt_features, mine
+from deltaenergy.scores.negatives.mining import Negatives, Recipe, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import Pool, frequent_nouns, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
 from deltaenergy.specs import check_range
@@ -137,15 +137,19 @@ class MinedScore(Score):
         pool, recipe = self.pool, self.recipe
         return len(pool.nouns) * len(recipe.noun_templates) + len(pool.adjectives) * len(recipe.adjective_templates)
 
-    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The negatives of these classes."""
+    def mined(self, classifier: Classifier, progress: Progress | None) -> Negatives:
+        """The words that are negatives of these classes, with their features."""
         pool = self.pool
         if self.class_templates:
             templates = self.class_templates.split("|")
             class_features = class_prompt_features(classifier.model, classifier.classes, templates)
         else:
             class_features = classifier.text_features
-        return {"negatives": mine(classifier.model, class_features, pool, self.recipe, progress=progress).features}
+        return mine(classifier.model, class_features, pool, self.recipe, progress=progress)
+
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """The negatives of these classes."""
+        return {"negatives": self.mined(classifier, progress).features}
 
 
 @register_score
@@ -170,26 +174,40 @@ class NegLabel(MinedScore):
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        features = scorer.compared_features(inputs)
-        negatives = scorer.state["negatives"].to(features)
-        groups = min(self.groups, len(negatives))
-        size = len(negatives) // groups
-        grouped = negatives[: groups * size]
-        positive = torch.logsumexp(inputs.similarities.to(features) / self.temperature, dim=1)
+        negatives = scorer.state["negatives"]
+        return grouped_score(inputs, scorer, negatives, self.groups, self.temperature, log_odds=self.log_odds)
 
-        def score(rows: slice) -> torch.Tensor:
-            block, total = features[rows], torch.zeros_like(positive[rows])
-            at_once = max(1, BLOCK_ENTRIES // max(1, len(block) * size))
-            for part in torch.split(grouped, at_once * size):
-                similarities = (block @ part.T).view(len(block), len(part) // size, size)
-                total += _sum_over_groups(positive[rows], similarities, self.temperature, self.log_odds)
-            return total / groups
 
-        images_at_once = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
-        result = in_blocks(score, len(features), images_at_once)
-        check_finite(result, inputs.similarities, "similarities")
-        check_finite(result, features, "features")
-        return result
+def grouped_score(
+    inputs: ScoreInputs,
+    scorer: Scorer,
+    negatives: torch.Tensor,
+    groups: int,
+    temperature: float,
+    *,
+    log_odds: bool = False,
+) -> torch.Tensor:
+    """`neglabel` from features rather than similarities with the negatives (M, D), block by block."""
+    features = scorer.compared_features(inputs)
+    negatives = negatives.to(features)
+    groups = min(groups, len(negatives))
+    size = len(negatives) // groups
+    grouped = negatives[: groups * size]
+    positive = torch.logsumexp(inputs.similarities.to(features) / temperature, dim=1)
+
+    def score(rows: slice) -> torch.Tensor:
+        block, total = features[rows], torch.zeros_like(positive[rows])
+        at_once = max(1, BLOCK_ENTRIES // max(1, len(block) * size))
+        for part in torch.split(grouped, at_once * size):
+            similarities = (block @ part.T).view(len(block), len(part) // size, size)
+            total += _sum_over_groups(positive[rows], similarities, temperature, log_odds)
+        return total / groups
+
+    images_at_once = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
+    result = in_blocks(score, len(features), images_at_once)
+    check_finite(result, inputs.similarities, "similarities")
+    check_finite(result, features, "features")
+    return result
 
 
 @register_score

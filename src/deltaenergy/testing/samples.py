@@ -49,7 +49,7 @@ def random_features(count: int, seed: int = 8) -> npt.NDArray[np.float32]:
 
 
 def inputs_of(classifier: Classifier, pixels: torch.Tensor) -> ScoreInputs:
-    """All that a score may look at, for preprocessed images, in the model's precision."""
+    """All that a score may look at or learn from, for preprocessed images, in the model's precision."""
     model = classifier.model
     assert isinstance(model, TowerModel)
     with torch.inference_mode():
@@ -58,7 +58,8 @@ def inputs_of(classifier: Classifier, pixels: torch.Tensor) -> ScoreInputs:
         outputs = classifier(Inputs(features, patches, pixels=pixels))
     # Clones: inference tensors cannot be changed outside of inference mode.
     similarities, features, patches = (tensor.clone() for tensor in (outputs.similarities, features, patches))
-    return ScoreInputs(similarities, features, patches, pixels, outputs)
+    # Labels that do not depend on the order of the classes.
+    return ScoreInputs(similarities, features, patches, pixels, outputs, similarities.argmax(dim=1))
 
 
 @contextlib.contextmanager

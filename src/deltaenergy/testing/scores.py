@@ -7,15 +7,16 @@ to a classifier as that method begins it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+from deltaenergy.data.items import ImageItem
 from deltaenergy.detector import Detector
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.needs import Need
@@ -179,7 +181,7 @@ def takes_one_class_and_repeated_classes(score: Score) -> None:
     """K = 1 and duplicate names give finite scores, and the order of the classes does not matter."""
     for names in (("dog",), ("dog", "cat", "dog", "dog")):
         predictions = (
-            Detector(_classifier(score, names), score).calibrate(random_pictures(8)).predict(random_pictures(8))
+            Detector(_classifier(score, names), score).calibrate(_known(score, names, 8)).predict(random_pictures(8))
         )
         assert all(np.isfinite(verdict.score) and verdict.label in names for verdict in predictions)
     if score.own_to is not None:
@@ -195,7 +197,7 @@ def takes_one_class_and_repeated_classes(score: Score) -> None:
 @_check
 def is_content_with_one_image(score: Score) -> None:
     """A detector that is calibrated on one image accepts it."""
-    (verdict,) = Detector(_classifier(score), score).calibrate(random_pictures(1)).predict(random_pictures(1))
+    (verdict,) = Detector(_classifier(score), score).calibrate(_known(score, CLASSES, 1)).predict(random_pictures(1))
     assert np.isfinite(verdict.score) and not verdict.is_ood, verdict
 
 
@@ -221,18 +223,22 @@ def says_when_features_are_not_enough(score: Score) -> None:
     if looks_at_images(score):
         with refused(InputError, "give it images"):
             detector.calibrate(features)
+    elif Need.LABELS in score.needs:
+        with refused(InputError, "has no class label"):
+            detector.calibrate(features)
     else:
         assert len(detector.calibrate(features).predict(features)) == 12
 
 
 @_check
 def is_saved_with_its_detector(score: Score) -> None:
-    """A loaded detector gives the same scores, and needs neither texts nor a cache for them."""
+    """A loaded detector gives the same scores, and needs no cache for them, nor texts unless it says so."""
     classifier, pictures = _classifier(score), random_pictures(8)
-    detector = Detector(classifier, score).calibrate(pictures, keep=0.9)
+    texts = contextlib.nullcontext() if Need.PAIRS in score.needs else no_texts(classifier.model)
+    detector = Detector(classifier, score).calibrate(_known(score, CLASSES, 8), keep=0.9)
     with tempfile.TemporaryDirectory() as folder:
         detector.save(Path(folder) / "detector")
-        with no_texts(classifier.model), mock.patch.dict(os.environ, {"DELTAENERGY_CACHE": f"{folder}/empty"}):
+        with texts, mock.patch.dict(os.environ, {"DELTAENERGY_CACHE": f"{folder}/empty"}):
             loaded = Detector.load(Path(folder) / "detector", model=classifier.base_model)
             found = loaded.predict(pictures)
     assert loaded.score == score and loaded.threshold == detector.threshold
@@ -260,7 +266,7 @@ def serves_several_detectors(score: Score) -> None:
 @_check
 def runs_in_several_threads(score: Score) -> None:
     """`predict` from many threads at once gives the bits that it gives alone."""
-    detector = Detector(_classifier(score), score).calibrate(random_pictures(8))
+    detector = Detector(_classifier(score), score).calibrate(_known(score, CLASSES, 8))
     work = [random_pictures(4, seed=seed) for seed in range(THREADS)]
     alone = [[verdict.score for verdict in detector.predict(pictures)] for pictures in work]
     found: list[list[float]] = [[] for _ in work]
@@ -285,10 +291,10 @@ def accepts_what_it_was_calibrated_on(score: Score) -> None:
     Scores of features are then the same to the last bit.
     """
     classifier, pictures = _classifier(score), random_pictures(7)
-    detector = Detector(classifier, score).calibrate(pictures, keep=1.0, batch_size=5)
+    detector = Detector(classifier, score).calibrate(_known(score, CLASSES, 7), keep=1.0, batch_size=5)
     for batch_size in (1, 3, 7):
         assert not any(verdict.is_ood for verdict in detector.predict(pictures, batch_size=batch_size)), batch_size
-    if looks_at_images(score):
+    if looks_at_images(score) or Need.LABELS in score.needs:  # features have no labels
         return
     features = random_features(70)
     detector = Detector(classifier, score).calibrate(features, keep=1.0)
@@ -333,6 +339,14 @@ def classifier_for(method: str | None, names: tuple[str, ...], dtype: torch.dtyp
 def looks_at_images(score: Score) -> bool:
     """Whether the score, or the classifier it belongs to, is not content with features."""
     return score.needs_images or bool(_classifier(score).needs - {Need.FEATURES})
+
+
+def _known(score: Score, names: Sequence[str], count: int) -> list[Any]:
+    """The pictures that a detector is calibrated on, with classes in turn if the score asks for labels."""
+    pictures = random_pictures(count)
+    if Need.LABELS not in score.needs:
+        return pictures
+    return [ImageItem(f"picture {i}", picture, names[i % len(names)]) for i, picture in enumerate(pictures)]
 
 
 def _ready(score: Score, classifier: Classifier, known: ScoreInputs | None = None) -> Scorer:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from deltaenergy.classes import check_classes
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -244,13 +245,13 @@ def _validation_features(
     return torch.from_numpy(encoded.features), None if encoded.patches is None else torch.from_numpy(encoded.patches)
 
 
-def labelled_items(images: Any, domains: bool = False, classes: Sequence[str] = ()) -> list[ImageItem]:
+def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[str] = ()) -> list[ImageItem]:
     """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes.
 
     `classes` are what the labels of `LabelledFeatures` count in, if they are numbers.
     """
     if isinstance(images, LabelledFeatures):
-        return images.items(classes)
+        return images.items(check_classes(classes) if isinstance(classes, str) else classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):

@@ -17,7 +17,7 @@ from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.recipe import make_recipe
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model
+from deltaenergy.models.base import Model, check_model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
@@ -28,12 +28,12 @@ from deltaenergy.tuning.loop import EpochLog, Trained
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 
 # What the measurements support (docs/results.md, "Few-shot methods").
-DEFAULT_METHOD = "ebm"
+DEFAULT_METHOD = "lp++"
 
 
 def tune(
     model: Model,
-    classes: Sequence[str],
+    classes: str | Sequence[str],
     train: Any,
     method: str | Method = DEFAULT_METHOD,
     *,
@@ -55,7 +55,8 @@ def tune(
         model: any model; its towers stay frozen. A `PrecomputedModel` with class vectors serves the methods that
             learn from features and fixed class texts (task-res, clap, lp++, croft and the adapters), and without class
             vectors linear-probe and centroids, which look at no texts.
-        classes: class names. Labels of images are matched to them (`_` reads as a space, case is ignored).
+        classes: class names, in a list or in one text with commas. Labels of images are matched to them (`_` reads
+            as a space, case is ignored).
         train: labelled images: a folder with one subfolder per class, a table with a label column, a list of
             `ImageItem`; or a `TrainSet` that `prepare_training` made. Methods that look at features alone also take
             a feature store, or `LabelledFeatures`.
@@ -77,6 +78,8 @@ def tune(
     chosen = make_method(method)
     changes = dict(recipe or {})
     check_recipe(chosen, changes)
+    if changes and not chosen.trains:
+        warnings.warn(f"{chosen.spec} is not trained in epochs: {', '.join(changes)} changes nothing.", stacklevel=2)
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
@@ -225,13 +228,14 @@ def check_fits(
     method: Method, model: Model, classes: Sequence[str], images: int, changes: Mapping[str, Any]
 ) -> Estimate | None:
     """Raise `InputError` for a model that the method cannot tune, or cannot tune in this machine's memory."""
+    check_model(model, "tune")
     method.check_model(model)
     estimate = method.estimate(model, classes, images, recipes_of(method, changes))
     check_memory(method.spec, estimate, model.device)
     return estimate
 
 
-def check_tuned_classes(classes: Sequence[str]) -> tuple[str, ...]:
+def check_tuned_classes(classes: str | Sequence[str]) -> tuple[str, ...]:
     """At least two distinct class names."""
     names = check_classes(classes)
     if len(names) == 1:

@@ -59,10 +59,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Negatives:
-    """Mined words in random order (fixed by the seed), and their unit features (M, D)."""
+    """Mined words in random order (fixed by the seed), their unit features (M, D), and what was prompted of each."""
 
     words: tuple[str, ...]
     features: torch.Tensor
+    phrases: tuple[str, ...] = ()
 
 
 def mine(
@@ -95,18 +96,29 @@ def mine(
         found = {"index": index, "features": candidates[index]}
         if cache:
             store_cached(path, found)
-    return Negatives(tuple(words[i] for i in found["index"].tolist()), found["features"].to(model.device))
+    kept, texts = found["index"].tolist(), phrases(pool, recipe)
+    return Negatives(
+        words=tuple(words[i] for i in kept),
+        features=found["features"].to(model.device),
+        phrases=tuple(texts[i] for i in kept),
+    )
 
 
-def prompts(pool: Pool, recipe: Recipe) -> list[list[str]]:
-    """The prompts of every candidate, nouns first."""
+def phrases(pool: Pool, recipe: Recipe) -> list[str]:
+    """What stands in the templates for every candidate, nouns first: an adjective may have a superclass behind it."""
     chosen = random.Random(recipe.seed)
     adjectives = [
         f"{adjective} {chosen.choice(recipe.superclasses)}" if recipe.superclasses else adjective
         for adjective in pool.adjectives
     ]
-    return [[fill(template, noun) for template in recipe.noun_templates] for noun in pool.nouns] + [
-        [fill(template, adjective) for template in recipe.adjective_templates] for adjective in adjectives
+    return [*pool.nouns, *adjectives]
+
+
+def prompts(pool: Pool, recipe: Recipe) -> list[list[str]]:
+    """The prompts of every candidate, nouns first."""
+    texts, nouns = phrases(pool, recipe), len(pool.nouns)
+    return [[fill(template, noun) for template in recipe.noun_templates] for noun in texts[:nouns]] + [
+        [fill(template, adjective) for template in recipe.adjective_templates] for adjective in texts[nouns:]
     ]
 
 

@@ -31,6 +31,7 @@ from deltaenergy.models.base import require_towers
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
+from deltaenergy.recognition import check_predictions
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, Lack, check_runnable, given_by, runnable_scores
@@ -53,6 +54,8 @@ CANDIDATES = (
     "energy",
     "entropy",
 )
+# What a candidate may need; whatever else there is to need, choose does not give.
+TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
 FEATURES_ALONE = Lack("choose compares scores of features alone", "choose compares scores of features alone.")
 
 
@@ -149,6 +152,7 @@ def choose_from_features(
     resampled = resample_classes(parts, resamples, seed)
     made = None if far is None else Images(_inputs(classifier, far.features), np.searchsorted(seen, name_of[far.truth]))
     whole = Images(_inputs(classifier, features), member)
+    check_predictions(classifier.classes, truth, whole.inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
     judged = []
     for number, left_out in enumerate(parts, start=1):
         removed = np.isin(name_of, seen[left_out])
@@ -245,7 +249,9 @@ def far_unknowns(
 
 def given_to_choose(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
     """What choose has for scores: features, whatever the images are."""
-    return given_by(images, classifier).without(patches=FEATURES_ALONE, pixels=FEATURES_ALONE)
+    others = {need: FEATURES_ALONE for need in Need if need not in TO_CHOOSE_WITH}
+    given = given_by(images, classifier)
+    return Given({**given.lacks, **others}, given.method)
 
 
 def candidate_scores(given: Given) -> tuple[list[Score], str | None]:

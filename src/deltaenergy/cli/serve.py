@@ -1,0 +1,120 @@
+"""`deltaenergy serve`: a page and a JSON service."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deltaenergy.cli import common
+from deltaenergy.cli.common import err
+from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.detector import Detector
+    from deltaenergy.models.base import TowerModel
+
+
+def serve(
+    detector: Annotated[
+        list[str] | None,
+        typer.Option("--detector", "-d", help="Folder of a detector, or NAME=FOLDER; may be given several times."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="For class names that come with a request. [default: lite, or the detectors' own if they share one]",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help="Keys, one per line: whoever asks must send one.")
+    ] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option("--cors", help="An origin whose pages may ask; none unless given.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="The longest a request may take.")] = 30,
+    max_files: Annotated[int, typer.Option("--max-files", min=1, help="Images in a request.")] = 64,
+    max_body: Annotated[float, typer.Option("--max-body", help="Megabytes of a request.")] = 64,
+    max_megapixels: Annotated[float, typer.Option("--max-megapixels", help="Of one picture.")] = 50,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="Images under way at a time; beyond, 429.")] = 256,
+    max_wait: Annotated[float, typer.Option("--max-wait", help="Milliseconds to wait for company in a batch.")] = 5,
+    device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
+) -> None:
+    """Answer over HTTP: a page at /, the API at /v1 (described at /docs), /v2 for inference clients, /metrics.
+
+    Models are loaded before the service listens, and no request ever downloads anything.
+    """
+    try:
+        from deltaenergy.serve import server
+        from deltaenergy.serve.keys import Keys
+        from deltaenergy.serve.limits import Limits
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"serve needs {error.name}, which is not installed: pip install 'deltaenergy[serve]'."
+        ) from None
+
+    limits = Limits(
+        body_mb=max_body,
+        files=max_files,
+        megapixels=max_megapixels,
+        seconds=seconds,
+        queue=max(queue, max_files),
+        batch=batch_size,
+        wait_ms=max_wait,
+    )
+    keys = None if api_key_file is None else Keys.read(api_key_file)
+    wanted = [server.named(argument) for argument in detector or []]
+    bound = server.listen(host, port)
+    try:
+        detectors, own = _load(wanted, model, device)
+        engine = server.make_engine(detectors, own, limits)
+        bound.listen(1024)  # whoever asks from now on is answered, if only in a moment
+        address = bound.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        if keys is None and not _is_loopback(host):
+            err.print("Anyone who reaches this address may ask: give --api-key-file to change that.", style="yellow")
+        err.print(f"Ready: http://{shown}:{address}/ (page), /docs (API). Ctrl+C stops.")
+        server.run(engine, bound, keys, tuple(cors or ()))
+    finally:
+        bound.close()
+
+
+def _load(
+    wanted: list[tuple[str, str]], model: str | None, device: str
+) -> tuple[list[tuple[str, Detector]], TowerModel | None]:
+    """The detectors, and the model for class names of requests."""
+    from deltaenergy.detector import Detector
+    from deltaenergy.models.base import TowerModel
+
+    known: dict[str, TowerModel] = {}
+    detectors: list[tuple[str, Detector]] = []
+    for name, folder in wanted:
+        loaded = common.load_detector(folder, device)
+        base = loaded.classifier.base_model
+        # Detectors of one model share it, and with it their batches.
+        if base.fingerprint in known and loaded.classifier.base_model is not known[base.fingerprint]:
+            loaded = Detector.load(folder, model=known[base.fingerprint])
+        elif isinstance(base, TowerModel):
+            known[base.fingerprint] = base
+        detectors.append((name, common.prepare(loaded)))
+    if model is None and len(known) == 1:
+        return detectors, next(iter(known.values()))
+    own = common.load_model_with_status(model or "lite", device)
+    if not isinstance(own, TowerModel):
+        raise InputError(f"--model {model} has no image tower.")
+    return detectors, known.get(own.fingerprint, own)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

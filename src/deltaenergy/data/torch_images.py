@@ -1,0 +1,155 @@
+"""torch's tensors, Datasets and DataLoaders as images. torch is not imported: who has not done so has none of them.
+
+A tensor holds one image (channels, height, width) or several (N, channels, height, width), as 8-bit integers or as
+floats from 0 to 1; (height, width, channels) is taken as well where the channels cannot come first. A Dataset is read
+image by image when their turn comes; of a pair or a dictionary the image is taken. Of a DataLoader the data set is
+read, in the order and with the images that the loader would give; its collating plays no part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from deltaenergy.data.decode import ImageSource, UnreadableImage
+from deltaenergy.data.items import ImageItem
+from deltaenergy.errors import InputError
+
+# What an image is called in the dictionaries of common data sets.
+_KEYS = ("image", "img", "pixel_values", "images")
+_CHANNELS = (1, 3, 4)
+# Rounding of a picture that was resized or stored with fewer bits.
+_SLACK = 1e-3
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_torch_data(value: Any) -> bool:
+    """Whether it is a torch Dataset or DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(value, (data.Dataset, data.DataLoader))
+
+
+def tensor_pictures(tensor: Any, what: str = "images") -> list[Image.Image]:
+    """The pictures in a tensor."""
+    array = _to_numpy(tensor, what)
+    if array.ndim == 4:
+        return [_picture(one, what) for one in array]
+    return [_picture(array, what)]
+
+
+def torch_images(data: Any) -> list[ImageItem]:
+    """One item per image of a Dataset or DataLoader, with its label where the data set tells it by itself."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    order: Iterable[Any] | None = None
+    if isinstance(data, DataLoader):
+        dataset = data.dataset
+        if not isinstance(dataset, IterableDataset):
+            order = itertools.chain.from_iterable(data.batch_sampler) if data.batch_sampler else data.sampler
+    else:
+        dataset = data
+    if isinstance(dataset, IterableDataset):
+        return [ImageItem(f"image {i}", _source_of(element)) for i, element in enumerate(dataset)]
+    if not hasattr(dataset, "__len__"):
+        raise InputError(f"images is a data set of type {type(dataset).__name__} that does not tell its length.")
+    lock = threading.Lock()
+    indices = range(len(dataset)) if order is None else order
+    return [
+        ImageItem(f"image {index}", partial(_read, dataset, index, lock), label=_label(dataset, index))
+        for index in indices
+    ]
+
+
+def _read(dataset: Any, index: Any, lock: threading.Lock) -> ImageSource:
+    """The image at `index`. Data sets are seldom made for several threads at once."""
+    with lock:
+        element = dataset[index]
+    return _source_of(element)
+
+
+def _source_of(element: Any) -> ImageSource:
+    """The picture of what a data set gives: itself, the first of a pair, or by name."""
+    while isinstance(element, (tuple, list)) and len(element):
+        element = element[0]
+    if isinstance(element, Mapping):
+        key = next((key for key in _KEYS if key in element), None)
+        if key is None:
+            raise UnreadableImage(f"the data set gives a dictionary without {' or '.join(_KEYS)}")
+        element = element[key]
+    if isinstance(element, (Image.Image, bytes)):
+        return element
+    if isinstance(element, (str, os.PathLike)):
+        return Path(element)
+    if is_tensor(element) or isinstance(element, np.ndarray):
+        try:
+            (picture,) = tensor_pictures(element, "the data set")
+        except InputError as error:
+            raise UnreadableImage(str(error)) from None
+        except ValueError:
+            raise UnreadableImage("the data set gives several images at once") from None
+        return picture
+    raise UnreadableImage(f"the data set gives a {type(element).__name__}, which is no image")
+
+
+def _label(dataset: Any, index: Any) -> str | None:
+    """The class of an image, where the data set lists numbers (`targets`) and their names (`classes`)."""
+    if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a Subset
+        return _label(dataset.dataset, dataset.indices[index])
+    names, targets = getattr(dataset, "classes", None), getattr(dataset, "targets", None)
+    if not isinstance(names, Sequence) or targets is None or len(targets) != len(dataset):
+        return None
+    number = int(targets[index])
+    name = names[number] if 0 <= number < len(names) else None
+    return name if isinstance(name, str) else None
+
+
+def _to_numpy(tensor: Any, what: str) -> np.ndarray[Any, Any]:
+    if not is_tensor(tensor):
+        return np.asarray(tensor)
+    plain = tensor.detach()
+    if plain.is_floating_point():
+        plain = plain.float()  # NumPy knows no bfloat16
+    try:
+        return np.asarray(plain.cpu().numpy())
+    except (TypeError, RuntimeError) as error:  # sparse, quantised, without content
+        raise InputError(f"{what} holds a tensor that cannot become a NumPy array: {error}") from error
+
+
+def _picture(array: np.ndarray[Any, Any], what: str) -> Image.Image:
+    shape = array.shape
+    if array.ndim == 3 and shape[0] in _CHANNELS:
+        array = array.transpose(1, 2, 0)
+    elif not (array.ndim == 2 and array.dtype == np.uint8) and not (array.ndim == 3 and shape[2] in _CHANNELS):
+        raise InputError(
+            f"{what} holds a tensor of shape {shape}. An image is (channels, height, width) with 1, 3 or 4 channels; "
+            "several are (N, channels, height, width)."
+        )
+    if 0 in array.shape:
+        raise InputError(f"{what} holds a tensor of shape {shape}, which has no pixels.")
+    if array.dtype.kind == "f":
+        low, high = float(array.min()), float(array.max())
+        if not (low >= -_SLACK and high <= 1 + _SLACK):  # NaN, too
+            raise InputError(
+                f"{what} holds a float tensor with values from {low:.3g} to {high:.3g}; pixels must be from 0 to 1. "
+                "Give images before they are normalised: the model brings its own preprocessing."
+            )
+        array = np.rint(array.clip(0, 1) * 255).astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise InputError(f"{what} holds a tensor of {array.dtype}; pixels are uint8, or floats from 0 to 1.")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    return Image.fromarray(np.ascontiguousarray(array))

@@ -1,0 +1,217 @@
+"""The page of a detector's verdicts: by class, closest to the threshold first, to be filtered, sorted and enlarged.
+
+It works from a file, without network; without scripts too, which only filter, sort and enlarge. The pictures closest to
+the threshold are inside the page as small copies; those beyond `EMBEDDED` are shown from their own files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector import Detector, Predictions, Verdict
+from deltaenergy.errors import NotFittedError
+from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.report.charts import HistogramRow, histogram_chart
+from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.links import file_link
+from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
+from deltaenergy.report.pictures import Picture, card
+from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
+from deltaenergy.report.words import count, percent
+from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
+
+# Small copies inside the page, all groups together: about six megabytes.
+EMBEDDED = 800
+# Of each group so many are in sight; the others are folded.
+IN_SIGHT = 48
+SORTS = (
+    ("", "by class, borderline first"),
+    ("borderline", "borderline first"),
+    ("low", "lowest score first"),
+    ("high", "highest score first"),
+    ("unsure", "least sure of the class first"),
+    ("sure", "surest of the class first"),
+    ("name", "by name"),
+)
+Judged = Sequence[tuple[ImageItem, Verdict]]
+
+
+def judged_by_id(predictions: Predictions) -> list[tuple[ImageItem, Verdict]]:
+    """Verdicts with their images, which are found again by their paths."""
+    return [(ImageItem(verdict.id, Path(verdict.id)), verdict) for verdict in predictions]
+
+
+def verdicts_page(
+    judged: Judged,
+    detector: Detector,
+    unreadable: Sequence[Unreadable],
+    folder: Path,
+    *,
+    title: str | None = None,
+    command: str | None = None,
+) -> str:
+    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
+    if detector.threshold is None:
+        raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
+    score = detector.score
+    about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
+    made = provenance_of(detector.classifier, command=command)
+    sections = [_summary(judged, detector, unreadable)]
+    if judged:
+        sections += [_pictures(judged, detector, folder), _scores(judged, detector)]
+    scores = score_table(about, {score.spec: detector.threshold}, frozenset())
+    sections.append(provenance_section(made, scores))
+    return render_page(
+        title or "Verdicts",
+        " · ".join([f"model {made['model']['name']}", f"score {score.spec}", made["date"][:10]]),
+        sections,
+        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network; its "
+        "links lead to the files on your disk.",
+        script=files("deltaenergy.report").joinpath("verdicts.js").read_text(encoding="utf-8") if judged else "",
+    )
+
+
+def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable]) -> Section:
+    rejected = sum(verdict.is_ood for _, verdict in judged)
+    known = len(judged) - rejected
+    kept = f" that keeps {percent(detector.keep, 0)} of in-distribution pictures" if detector.keep else ""
+    text = (
+        f"Of {count(len(judged), 'picture')}, {known:,} were recognised as one of "
+        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} as none of these, at the "
+        f"threshold{kept}."
+    )
+    figures = [
+        Tile("Pictures", f"{len(judged):,}"),
+        Tile(KNOWN.capitalize(), f"{known:,}"),
+        Tile(NONE_OF_THESE.capitalize(), f"{rejected:,}"),
+        Tile("Unreadable", f"{len(unreadable):,}"),
+    ]
+    return Section(
+        "summary", "Summary", join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
+    )
+
+
+def _pictures(judged: Judged, detector: Detector, folder: Path) -> Section:
+    threshold = detector.threshold or 0.0
+    groups: dict[str | None, list[tuple[ImageItem, Verdict]]] = {label: [] for label in detector.classifier.classes}
+    groups[None] = []
+    for pair in sorted(judged, key=lambda pair: _margin(pair[1], threshold)):
+        groups[None if pair[1].is_ood else pair[1].label].append(pair)
+    filled = {name: members for name, members in groups.items() if members}
+    share = _embedded_of_each([len(members) for members in filled.values()], EMBEDDED)
+    links, parts = [], []
+    for position, (name, members) in enumerate(filled.items()):
+        heading = NONE_OF_THESE.capitalize() if name is None else name
+        links.append(tag("li", tag("a", heading, f" ({len(members):,})", href=f"#group-{position}")))
+        cards = [
+            _item(item, verdict, threshold, folder, embed=rank < share[position])
+            for rank, (item, verdict) in enumerate(members)
+        ]
+        rest = cards[IN_SIGHT:]
+        parts += [
+            tag(
+                "h3",
+                heading,
+                " ",
+                tag("span", f"({count(len(members), 'picture')})", class_="count"),
+                id=f"group-{position}",
+            ),
+            tag("ul", cards[:IN_SIGHT], class_="pictures"),
+            tag("details", tag("summary", f"{len(rest):,} more"), tag("ul", rest, class_="pictures")) if rest else None,
+        ]
+    body = join(
+        _tools(list(filled)),
+        tag("div", tag("ul", links, class_="jump") if len(links) > 1 else None, parts, id="groups"),
+        tag("ul", id="flat", class_="pictures", hidden=True),
+        tag("button", "Show more", id="more", type="button", hidden=True),
+        _dialog(),
+    )
+    lead = "In every group the closest calls come first: those are the ones to look at."
+    return Section("pictures", "Pictures", body, lead)
+
+
+def _margin(verdict: Verdict, threshold: float) -> float:
+    distance = abs(verdict.score - threshold)
+    return distance if math.isfinite(distance) else math.inf
+
+
+def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
+    """How many of each group are inside the page: as evenly as their sizes allow."""
+    shares = [0] * len(sizes)
+    left = min(total, sum(sizes))
+    while left:
+        open_groups = [i for i, size in enumerate(sizes) if shares[i] < size]
+        each = max(1, left // len(open_groups))
+        for i in open_groups:
+            more = min(each, sizes[i] - shares[i], left)
+            shares[i] += more
+            left -= more
+    return shares
+
+
+def _item(item: ImageItem, verdict: Verdict, threshold: float, folder: Path, *, embed: bool) -> Markup:
+    picture = Picture(item, verdict.label, verdict.confidence, verdict.score, verdict.is_ood)
+    margin = _margin(verdict, threshold)
+    return tag(
+        "li",
+        card(picture, link=file_link(item, folder), embed=embed, details=f"p {verdict.p_value:.3f}"),
+        data_verdict=verdict_word(verdict.is_ood),
+        data_class=verdict.label,
+        data_name=item.id,
+        data_score=repr(verdict.score) if math.isfinite(verdict.score) else "-1e308",
+        data_confidence=repr(verdict.confidence),
+        data_margin=repr(margin) if math.isfinite(margin) else "1e308",
+    )
+
+
+def _tools(names: Sequence[str | None]) -> Markup:
+    """Filters and orders; hidden until the script is there to obey them."""
+    classes = [name for name in names if name is not None]
+
+    def choice(id_: str, label: str, options: Sequence[tuple[str, str]]) -> Markup:
+        found = [tag("option", text, value=value) for value, text in options]
+        return tag("label", tag("span", label), tag("select", found, id=id_))
+
+    every: list[Child] = [
+        choice("of-verdict", "Verdict", [("", "both"), (KNOWN, KNOWN), (NONE_OF_THESE, NONE_OF_THESE)]),
+        choice("of-class", "Class", [("", "all"), *((name, name) for name in classes)]),
+        choice("order", "Order", SORTS),
+        tag("label", tag("span", "File name"), tag("input", type="search", id="of-name", placeholder="any")),
+        tag("output", id="found"),
+    ]
+    return tag("div", every, id="tools", class_="tools", hidden=True, role="search", aria_label="Filter and sort")
+
+
+def _dialog() -> Markup:
+    return tag(
+        "dialog",
+        tag("img", alt="", src="data:,"),
+        tag("div", class_="large-caption"),
+        tag("button", "‹", type="button", data_step="-1", aria_label="Previous picture"),
+        tag("button", "›", type="button", data_step="1", aria_label="Next picture"),
+        tag("button", "Close", type="button", class_="close"),
+        id="large",
+        aria_label="The picture, large",
+    )
+
+
+def _scores(judged: Judged, detector: Detector) -> Section:
+    rows = [HistogramRow("these pictures", np.array([verdict.score for _, verdict in judged]), 1)]
+    if len(detector.calibration_scores):
+        rows.insert(0, HistogramRow("calibration pictures", detector.calibration_scores, 0))
+    spec = detector.score.spec
+    chart = histogram_chart(
+        rows,
+        title=f"Histogram of {spec}",
+        x_label=f"{spec} (larger = more in-distribution)",
+        threshold=detector.threshold,
+        below=NONE_OF_THESE,
+        above=KNOWN,
+    )
+    return Section("scores", "Scores", tag("div", figure(chart, spec), class_="panels top"))

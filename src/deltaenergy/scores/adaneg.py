@@ -1,0 +1,134 @@
+"""AdaNeg: images that are surely known or surely unknown become proxies beside the texts (Zhang & Zhang, NeurIPS 2024).
+
+Each class and each of NegLabel's negatives has a memory of `length` places, the first of which holds its text. With
+S_nl NegLabel's score (5 groups), an image goes to its nearest class if S_nl > θ + g(1 − θ), to its nearest negative if
+S_nl < θ − gθ (θ = g = 0.5: above 0.75, below 0.25). A full memory drops its image of highest entropy, of the softmax
+over the classes or over the negatives, for one of lower. A label's proxy is the direction of its memory:
+
+    task      Σ_i f_i                              sample    Σ_i e^{−β(1 − cos(z, f_i))} f_i, for each image z
+
+    score = S(z; proxies) + λ·S_nl(z),   λ = 0.1,   S = NegLabel's score with proxies in place of texts
+
+A batch enters the memory before it is scored. Settings and rules are those of the authors' released code, but for two
+accidents of it: there entropies are computed in half precision, where they are no numbers, so that nothing is ever
+replaced; and β, given as 5.5, is rounded down to 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch.nn.functional import normalize
+
+from deltaenergy.progress import Progress
+from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
+from deltaenergy.scores.base import check_positive
+from deltaenergy.scores.neglabel import NegLabel, neglabel
+from deltaenergy.specs import check_range
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+
+
+@register_adapter
+@dataclass(frozen=True)
+class AdaNeg(Adapter):
+    """AdaNeg's settings."""
+
+    name = "adaneg"
+    summary = "neglabel with proxies of confident images of the stream beside the texts"
+    formula = "S(z; proxies) + λ·neglabel, proxies = directions of label text + cached images"
+    paper = "Zhang & Zhang, NeurIPS 2024"
+    quantile: float = 0.95
+    keep: float = 0.15
+    groups: int = 5
+    length: int = 10
+    threshold: float = 0.5
+    gap: float = 0.5
+    weight: float = 0.1
+    proxies: Literal["task", "sample"] = "task"
+    sharpness: float = 5.5
+
+    def check(self) -> None:
+        """Shares lie between 0 and 1, counts and weights are positive."""
+        super().check()
+        for share in ("quantile", "threshold", "gap"):
+            check_range(f"{self.name}: {share}", getattr(self, share), 0, 1)
+        check_range(f"{self.name}: keep", self.keep, 0, 1, above=True)
+        check_range(f"{self.name}: groups", self.groups, 1)
+        check_range(f"{self.name}: length", self.length, 2)
+        check_positive(self.name, weight=self.weight, sharpness=self.sharpness)
+
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """NegLabel's negatives of these classes."""
+        mining = NegLabel(
+            words=self.words,
+            exclude=self.exclude,
+            noun_templates=self.noun_templates,
+            adjective_templates=self.adjective_templates,
+            quantile=self.quantile,
+            keep=self.keep,
+            seed=self.seed,
+        )
+        return {"negatives": mining.mined(classifier, progress).features}
+
+    def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
+        """A memory that holds the texts alone."""
+        return Proxies(self, classifier.text_features.float(), prepared["negatives"].float())
+
+
+class Proxies(Memory):
+    """The labels' texts and cached images. Row r < K is class r, the others are negatives."""
+
+    def __init__(self, settings: AdaNeg, texts: torch.Tensor, negatives: torch.Tensor) -> None:
+        self.settings = settings
+        self.classes = len(texts)
+        self.texts = torch.cat([texts, negatives.to(texts)])
+        # The labels that have cached images alone: a memory of ten thousand labels is mostly empty.
+        self.cached: dict[int, list[tuple[float, torch.Tensor]]] = {}
+
+    def judge(self, similarities: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Put the confident ones into the memory, then score all."""
+        settings, features = self.settings, features.to(self.texts)
+        known, unknown = similarities.to(features), features @ self.texts[self.classes :].T
+        static = self._score(known, unknown)
+        surely_known, surely_unknown = confident(static, settings.threshold, settings.gap)
+        for first, cosines, rows in ((0, known, surely_known), (self.classes, unknown, surely_unknown)):
+            entropy = entropies(cosines, settings.temperature)
+            for row in rows.nonzero()[:, 0].tolist():
+                self._store(first + int(cosines[row].argmax()), float(entropy[row]), features[row])
+        adapted = self._adapted(features)
+        return self._score(adapted[:, : self.classes], adapted[:, self.classes :]) + settings.weight * static
+
+    def _score(self, known: torch.Tensor, unknown: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(neglabel(known, unknown, self.settings.groups, self.settings.temperature))
+
+    def _store(self, label: int, entropy: float, feature: torch.Tensor) -> None:
+        images = self.cached.setdefault(label, [])
+        if len(images) < self.settings.length - 1:  # one place is the text's
+            images.append((entropy, feature))
+            return
+        worst = max(range(len(images)), key=lambda i: images[i][0])
+        if entropy < images[worst][0]:
+            images[worst] = (entropy, feature)
+
+    def _adapted(self, features: torch.Tensor) -> torch.Tensor:
+        """Cosines (B, K + M) with the proxies; a label without images has its text for one, whatever the weights."""
+        cosines = features @ self.texts.T
+        for label, images in self.cached.items():
+            held = torch.stack([self.texts[label], *(feature for _, feature in images)])
+            if self.settings.proxies == "task":
+                cosines[:, label] = features @ normalize(held.sum(dim=0), dim=0)
+            else:
+                weights = torch.exp(self.settings.sharpness * (features @ held.T - 1))
+                cosines[:, label] = (features * normalize(weights @ held, dim=1)).sum(dim=1)
+        return cosines
+
+
+def entropies(cosines: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Entropies (B,) of the softmax of cosines (B, L) at a temperature."""
+    log_p = torch.log_softmax(cosines / temperature, dim=1)
+    return -(log_p.exp() * log_p).sum(dim=1)

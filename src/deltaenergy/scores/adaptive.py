@@ -1,0 +1,116 @@
+"""Adapters: scores that learn from the images they judge, so that what came before decides what is said now.
+
+A `Score` gives an image the same number whatever else is scored. An adapter does not: it keeps a memory of the stream,
+and the same image may be known today and unknown tomorrow. So adapters are no scores, have a registry of their own, and
+run in `deltaenergy.adaptive.AdaptiveDetector` alone, which gives no p-values and says that order matters.
+
+An `Adapter` is settings, as a score is. `prepare` makes what depends on the classifier alone, `begin` a fresh memory; a
+`Memory` takes images `batch` by `batch`, learns from each batch and scores it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+from deltaenergy.classes import check_templates
+from deltaenergy.errors import InputError
+from deltaenergy.progress import Progress
+from deltaenergy.registry import Registry
+from deltaenergy.scores.base import check_positive
+from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
+from deltaenergy.specs import Settings, build, check_range, parse
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+
+AdapterType = TypeVar("AdapterType", bound="type[Adapter]")
+
+
+class Memory(ABC):
+    """What an adapter has seen of one stream."""
+
+    @abstractmethod
+    def judge(self, similarities: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Scores (B,) of the next images, larger = more in-distribution, from their similarities and features."""
+
+
+@dataclass(frozen=True)
+class Adapter(Settings, ABC):
+    """Base of all adapters: settings with the paper's defaults.
+
+    Words are WordNet's nouns and adjectives without the lexicographer files in `exclude`, or those of the file `words`.
+    `batch` is how many images are judged together, whatever the batch of the image tower: the memory is changed once
+    for each, and a stream's last batch may be smaller.
+    """
+
+    kind: ClassVar[str] = "adapter"
+    words: str = ""
+    exclude: str = "noun.animal noun.food"
+    noun_templates: str = "the nice {}"
+    adjective_templates: str = "This is a {} photo"
+    temperature: float = 0.01
+    batch: int = 256
+    seed: int = 0
+
+    def check(self) -> None:
+        """T > 0, at least one image in a batch, templates that hold one `{}`."""
+        check_positive(self.name, temperature=self.temperature)
+        check_range(f"{self.name}: batch", self.batch, 1)
+        for templates in (self.noun_templates, self.adjective_templates):
+            check_templates(None, templates.split("|"))
+
+    @property
+    def pool(self) -> Pool:
+        """The candidate words."""
+        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+
+    @abstractmethod
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """Tensors that depend on the classifier alone."""
+
+    @abstractmethod
+    def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
+        """A memory that has seen nothing."""
+
+
+def _check(name: str, cls: type[Adapter]) -> None:
+    if not isinstance(cls, type) or not issubclass(cls, Adapter):
+        raise TypeError(f"adapter {name!r} must be a subclass of Adapter, got {cls!r}")
+
+
+ADAPTERS: Registry[type[Adapter]] = Registry("adapter", package="deltaenergy.scores", check=_check)
+
+
+def register_adapter(cls: AdapterType) -> AdapterType:
+    """Class decorator: make `cls` known under its `name`."""
+    ADAPTERS.add(cls.name, cls)
+    return cls
+
+
+def list_adapters() -> list[str]:
+    """The names of all adapters, sorted."""
+    return ADAPTERS.names()
+
+
+def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:
+    """An adapter from its name and optional parameters: `make_adapter("adaneg(batch=1)")`."""
+    if isinstance(spec, Adapter):
+        if params:
+            raise InputError("Give parameters with an adapter's name, not with an Adapter object.")
+        return spec
+    if not isinstance(spec, str):
+        raise InputError(f"adapter must be a name such as 'adaneg', or an Adapter, got {spec!r}.")
+    parts = parse(spec, "adapter")
+    if len(parts) != 1:
+        raise InputError(f"{spec!r} names {len(parts)} adapters: give one.")
+    return build(ADAPTERS.get(parts[0].name), parts[0], params)
+
+
+def confident(scores: torch.Tensor, threshold: float, gap: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which scores between 0 and 1 are surely known, and which surely unknown: S > θ + g(1 − θ), and S < θ − gθ."""
+    return scores > threshold + gap * (1 - threshold), scores < threshold - gap * threshold

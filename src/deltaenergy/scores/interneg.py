@@ -1,0 +1,134 @@
+"""InterNeg's negative texts: words that lie farther from every class's *images* than its own name does.
+
+From labelled in-distribution images (Xu et al., CVPR 2026, the textual half):
+
+    μ_k = mean image feature of class k, of unit length;   b_k = cos(t_k, μ_k), the class's own text
+    keep the words with cos(w, μ_k) < b_k for all k;   rank by mean_k (b_k − cos(w, μ_k));   take the first 2,000
+
+Then NegLabel's score with them, in 5 groups. NegLabel compares words with the classes' texts, while CLIP was taught to
+compare texts with images; this is the comparison that counts when an image is scored.
+
+The visual half of the paper is left out: it inverts confident unknowns of the test stream into further negatives, so
+that its figures are those of a method that has seen the test images. A class without images sets no bound.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from deltaenergy.classes import check_templates
+from deltaenergy.errors import InputError
+from deltaenergy.needs import Need
+from deltaenergy.progress import Progress
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.negatives.candidates import encode_candidates
+from deltaenergy.scores.negatives.mining import Recipe, prompts
+from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
+from deltaenergy.scores.neglabel import grouped_score
+from deltaenergy.scores.registry import register_score
+from deltaenergy.specs import check_range
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+
+# Cosines of a block of candidates with all classes: 4 MB of float32.
+BLOCK_ENTRIES = 1_048_576
+
+
+def class_means(features: torch.Tensor, labels: torch.Tensor, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The classes that have images, and their mean features of unit length, from features (N, D) and positions (N,)."""
+    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
+    present = torch.unique(labels)
+    return present, torch.nn.functional.normalize(sums[present], dim=1)
+
+
+def select(candidates: torch.Tensor, texts: torch.Tensor, means: torch.Tensor, count: int) -> torch.Tensor:
+    """Positions of at most `count` candidates (M, D) for class texts and image means (K, D), the farthest first."""
+    bounds = (texts * means).sum(dim=1)
+    ranks = []
+    for block in torch.split(candidates, max(1, BLOCK_ENTRIES // len(means))):
+        margins = bounds - block @ means.T
+        ranks.append(margins.mean(dim=1).where((margins > 0).all(dim=1), -torch.inf))
+    rank = torch.cat(ranks)
+    order = rank.argsort(descending=True, stable=True)
+    return order[: min(count, int(torch.isfinite(rank).sum()))]
+
+
+@register_score
+@dataclass(frozen=True)
+class InterNeg(Score):
+    """`neglabel` on words that are chosen by labelled images."""
+
+    name = "interneg"
+    summary = "neglabel's score on words that lie farther from each class's images than its own name does"
+    formula = "mean_g σ(lse(s/T) − lse(s_g/T)), negatives with cos(w, μ_k) < cos(t_k, μ_k) for all k, farthest first"
+    paper = "Xu et al., CVPR 2026 (textual half)"
+    requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
+    words: str = ""
+    exclude: str = "noun.animal noun.food"
+    noun_templates: str = "the nice {}"
+    adjective_templates: str = "This is a {} photo"
+    count: int = 2000
+    groups: int = 5
+    temperature: float = 0.01
+    seed: int = 0
+
+    def check(self) -> None:
+        """T > 0, G ≥ 1, at least one negative, templates that hold one `{}`."""
+        check_positive(self.name, temperature=self.temperature)
+        check_range(f"{self.name}: groups", self.groups, 1)
+        check_range(f"{self.name}: count", self.count, 1)
+        for templates in (self.noun_templates, self.adjective_templates):
+            check_templates(None, templates.split("|"))
+
+    @property
+    def prompts(self) -> int:
+        """Every candidate in every template."""
+        return sum(map(len, self._prompts()))
+
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """Nothing yet, but candidates are encoded and kept on disk now, while somebody watches the progress."""
+        self._candidates(classifier, progress)
+        return {}
+
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        """The negatives that these images choose."""
+        if inputs.labels is None:
+            raise InputError(
+                f"Score {self.spec!r} must know the classes of the in-distribution images, and was not told them. Give "
+                "a folder with one subfolder per class, or a table with a label column."
+            )
+        classifier, features = scorer.classifier, scorer.compared_features(inputs)
+        labels = inputs.labels.to(features.device)
+        present, means = class_means(features, labels, len(classifier.classes))
+        if len(present) < len(classifier.classes):
+            without = [name for k, name in enumerate(classifier.classes) if k not in set(present.tolist())]
+            warnings.warn(
+                f"{self.name}: {len(without)} of the {len(classifier.classes)} classes have no image to choose words "
+                f"by, the first is {without[0]!r}.",
+                stacklevel=2,
+            )
+        candidates = self._candidates(classifier, None).to(features)
+        chosen = select(candidates, classifier.text_features.to(features)[present], means, self.count)
+        if not len(chosen):
+            raise InputError(
+                f"{self.name}: none of {len(candidates)} words lies farther from every class's images than the class's "
+                "own name does. Check the images' classes, or give other candidates (words=FILE)."
+            )
+        shuffled = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(self.seed))
+        return {"negatives": candidates[chosen[shuffled.to(chosen.device)]]}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        """Scores (N,)."""
+        return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
+
+    def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:
+        return encode_candidates(classifier.model, self._prompts(), progress=progress)
+
+    def _prompts(self) -> list[list[str]]:
+        pool: Pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+        return prompts(pool, Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|"))))

@@ -1,0 +1,1 @@
+"""`deltaenergy serve`: verdicts over HTTP, and a page to try them on (extra `serve`)."""

@@ -1,0 +1,103 @@
+"""Jobs of many requests, done together: whatever waits when the worker is free becomes one batch.
+
+A job waits at most `wait` seconds for company, and only while the worker is idle: under load, batches fill by
+themselves. A job whose caller has gone is left out. Should a batch fail, its jobs are tried one by one, so that one
+cannot spoil the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+class Batcher(Generic[Job, Result]):
+    """Runs jobs in batches, one batch at a time.
+
+    Args:
+        run: does a batch, in a thread of `executor`; results in the order of the jobs.
+        executor: where; several batchers may share it.
+        size: jobs of a batch at most.
+        wait: seconds that a job may wait for others.
+        on_batch: is told the size of every batch.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Job]], Sequence[Result]],
+        executor: Executor,
+        size: int,
+        wait: float,
+        on_batch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._run, self._executor, self._size, self._wait, self._on_batch = run, executor, size, wait, on_batch
+        self._waiting: deque[tuple[Job, asyncio.Future[Result]]] = deque()
+        self._come = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Jobs that wait."""
+        return len(self._waiting)
+
+    async def submit(self, job: Job) -> Result:
+        """The result of a job. If the caller is cancelled before its batch begins, it is never done."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, future))
+        self._come.set()
+        return await future
+
+    async def close(self) -> None:
+        """Finish what waits, then stop."""
+        while self._waiting:
+            await asyncio.sleep(0.01)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while True:
+            await self._come.wait()
+            await self._company()
+            self._come.clear()
+            while batch := self._take():
+                await self._do(batch)
+
+    async def _company(self) -> None:
+        """Give others a moment to come."""
+        if self._wait <= 0:
+            return
+        until = asyncio.get_running_loop().time() + self._wait
+        while len(self._waiting) < self._size and (left := until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left, 0.001))
+
+    def _take(self) -> list[tuple[Job, asyncio.Future[Result]]]:
+        batch: list[tuple[Job, asyncio.Future[Result]]] = []
+        while self._waiting and len(batch) < self._size:
+            job, future = self._waiting.popleft()
+            if not future.done():
+                batch.append((job, future))
+        return batch
+
+    async def _do(self, batch: list[tuple[Job, asyncio.Future[Result]]]) -> None:
+        loop = asyncio.get_running_loop()
+        self._on_batch(len(batch))
+        try:
+            results = await loop.run_in_executor(self._executor, self._run, [job for job, _ in batch])
+        except Exception as error:
+            if len(batch) > 1:
+                for one in batch:
+                    await self._do([one])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)

@@ -1,0 +1,56 @@
+"""`deltaenergy score --adapt`: every output says that order matters, and none has a p-value."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Runner
+
+
+@pytest.fixture
+def base(tiny_clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setenv("DELTAENERGY_CACHE", str(tmp_path / "cache"))
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(["hut", "moss", "ink", "quilt", "elk", "vase"]), encoding="utf-8")
+    adapter = f"adaneg(keep=1.0,batch=3,words='{words}')"
+    return ["--model", str(tiny_clip_folder), "--classes", "dog,cat,red car", "--adapt", adapter]
+
+
+def test_a_table_names_the_adapter_in_every_row(command: Runner, base: list[str], photos: Path) -> None:
+    result = command("score", photos, *base, "--id", photos)
+    assert result.code == 0
+    rows = list(csv.DictReader(io.StringIO(result.out)))
+    assert [row["position"] for row in rows] == [str(i) for i in range(8)]
+    assert all(row["adapted_by"].startswith("adaneg(") and row["is_ood"] in ("True", "False") for row in rows)
+    assert "p_value" not in rows[0]
+    assert "Order-dependent" in result.err
+
+
+def test_json_declares_it(command: Runner, base: list[str], photos: Path) -> None:
+    result = command("score", photos, *base, "--json")
+    found = json.loads(result.out)
+    assert found["adaptive"]["order_dependent"] is True and found["adaptive"]["p_values"] is None
+    assert "another order" in found["adaptive"]["note"]
+    assert found["threshold"] is None and len(found["images"]) == 8
+    assert all("p_value" not in image and image["is_ood"] is None for image in found["images"])
+    assert "Order-dependent" in result.err
+
+
+def test_what_does_not_go_with_it_is_said(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
+    result = command("score", photos, *base, "--score", "mcm")
+    assert result.code == 2 and "leave --score out" in result.err
+    result = command("score", photos, *base, "--detector", tmp_path)
+    assert result.code == 2 and "leave --detector out" in result.err
+    result = command("score", photos, *base[:-1], "adanag")
+    assert result.code == 2 and "Did you mean 'adaneg'" in result.err
+
+
+def test_methods_lists_adapters_apart(command: Runner) -> None:
+    rows = {row["name"]: row for row in json.loads(command("methods", "--json").out)}
+    assert {name for name, row in rows.items() if row["kind"] == "stream adapter"} == {"adaneg", "tanl"}
+    assert rows["tanl"]["paper"] and rows["tanl"]["formula"] and "in order" in rows["tanl"]["needs"][-1]

@@ -31,8 +31,8 @@ from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.recognition import check_predictions
+from deltaenergy.scores import defaults
 from deltaenergy.scores.base import Score
-from deltaenergy.scores.defaults import default_score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.thresholds import CONFIDENCE, check_keep
 from deltaenergy.tuning.checkpoints import saving
@@ -122,7 +122,7 @@ def tune_detector(
     held_out = None if id_images is None else load_images(id_images)
     validation_items = None if val is None else labelled_items(val, domains, classes or ())
     loaded = model() if callable(model) else model
-    scored = asked or make_score(default_score(loaded))
+    scored = asked or make_score(defaults.default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
         methods = [one for one in methods if one.name in WITHOUT_TEXTS]
     for one in methods:
@@ -166,7 +166,9 @@ def tune_detector(
         comparison = None
         if test is not None:
             with announce("Measuring"):
-                comparison = _compare(loaded, tried, test, scored, seed, recipe or {}, batch_size)
+                # Unasked, by a score that needs no words mined anew for every part of the classes.
+                measure = asked or make_score(defaults.WITHOUT_TEXTS)
+                comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, batch_size)
         classifier = tried[0].classifier
         if comparison is not None:
             classifier = next(one.classifier for one in tried if one.method.spec == comparison.kept)

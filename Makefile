@@ -28,6 +28,8 @@ $(BIN)/.base: pyproject.toml constraints.txt
 
 $(BIN)/.dev: $(BIN)/.base
 	$(PIP) -e '.[demo,dev]'
+	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null 2>&1 || \
+		echo "chromium is not installed: tests of pages in a browser are skipped"
 	@touch $@
 
 demo: $(BIN)/.base

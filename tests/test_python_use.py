@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,73 @@ def test_things_of_another_kind_are_told_apart(
 ) -> None:
     with pytest.raises(InputError, match=message):
         call(tiny_clip, clf)
+
+
+@pytest.fixture(scope="module")
+def det(clf: de.Classifier) -> de.Detector:
+    rng = np.random.default_rng(1)
+    return de.Detector(clf, "mcm").calibrate([rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(40)])
+
+
+def test_a_detector_gives_what_its_classifier_gives(det: de.Detector, photos: Path) -> None:
+    np.testing.assert_array_equal(det.predict_proba(photos), det.classifier.predict_proba(photos))
+    best = [row[0] for row in det.top_k(photos, k=2)]
+    found = det.predict(photos)
+    assert [label for label, _ in best] == [v.label for v in found]
+    np.testing.assert_allclose([p for _, p in best], [v.confidence for v in found], atol=1e-5)
+
+
+def test_verdicts_as_a_data_frame(det: de.Detector, photos: Path) -> None:
+    pytest.importorskip("pandas")
+    found = det.predict(photos)
+    frame = found.to_pandas()
+    assert list(frame.columns)[:3] == ["id", "label", "confidence"] and len(frame) == 8
+    assert frame.loc[3, "score"] == found[3].score and bool(frame.loc[3, "is_ood"]) is found[3].is_ood
+    assert found.to_table().to_pydict() == frame.to_dict("list")
+    assert len(det.predict([]).to_pandas()) == 0
+
+
+def test_what_detectors_and_results_say_of_themselves(det: de.Detector, photos: Path) -> None:
+    fresh = de.Detector(det.classifier, "mcm")
+    assert "threshold none yet, call calibrate" in repr(fresh)
+    assert repr(det).startswith("<Detector: score mcm") and "by 40 images" in repr(det)
+    found = det.predict([photos, photos / "none.png"])
+    unknown = sum(v.is_ood for v in found)
+    assert repr(found) == f"<Predictions: images 8; known {8 - unknown}; none of these {unknown}; unreadable 1>"
+    measured = de.evaluate(det.classifier, "mcm", photos, open_sets=[np.zeros((9, 9, 3), np.uint8)] * 3, resamples=10)
+    assert "photos (ID, 8 images), open (open, 3 images)" in repr(measured) and "best AUROC" in repr(measured)
+    for thing in (det, found, measured):
+        assert thing._repr_html_().startswith("<table>")
+
+
+def test_figures_need_matplotlib(det: de.Detector, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for plot in (det.plot, det.predict(photos).plot):
+        with pytest.raises(InputError, match="pip install matplotlib"):
+            plot()
+
+
+def test_figures_show_the_scores(det: de.Detector, photos: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    found = det.predict(photos)
+    axes = det.plot(found)
+    bars = axes.containers
+    assert [sum(bar.get_height() for bar in group) for group in bars] == [40, 8]
+    assert axes.lines[0].get_xdata()[0] == det.threshold
+    assert found.plot(axes) is axes
+    noise = [np.zeros((9, 9, 3), np.uint8)] * 3
+    measured = de.evaluate(det.classifier, "mcm", photos, open_sets=noise, resamples=10)
+    curve = measured.plot().lines[0]
+    expected = measured.ranked(measured.detection[0]).roc_curve()
+    np.testing.assert_array_equal(curve.get_xdata(), expected.ood_kept)
+    with pytest.raises(InputError, match="was not evaluated"):
+        measured.plot("msp")
+    with pytest.raises(InputError, match="no open set"):
+        de.evaluate(det.classifier, "mcm", photos, resamples=10).plot()
+
+
+@pytest.mark.parametrize("thing", [np.eye(3), "clf", None])
+def test_a_detector_of_something_else_is_refused(thing: Any) -> None:
+    with pytest.raises(InputError, match="A detector takes a classifier"):
+        de.Detector(thing)

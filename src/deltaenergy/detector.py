@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from deltaenergy.calibration import calibrate_together, check_calibration, check_numbers, true_classes
-from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.labels import first_of_name
@@ -21,6 +21,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.showing import Shown, some_names
 from deltaenergy.thresholds import (
     CONFIDENCE,
     ClassThresholds,
@@ -57,7 +58,7 @@ class Stream(Iterator[Verdict]):
         return next(self._verdicts)
 
 
-class Detector:
+class Detector(Shown):
     """A classifier that knows what it does not know.
 
     Any number of threads may `predict` and `stream` with one detector at the same time.
@@ -75,6 +76,7 @@ class Detector:
         *,
         state: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
+        check_classifier(classifier, "A detector")
         self.classifier = classifier
         self.score = make_score(score)
         self.threshold: float | None = None
@@ -272,6 +274,41 @@ class Detector:
     def _first(self) -> npt.NDArray[np.int64]:
         """For each class the first position of the same name: classes that stand twice count as one."""
         return np.array(first_of_name(self.classifier.classes), dtype=np.int64)
+
+    def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
+        """Probabilities (N, K) of the classes among themselves, as `Classifier.predict_proba`; no verdict."""
+        return self.classifier.predict_proba(images, batch_size=batch_size)
+
+    def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
+        """The k most probable classes of each image with their probabilities, as `Classifier.top_k`; no verdict."""
+        return self.classifier.top_k(images, k, batch_size=batch_size)
+
+    def plot(self, predictions: Predictions | None = None, ax: Any = None) -> Any:
+        """A histogram of the calibration scores with the threshold, and of the scores of `predictions` beside them.
+
+        On matplotlib's axes `ax` or new ones, which are returned.
+        """
+        from deltaenergy.plotting import score_histogram
+
+        groups = {"calibration images": self.calibration_scores}
+        if predictions is not None:
+            groups["these images"] = np.array([verdict.score for verdict in predictions], np.float64)
+        return score_histogram(groups, self._check_calibrated(), self.score.spec, ax)
+
+    def _facts(self) -> dict[str, object]:
+        classes = self.classifier.classes
+        facts: dict[str, object] = {
+            "score": self.score.spec,
+            "classes": f"{len(classes)} ({some_names(classes)})",
+            "method": self.classifier.method.spec,
+            "model": repr(self.classifier.base_model.name),
+        }
+        if self.threshold is None or self.keep is None:
+            facts["threshold"] = "none yet, call calibrate"
+        else:
+            images = len(self.calibration_scores)
+            facts["threshold"] = f"{self.threshold:.6g}, keeps {100 * self.keep:g} % by {images} images"
+        return facts
 
     @property
     def scorer(self) -> Scorer:

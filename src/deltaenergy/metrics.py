@@ -214,6 +214,82 @@ def fpr_ood(id_scores: Any, ood_scores: Any, rate: float = 0.95) -> float:
     return RankedScores(id_scores, ood_scores).fpr_ood(rate)
 
 
+def paired_differences(
+    first: tuple[Any, Any],
+    second: tuple[Any, Any],
+    rate: float = 0.95,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Estimate]:
+    """Every ranking metric of `second` minus that of `first`, with its paired bootstrap percentile interval.
+
+    Each is a pair (ID scores, OOD scores) of the same images in the same order: in every resample both see the same
+    ones, so that what makes an image hard for both does not widen the interval.
+    """
+    one, other = _Levels(*first), _Levels(*second)
+    if (one.n_id, one.n_ood) != (other.n_id, other.n_ood):
+        raise InputError(
+            f"paired_differences compares scores of the same images, got {one.n_id} and {one.n_ood} against "
+            f"{other.n_id} and {other.n_ood}."
+        )
+    id_rng, ood_rng = np.random.default_rng(seed).spawn(2)
+    block = max(1, BLOCK_ENTRIES // (one.n_id + one.n_ood))
+    drawn: dict[str, list[Array]] = {}
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        ids = id_rng.integers(one.n_id, size=(rows, one.n_id))
+        oods = ood_rng.integers(one.n_ood, size=(rows, one.n_ood))
+        before, after = one.drawn(ids, oods).metrics(rate), other.drawn(ids, oods).metrics(rate)
+        for name in before:
+            drawn.setdefault(name, []).append(after[name] - before[name])
+    tails = [(1 - confidence) / 2, (1 + confidence) / 2]
+    start_value, end_value = RankedScores(*first).metrics(rate), RankedScores(*second).metrics(rate)
+    result = {}
+    for name, blocks in drawn.items():
+        low, high = np.quantile(np.concatenate(blocks), tails)
+        result[name] = Estimate(end_value[name] - start_value[name], float(low), float(high))
+    return result
+
+
+def paired_mean_difference(
+    first: Any, second: Any, *, resamples: int = 1000, confidence: float = 0.95, seed: int = 0
+) -> Estimate:
+    """The mean of `second` minus that of `first`, one number (or answer) per image, with its paired interval."""
+    change = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    if change.ndim != 1 or not len(change):
+        raise InputError(f"a paired difference needs one number per image, got shape {change.shape}.")
+    rng = np.random.default_rng(seed)
+    block = max(1, BLOCK_ENTRIES // len(change))
+    means = []
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        means.append(change[rng.integers(len(change), size=(rows, len(change)))].mean(axis=1))
+    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Estimate(float(change.mean()), float(low), float(high))
+
+
+class _Levels:
+    """Where each image stands among the distinct scores, falling: what a resample of images is counted by."""
+
+    def __init__(self, id_scores: Any, ood_scores: Any) -> None:
+        in_dist, out_dist = check_scores(id_scores, "id_scores"), check_scores(ood_scores, "ood_scores")
+        rising, position = np.unique(np.concatenate([in_dist, out_dist]), return_inverse=True)
+        position = len(rising) - 1 - position.reshape(-1)
+        self._levels, self.n_id, self.n_ood = len(rising), len(in_dist), len(out_dist)
+        self._id, self._ood = position[: len(in_dist)], position[len(in_dist) :]
+
+    def drawn(self, ids: Counts, oods: Counts) -> _Kept:
+        """The histograms of these images, a row per resample."""
+        return _Kept(self._counts(self._id[ids]), self._counts(self._ood[oods]))
+
+    def _counts(self, levels: Counts) -> Counts:
+        rows = len(levels)
+        flat = levels + np.arange(rows)[:, None] * self._levels
+        return np.bincount(flat.ravel(), minlength=rows * self._levels).reshape(rows, self._levels)
+
+
 def accuracy(predicted: Any, labels: Any) -> float:
     """Share of images whose predicted class is their label."""
     return accuracy_estimate(predicted, labels).value

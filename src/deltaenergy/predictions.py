@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from deltaenergy.data.items import Unreadable
-from deltaenergy.verdicts import verdict_word
+from deltaenergy.errors import InputError
+from deltaenergy.showing import Shown
+from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 
@@ -40,7 +45,7 @@ class Verdict:
         return verdict_word(self.is_ood)
 
 
-class Predictions(Sequence[Verdict]):
+class Predictions(Shown, Sequence[Verdict]):
     """Verdicts in input order, and the images that could not be read."""
 
     def __init__(self, verdicts: list[Verdict], unreadable: list[Unreadable]) -> None:
@@ -59,6 +64,32 @@ class Predictions(Sequence[Verdict]):
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self._verdicts)
+
+    def _facts(self) -> dict[str, object]:
+        unknown = sum(verdict.is_ood for verdict in self)
+        facts: dict[str, object] = {"images": len(self), KNOWN: len(self) - unknown, NONE_OF_THESE: unknown}
+        if self.unreadable:
+            facts["unreadable"] = len(self.unreadable)
+        return facts
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per verdict, as a pandas data frame, where pandas is installed."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas. to_table does without.") from None
+        columns = list(Verdict.__dataclass_fields__)
+        return pd.DataFrame({name: [getattr(verdict, name) for verdict in self] for name in columns}, columns=columns)
+
+    def plot(self, ax: Any = None) -> Any:
+        """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
+        from deltaenergy.plotting import score_histogram
+
+        groups = {
+            name: np.array([verdict.score for verdict in self if verdict.is_ood is unknown], np.float64)
+            for name, unknown in ((KNOWN, False), (NONE_OF_THESE, True))
+        }
+        return score_histogram(groups, None, "score", ax)
 
     def to_table(self) -> pa.Table:
         """One row per verdict, as a pyarrow table (`.to_pandas()` makes a data frame)."""

@@ -290,7 +290,9 @@ def _score_batch(
             for scorer in scorers:
                 scored = scorer(inputs) if scorer.score.needs_images else scorer(filled)[:rows]
                 values[scorer.spec].append(scored.detach().double())
-            seen.append(replace(inputs, outputs=None))  # which may hold texts of each image
+            # Outputs may hold texts of each image.
+            compared = None if inputs.outputs is None else inputs.outputs.features
+            seen.append(replace(inputs, outputs=None, compared=compared))
     features = batch.features.float().cpu().numpy() if keep_features else None
     return Scored(
         items=batch.items,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deltaenergy import Detector, ZeroShotClassifier
+from deltaenergy.evaluation import compare, evaluate
 from deltaenergy.report import write_report
 from tests.colours import ColourModel, paint, paint_sets
 from tests.report.browser import browser
@@ -102,3 +103,43 @@ def test_without_scripts_everything_is_there(chromium: Any, folder: Path) -> Non
     link = page.locator("#pictures li a.enlarge").first.get_attribute("href")
     page.locator("#pictures li a.enlarge").first.click()
     assert page.url.endswith(link.split("/")[-1]), "the link leads to the file"
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluation with several open sets and scores, and a comparison: the widest tables there are."""
+    root = paint_sets(tmp_path_factory.mktemp("evaluated"))
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    known, dark = [("known", root / "known")], [("a long name " * 4, root / "dark")]
+    opened = [(f"grey {i}", [root / "grey" / f"{i}.png"]) for i in range(5)]
+    scores = ["mcm", "delta-energy(tau=0.1,c=1)", "max-logit"]
+    write_report(evaluate(classifier, scores, known, dark, opened, resamples=10), root / "evaluation.html")
+    detectors = {"one": Detector(classifier, "mcm"), "two": Detector(classifier, "max-logit")}
+    write_report(compare(detectors, known, dark, opened, resamples=10), root / "comparison.html")
+    return root
+
+
+@pytest.mark.parametrize("name", ["evaluation.html", "comparison.html"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_tables_stay_within_the_screen(chromium: Any, evaluated: Path, name: str, width: int, scheme: str) -> None:
+    page = opened(chromium, evaluated / name, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = "[...document.querySelectorAll('.stacks')].filter(t => t.scrollWidth > t.parentNode.clientWidth + 1).length"
+    if width == 390:
+        assert page.evaluate(cut) == 0, "on a phone no table of many columns is cut"
+    assert page.trouble == []
+
+
+def test_the_first_column_stays_when_a_table_is_scrolled(chromium: Any, evaluated: Path) -> None:
+    page = opened(chromium, evaluated / "evaluation.html", viewport={"width": 768, "height": 800})
+    moved = page.evaluate(
+        """() => {
+          const box = [...document.querySelectorAll('.scroll')].find(b => b.scrollWidth > b.clientWidth + 50);
+          const first = box.querySelector('tbody th');
+          const before = first.getBoundingClientRect().left;
+          box.scrollLeft = 50;
+          return [box.scrollLeft, first.getBoundingClientRect().left - before];
+        }"""
+    )
+    assert moved[0] == 50 and abs(moved[1]) < 2

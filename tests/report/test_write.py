@@ -81,10 +81,10 @@ def test_large_report_shows_mistakes_of_each_kind(sets, tmp_path):
     found = run(sets, keep=0.7)
     page, _ = written(found, tmp_path)
     text = words(page)
-    assert "Open pictures that were kept (3 pictures)" in text
+    assert "Open pictures taken for known (3 pictures)" in text
     rejected = int(found.is_ood(found.sets[0]).sum())
-    assert rejected > 0 and f"Known pictures that were rejected ({rejected} pictures)" in text
-    assert "Pictures that were kept under a wrong name" in text and "blue after all.png" in text
+    assert rejected > 0 and f"Known pictures taken for none of these ({rejected} pictures)" in text
+    assert "Pictures given a wrong name" in text and "blue after all.png" in text
     assert "Least confident: closest to the threshold" in text
     assert len(page.all("img")) > 20
 
@@ -194,3 +194,50 @@ def test_thumbnails_are_small_squares_of_any_picture(tmp_path):
     assert decoded(thumbnail(ImageItem("tiny", Image.new("RGBA", (5, 9))))).size == (5, 5)
     assert thumbnail(ImageItem("row 1", b"")) is None
     assert thumbnail(ImageItem("gone", tmp_path / "gone.png")) is None
+
+
+def test_several_scores_are_ranked_and_the_best_is_named(tmp_path, sets):
+    found = run(sets, scores=("mcm", "delta-energy", "max-logit"))
+    page, _ = written(found, tmp_path)
+    text = words(page)
+    best = max((row for row in found.detection if row.closed == "known"), key=lambda row: row.metrics["auroc"].value)
+    assert f"Best of 3 scores: {best.score}, which ranks a known above an open picture in" in text
+    table = text[text.index("known (ID, 19) against grey (open, 8)") :]
+    places = {name: table.index(name) for name in found.scores}
+    area = {row.score: row.metrics["auroc"].value for row in found.detection if row.closed == "known"}
+    assert [area[name] for name in sorted(places, key=places.__getitem__)] == sorted(area.values(), reverse=True)
+    # Answers come before histograms, which are folded.
+    assert text.index("Metrics") < text.index("Classes") < text.index("The histograms of 3 scores")
+
+
+def test_classes_confusion_reliability_and_risk_are_shown(tmp_path, sets):
+    page, document = written(run(sets, scores=("mcm",)), tmp_path)
+    text = words(page)
+    for expected in ("Reliability", "ECE", "Risk and coverage", "AURC", "Confusion matrix", "Accuracy of each class"):
+        assert expected in text
+    assert 'class="heat-cell h2"' in document, "one of seven red pictures is called blue"
+
+
+def test_many_classes_are_listed_not_drawn(tmp_path, sets):
+    names = ["red", "green", "blue", *(f"class {i}" for i in range(30))]
+    items = [ImageItem(f"{i}", path, "red") for i, path in enumerate(sorted((sets / "known").rglob("*.png")))]
+    items += [ImageItem(f"n{i}", items[0].source, f"class {i}") for i in range(30)]
+    found = evaluate(ZeroShotClassifier(ColourModel(), names), ["mcm"], [("known", items)], resamples=10)
+    page, _ = written(found, tmp_path)
+    text = words(page)
+    assert "The 16 least accurate classes" in text and "Confusion matrix" not in text and "taken for" in text
+
+
+def test_every_mistake_is_reachable(tmp_path, sets):
+    for i in range(20):
+        paint(sets / "grey" / f"in truth red {i}.png", (250, i, 0))
+    page, _ = written(run(sets, keep=0.9), tmp_path)
+    assert "The other 12" in page.text
+    for i in range(20):
+        assert f"in truth red {i}.png" in page.text
+    assert any(str(link["href"]).startswith("./") for link in page.all("a"))
+
+
+def test_a_near_perfect_curve_has_its_corner_enlarged(tmp_path, sets):
+    _, document = written(run(sets, scores=("mcm",), keep=0.99), tmp_path)
+    assert "enlarged" in document

@@ -144,12 +144,17 @@ def test_a_class_without_images_is_told_of(classifier: ZeroShotClassifier, word_
         detector.calibrate(labelled(["dog", "red car", "dog"]))
 
 
-def test_words_that_are_all_too_near_are_an_error(classifier: ZeroShotClassifier, word_file: Path) -> None:
-    """The images of each class lie opposite to its text, so that any word is nearer."""
+def test_words_that_are_all_too_near_are_told_of(classifier: ZeroShotClassifier, word_file: Path) -> None:
+    """The images of each class lie opposite to its text, so that any word is nearer: the farthest of them are taken."""
     texts = classifier.text_features
-    scorer = make_score("interneg", words=str(word_file)).bind(classifier)
-    with pytest.raises(InputError, match=r"none of 10 words.*Check the images' classes"):
-        scorer.fit(ScoreInputs(-texts @ texts.T, -texts, labels=torch.arange(3)))
+    scorer = make_score("interneg", words=str(word_file), count=4).bind(classifier)
+    with pytest.warns(UserWarning, match=r"none of 10 words.*the farthest are taken.*Check the images' classes"):
+        fitted = scorer.fit(ScoreInputs(-texts @ texts.T, -texts, labels=torch.arange(3)))
+    words = np.stack([classifier.model.encode_texts([f"the nice {w}"])[0] for w in WORDS]).astype(np.float64)
+    farthest = np.argsort((words @ -texts.double().numpy().T).mean(axis=1))[:4]
+    found = fitted.state["negatives"].double().numpy()
+    order = [int(np.argmin(np.linalg.norm(words - row, axis=1))) for row in found]
+    assert sorted(order) == sorted(farthest.tolist())
 
 
 def test_defaults_are_the_papers() -> None:

@@ -80,6 +80,16 @@ def test_nothing_is_overwritten(how: How, inbox: list[Entry], tmp_path: Path) ->
     assert content(tmp_path / "sorted") == {"known/cat/1.JPG": "mine"}
 
 
+def test_names_that_differ_in_case_alone_are_the_same_name(tmp_path: Path) -> None:
+    entries = []
+    for name in ("a/straße.jpg", "b/STRASSE.jpg", "c/A.JPG", "d/a.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+        entries.append(Entry(tmp_path / name, "x", True))
+    plan = plan_sorting(entries, tmp_path / "sorted", How.COPY)
+    assert [one.target.name for one in plan.placements] == ["straße.jpg", "STRASSE (2).jpg", "A.JPG", "a (2).jpg"]
+
+
 @pytest.mark.parametrize("how", How)
 def test_a_name_that_is_taken_after_the_plan_was_made_is_left(how: How, inbox: list[Entry], tmp_path: Path) -> None:
     plan = plan_sorting(inbox, tmp_path / "sorted", how)

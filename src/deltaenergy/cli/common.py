@@ -69,7 +69,7 @@ def progress_bar(description: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Bars(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+    with Bars(*columns, console=err, transient=True, disable=err.hushed or not err.is_terminal) as bars:
         task = bars.add_task(visible(description), total=None)
 
         def move(done: int, total: int | None) -> None:
@@ -82,7 +82,7 @@ def status(text: str) -> contextlib.AbstractContextManager[Any]:
     """A line on standard error while the block runs."""
     from rich.text import Text
 
-    return err.status(Text(visible(text)))
+    return contextlib.nullcontext() if err.hushed else err.status(Text(visible(text)))
 
 
 def load_model_with_status(name: str, device: str) -> Model:
@@ -213,7 +213,7 @@ def report_unreadable(unreadable: Sequence[Unreadable]) -> None:
         return
     err.print(f"{len(unreadable)} image(s) could not be read and were skipped:", style="yellow")
     for image in unreadable:
-        err.print(f"  {visible(image.id)}: {image.reason}")
+        err.print(f"  {visible(image.id)}: {image.reason}", style="yellow")
 
 
 def finish(unreadable: Sequence[Unreadable]) -> None:
@@ -238,4 +238,21 @@ def show_warnings_plainly() -> None:
 
 class _ToConsole(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("deltaenergy.models.lite") and _said_before("lite"):
+            return
         err.print(record.getMessage())
+
+
+def _said_before(name: str) -> bool:
+    """Whether this user was told already; from now on it counts as told. Without a cache folder, it is told again."""
+    from deltaenergy.cache import cache_folder
+
+    try:
+        folder = cache_folder() / "told"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch(exist_ok=False)
+    except FileExistsError:
+        return (folder / name).is_file()
+    except (OSError, RuntimeError):
+        pass
+    return False

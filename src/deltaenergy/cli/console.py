@@ -14,11 +14,16 @@ from deltaenergy.cli.text import visible
 class PlainConsole(Console):
     """A console that prints names as they are, with control characters written out."""
 
+    # With --quiet: warnings (yellow) and errors (red) are printed, notes are not.
+    hushed = False
+
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich does; lines of plain text are not folded, so that a path stays in one piece."""
+        if self.hushed and options.get("style") not in ("red", "yellow"):
+            return
         shown = [visible(entry, lines=True) if isinstance(entry, str) else entry for entry in objects]
         if all(isinstance(entry, str) for entry in shown):
             options.setdefault("soft_wrap", True)

@@ -9,6 +9,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err
+from deltaenergy.cli.compared import print_comparison
 from deltaenergy.cli.console import PlainConsole
 from deltaenergy.cli.options import LARGEST_SEED, MOST
 from deltaenergy.cli.text import visible
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import ImageItem
     from deltaenergy.detector import Detector
-    from deltaenergy.evaluation import DetectionRow, Evaluation
+    from deltaenergy.evaluation import Comparison, DetectionRow, Evaluation
     from deltaenergy.metrics import Estimate
     from deltaenergy.scores.base import Score, Scorer
+
+    Sets = list[tuple[str, list[ImageItem]]]
 
 # Columns that a terminal must have for AUPR and the other FPR convention.
 WIDE = 110
@@ -41,7 +44,18 @@ def evaluate(
     model: common.ModelOption = "lite",
     scores: common.ScoreOption = None,
     template: common.TemplateOption = None,
-    detector: common.DetectorOption = None,
+    detectors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detector",
+            "-d",
+            help="Folder written by calibrate or tune; repeat to compare several.",
+            show_default=False,
+        ),
+    ] = None,
+    zero_shot: Annotated[
+        bool, typer.Option("--zero-shot", help="Compare with the first detector's model and classes, untuned.")
+    ] = False,
     keep: common.KeepOption = 0.95,
     limit: Annotated[
         int | None,
@@ -55,10 +69,11 @@ def evaluate(
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Measure accuracy, and how well each score tells known images from unknown ones.
+    """Measure accuracy, and how well each score tells images of the classes from images of none of them.
 
     Classes are the folder names of --id unless --classes is given. With --detector, its classifier is measured, with
-    its own score and threshold unless --score is given.
+    its own score and threshold unless --score is given. Several, or one and --zero-shot, are compared on the same
+    images, with paired intervals of their differences.
     """
     common.check_report(report)
     from deltaenergy.data.inputs import load_images
@@ -69,6 +84,21 @@ def evaluate(
     known, other, unknown = (
         [(names[text], load_images(text)) for text in sets or []] for sets in (id_sets, shifted, open_sets)
     )
+    if zero_shot and not detectors:
+        raise InputError("--zero-shot goes with --detector: without one, the zero-shot classifier is measured anyway.")
+    if detectors and (len(detectors) > 1 or zero_shot):
+        for name, value in (("--classes", classes), ("--template", template), ("--score", scores)):
+            if value:
+                raise InputError(f"{name} is part of each detector that is compared: leave it out.")
+        comparison = _compare(detectors, zero_shot, known, other, unknown, keep, limit, seed, device, batch_size)
+        _write_report(comparison, report)
+        if json_output:
+            common.print_json(comparison.to_dict())
+        else:
+            print_comparison(comparison)
+        common.finish(comparison.unreadable)
+        return
+    detector = detectors[0] if detectors else None
     images = [items for _, items in (*known, *other, *unknown)]
     found, classifier, used = _load(detector, classes, template, scores, known, images, model, device)
     with common.progress_bar("Encoding images") as progress:
@@ -87,18 +117,61 @@ def evaluate(
             progress=progress,
             command=common.typed(),
         )
-    if report is not None:
-        from deltaenergy.files import keeping_result
-        from deltaenergy.report import write_report
-
-        with common.status("Writing the report …"):
-            keeping_result(report, lambda place: write_report(evaluation, place), what="The report")
-        err.print(f"Report written to {report}")
+    _write_report(evaluation, report)
     if json_output:
         common.print_json(evaluation.to_dict())
     else:
         _print(evaluation)
     common.finish(evaluation.unreadable)
+
+
+def _write_report(results: Evaluation | Comparison, report: Path | None) -> None:
+    from deltaenergy.files import keeping_result
+    from deltaenergy.report import write_report
+
+    if report is not None:
+        with common.status("Writing the report …"):
+            keeping_result(report, lambda place: write_report(results, place), what="The report")
+        err.print(f"Report written to {report}")
+
+
+def _compare(
+    folders: list[str],
+    zero_shot: bool,
+    known: Sets,
+    other: Sets,
+    unknown: Sets,
+    keep: float,
+    limit: int | None,
+    seed: int,
+    device: str,
+    batch_size: int,
+) -> Comparison:
+    from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+    from deltaenergy.detector import Detector
+    from deltaenergy.evaluation import compare
+
+    names = _set_names(folders)
+    loaded = {names[folder]: common.load_detector(folder, device) for folder in folders}
+    if zero_shot:
+        first = next(iter(loaded.values()))
+        plain = ZeroShotClassifier(first.classifier.model, first.classifier.classes)
+        loaded = {"zero-shot": Detector(plain, first.score), **loaded}
+    for one in loaded.values():
+        common.prepare(one)
+    with common.progress_bar("Encoding images") as progress:
+        return compare(
+            loaded,
+            known,
+            other,
+            unknown,
+            keep=keep,
+            limit=limit,
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+            command=common.typed(),
+        )
 
 
 def _load(

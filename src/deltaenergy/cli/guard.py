@@ -71,9 +71,9 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: St
             raise KeyboardInterrupt
         return code if isinstance(code, int) else DONE
     except InterruptedRun as stop:
-        return _say(f"Interrupted. {stop}", INTERRUPTED, style=None)
+        return _say(f"Interrupted. {stop}", INTERRUPTED, style="yellow")
     except (KeyboardInterrupt, typer.Abort):
-        return _say("Interrupted.", INTERRUPTED, style=None)
+        return _say("Interrupted.", INTERRUPTED, style="yellow")
     except BrokenPipeError:
         return DONE
     except _UsageProblem as problem:

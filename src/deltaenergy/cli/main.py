@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -26,7 +26,8 @@ from deltaenergy.cli import (
     tune,
     undo,
 )
-from deltaenergy.cli.common import out, show_warnings_plainly
+from deltaenergy.cli.common import err, out, show_warnings_plainly
+from deltaenergy.cli.examples import epilog, paragraphs
 from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
@@ -40,21 +41,27 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.command("demo")(demo.demo)
-app.command("score")(score.score)
-app.command("undo")(undo.undo)
-app.command("calibrate")(calibrate.calibrate)
-app.command("choose")(choose.choose)
-app.command("clipn-train")(clipn_train.clipn_train)
-app.command("evaluate")(evaluate.evaluate)
+
+
+def _add(name: str, command: Callable[..., None]) -> None:
+    app.command(name, help=paragraphs(command.__doc__), epilog=epilog(name))(command)
+
+
+_add("demo", demo.demo)
+_add("score", score.score)
+_add("undo", undo.undo)
+_add("calibrate", calibrate.calibrate)
+_add("choose", choose.choose)
+_add("clipn-train", clipn_train.clipn_train)
+_add("evaluate", evaluate.evaluate)
 app.add_typer(data.app, name="data")
-app.command("tune")(tune.tune)
-app.command("theory")(theory.theory)
-app.command("bench")(bench.bench)
-app.command("report")(report.report)
-app.command("serve")(serve.serve)
-app.command("features")(features.features)
-app.command("methods")(methods.methods)
+_add("tune", tune.tune)
+_add("theory", theory.theory)
+_add("bench", bench.bench)
+_add("report", report.report)
+_add("serve", serve.serve)
+_add("features", features.features)
+_add("methods", methods.methods)
 
 
 def _version(wanted: bool) -> None:
@@ -66,6 +73,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print results, warnings and errors only. Goes with every command.")
+    ] = False,
 ) -> None:
     """Say which of your classes an image is, and whether it is any of them at all."""
 
@@ -82,4 +92,8 @@ def _run(given: list[str]) -> object:
     for argument in given:
         if "\0" in argument:
             raise InputError(f"The argument {argument!r} holds a NUL character, which no name or path can have.")
+    # Taken out here, so that it may stand before or after the command.
+    end = given.index("--") if "--" in given else len(given)
+    err.hushed = "--quiet" in given[:end]
+    given = [*(argument for argument in given[:end] if argument != "--quiet"), *given[end:]]
     return app(args=with_new_names(given), prog_name="deltaenergy", standalone_mode=False)

@@ -1,7 +1,8 @@
-"""`deltaenergy methods`: every score, stream adapter and tuning method with its formula, needs, defaults and paper."""
+"""`deltaenergy methods`: every score, stream adapter and tuning method in a short table, or all about one of them."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
     json_output: common.JsonOption = False,
 ) -> None:
-    """List the scores, the adapters of score --adapt and the tuning methods: formula, needs, defaults and paper."""
+    """List the scores, the adapters of score --adapt and the tuning methods; with a NAME, all about that one."""
     rows = [*_scores(), *_adapters(), *_tuning_methods()]
     if name is not None:
         from deltaenergy.errors import InputError, did_you_mean
@@ -26,8 +27,52 @@ def methods(
     if json_output:
         common.print_json(rows)
         return
+    if name is None:
+        _print_list(rows)
+        return
     for row in rows:
         _print_method(row)
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    """One line each, and what to take if you do not know."""
+    from rich.table import Table
+    from rich.text import Text
+
+    titles = {
+        "score": "Scores (--score)",
+        "stream adapter": "Stream adapters (score --adapt)",
+        "tuning method": "Tuning methods (tune --method)",
+        "tuning term": "Terms that attach to a tuning method",
+    }
+    for kind, title in titles.items():
+        table = Table(box=None, header_style="bold", title=title, title_justify="left", padding=(0, 2, 0, 0))
+        table.add_column("name", no_wrap=True)
+        table.add_column("what it does")
+        table.add_column("needs")
+        for row in rows:
+            if row["kind"] == kind:
+                needs = ", ".join(need for need in row["needs"] if need not in ("similarities", "labelled images"))
+                table.add_row(Text(row["name"], "cyan"), Text(row["summary"]), Text(needs, "dim"))
+        out.print(table)
+        out.print()
+    out.print(
+        f"Not sure? Scores: start with {_default_score()}, the default; `deltaenergy choose --id DIR` ranks them on"
+    )
+    out.print(f"your own classes. Tuning: {_default_method()} is the default; docs/tuning.md says when to take which.")
+    out.print("`deltaenergy methods NAME` shows formula, settings, presets and paper.")
+
+
+def _default_score() -> str:
+    from deltaenergy.detector import Detector
+
+    return str(inspect.signature(Detector.__init__).parameters["score"].default)
+
+
+def _default_method() -> str:
+    from deltaenergy.tuning.tune import tune
+
+    return str(inspect.signature(tune).parameters["method"].default)
 
 
 def _scores() -> list[dict[str, Any]]:

@@ -99,6 +99,8 @@ def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
         if in_part[part, key] != count
     ]
     status, advice = _judge(expected, by_part, complaints, missing, uneven)
+    if status == PARTIAL:
+        advice += f" The whole set: {dataset.obtain}"
     return DatasetReport(
         name=dataset.name,
         title=dataset.title,

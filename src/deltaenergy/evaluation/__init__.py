@@ -1,16 +1,20 @@
 """How well a classifier and its scores do on a user's own pictures: accuracy, detection metrics, what was kept."""
 
+from deltaenergy.evaluation.compare import Comparison, Difference, compare
 from deltaenergy.evaluation.results import AccuracyRow, DetectionRow, EvaluatedSet, Evaluation, Group, KeptRow
 from deltaenergy.evaluation.run import evaluate
 from deltaenergy.evaluation.sets import ImageSet
 
 __all__ = [
     "AccuracyRow",
+    "Comparison",
     "DetectionRow",
+    "Difference",
     "EvaluatedSet",
     "Evaluation",
     "Group",
     "ImageSet",
     "KeptRow",
+    "compare",
     "evaluate",
 ]

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.data.items import Unreadable
+from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.metrics import Estimate, RankedScores
+from deltaenergy.showing import Shown, some_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,8 +85,8 @@ class KeptRow:
     kept: Estimate
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
     """Everything that was found.
 
     Attributes:
@@ -119,6 +121,35 @@ class Evaluation:
         """Images that were skipped."""
         return [image for one in self.sets for image in one.scored.unreadable]
 
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "classes": f"{len(self.classes)} ({some_names(self.classes)})",
+            "sets": ", ".join(f"{one.name} ({one.group.value}, {len(one)} images)" for one in self.sets),
+            "scores": some_names(list(self.scores)),
+        }
+        if self.accuracy:
+            facts["accuracy"] = f"{self.accuracy[0].accuracy.value:.1%} on {self.accuracy[0].set}"
+        best = max(self.detection, key=lambda row: row.metrics["auroc"].value, default=None)
+        if best is not None:
+            value = best.metrics["auroc"].value
+            facts["best AUROC"] = f"{value:.1%} by {best.score}, {best.closed} against {best.open}"
+        if self.unreadable:
+            facts["unreadable"] = len(self.unreadable)
+        return facts
+
+    def plot(self, score: str | None = None, ax: Any = None) -> Any:
+        """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
+        from deltaenergy.plotting import roc_curves
+
+        spec = score or self.primary
+        if spec not in self.scores:
+            raise InputError(f"score {spec!r} was not evaluated.{did_you_mean(spec, self.scores)}")
+        rows = [row for row in self.detection if row.score == spec]
+        if not rows:
+            raise InputError("There is no open set, so no curve: give open_sets to evaluate.")
+        named = {f"{row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows}
+        return roc_curves({name: self.ranked(row).roc_curve() for name, row in named.items()}, ax)
+
     def in_group(self, group: Group) -> list[EvaluatedSet]:
         """The sets of one group."""
         return [one for one in self.sets if one.group is group]
@@ -146,6 +177,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""
+        from deltaenergy.evaluation.classification import classification
+
         return {
             "accuracy": [
                 {"set": row.set, "group": row.group.value, "images": row.images, **_flat("accuracy", row.accuracy)}
@@ -174,6 +207,7 @@ class Evaluation:
                 }
                 for row in self.kept
             ],
+            "classification": [one.to_dict() for one in classification(self)],
             "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
             "provenance": self.provenance,
         }

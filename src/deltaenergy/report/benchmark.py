@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ from deltaenergy.report.page import table as html_table
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
 MOST_HISTOGRAMS = 6
+# What the paper's tables call the zero-shot classifier.
+PAPERS_MODEL = "ZS CLIP"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,21 @@ def run_tables(run: BenchmarkRun) -> list[Table]:
     missing, limit = run.record.get("partial", {}), run.record["limit"]
     tables = [measured_table(paper_table(one), run.cells, partial=missing, limit=limit) for one in printed_tables]
     tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
-    return tables or [own_table(name, run.record["title"], run.cells)]
+    named = [_with_model(table, run.record["model"]["name"]) for table in tables]
+    return named or [own_table(name, run.record["title"], run.cells)]
+
+
+def _with_model(table: Table, model: str) -> Table:
+    """The paper's rows of zero-shot CLIP under the name of the model that was used."""
+
+    def named(label: str) -> str:
+        return label.replace(PAPERS_MODEL, f"Zero-shot {model}")
+
+    return replace(
+        table,
+        rows=tuple(replace(row, label=named(row.label)) for row in table.rows),
+        marks=tuple(replace(mark, row=named(mark.row)) for mark in table.marks),
+    )
 
 
 def benchmark_page(results: Results) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.report.html import isolated, join, tag
 from deltaenergy.report.page import Section
-from deltaenergy.report.pictures import Picture, gallery, pictures_of
+from deltaenergy.report.pictures import SHOWN, Picture, gallery, others, pictures_of
 
 # Small evaluations show every picture; larger ones a row of each kind.
 SHOW_ALL_UP_TO = 40
@@ -21,8 +23,11 @@ def is_small(evaluation: Evaluation) -> bool:
     return sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
 
 
-def picture_sections(evaluation: Evaluation) -> list[Section]:
-    """All pictures of a small evaluation; mistakes, and the most and least confident ones, of a larger one."""
+def picture_sections(evaluation: Evaluation, folder: Path | None = None) -> list[Section]:
+    """All pictures of a small evaluation; mistakes, and the most and least confident ones, of a larger one.
+
+    Mistakes beyond the first of each kind are listed, with links from `folder`, where the page will lie.
+    """
     by_set = {one.name: pictures_of(evaluation, one) for one in evaluation.sets}
     if is_small(evaluation):
         galleries = [
@@ -36,29 +41,37 @@ def picture_sections(evaluation: Evaluation) -> list[Section]:
         lead = f"Sorted by {evaluation.primary}, most confident first. Mistakes have a frame."
         return [Section("pictures", "All pictures", join(galleries), lead)]
     pictures = [picture for found in by_set.values() for picture in found]
-    return [_mistakes(evaluation, pictures), _confident(evaluation, pictures)]
+    return [_mistakes(evaluation, pictures, folder), _confident(evaluation, pictures)]
 
 
-def _mistakes(evaluation: Evaluation, pictures: list[Picture]) -> Section:
+def _mistakes(evaluation: Evaluation, pictures: list[Picture], folder: Path | None) -> Section:
     def found(group: Group | None, test: str, *, lowest: bool) -> list[Picture]:
         chosen = [p for p in pictures if (group is None or p.group is group) and getattr(p, test)]
         return sorted(chosen, key=lambda p: p.score if lowest else -p.score)
 
     kinds = [
-        ("Open pictures that were kept", found(Group.OPEN, "wrongly_kept", lowest=False), "Highest score first."),
-        ("Known pictures that were rejected", found(Group.ID, "wrongly_rejected", lowest=True), "Lowest score first."),
+        ("Open pictures taken for known", found(Group.OPEN, "wrongly_kept", lowest=False), "Highest score first."),
         (
-            "Pictures in another style that were rejected",
+            "Known pictures taken for none of these",
+            found(Group.ID, "wrongly_rejected", lowest=True),
+            "Lowest score first.",
+        ),
+        (
+            "Pictures in another style taken for none of these",
             found(Group.SHIFTED, "wrongly_rejected", lowest=True),
             "Lowest score first.",
         ),
         (
-            "Pictures that were kept under a wrong name",
+            "Pictures given a wrong name",
             sorted((p for p in pictures if p.wrong_class), key=lambda p: -p.confidence),
             "Most confident first.",
         ),
     ]
-    parts = [gallery(heading, chosen, note=note) for heading, chosen, note in kinds if chosen]
+    parts = [
+        join(gallery(heading, chosen, note=note), others(chosen[SHOWN:], folder))
+        for heading, chosen, note in kinds
+        if chosen
+    ]
     body = join(parts) if parts else tag("p", "There are none.")
     return Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold.")
 
@@ -72,7 +85,7 @@ def _confident(evaluation: Evaluation, pictures: list[Picture]) -> Section:
     kinds = [
         ("Known pictures, most confident", sorted(of(Group.ID), key=lambda p: -p.score)),
         ("Pictures in another style, most confident", sorted(of(Group.SHIFTED), key=lambda p: -p.score)),
-        ("Open pictures, most clearly unknown", sorted(of(Group.OPEN), key=lambda p: p.score)),
+        ("Open pictures, most clearly none of these", sorted(of(Group.OPEN), key=lambda p: p.score)),
         ("Least confident: closest to the threshold", sorted(pictures, key=lambda p: abs(p.score - threshold))),
     ]
     parts = [gallery(heading, chosen) for heading, chosen in kinds if chosen]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.page import Section, table
+from deltaenergy.report.ranking import order_of_scores
 from deltaenergy.report.words import estimate, metric_name, percent, smaller_is_better
 
 
@@ -21,6 +22,11 @@ def accuracy_table(evaluation: Evaluation) -> Markup | None:
         caption="Accuracy: the most similar class is the right one",
         numeric=frozenset({2, 3}),
     )
+
+
+def _ranked(evaluation: Evaluation, rows: list[DetectionRow]) -> list[DetectionRow]:
+    order = order_of_scores(evaluation)
+    return sorted(rows, key=lambda row: order.index(row.score))
 
 
 def metrics_section(evaluation: Evaluation) -> Section:
@@ -69,8 +75,8 @@ def _notes(evaluation: Evaluation) -> list[str]:
     ]
     if len(evaluation.scores) > 1:
         notes.append(
-            "Bold is the best of its column. To choose a score by this table and then quote its figure from this table "
-            "is optimistic: confirm the choice on other pictures."
+            "Scores are ranked by AUROC. Bold is the best of its column. To choose a score by this table and then "
+            "quote its figure from this table is optimistic: confirm the choice on other pictures."
         )
     return notes
 
@@ -82,13 +88,14 @@ def _overview_table(evaluation: Evaluation, closed: str) -> Markup:
     opens = list(dict.fromkeys(row.open for row in rows))
     found = {(row.score, row.open): row.metrics for row in rows}
     columns: list[Child] = ["score"]
+    specs = order_of_scores(evaluation)
     best: dict[tuple[str, str], float] = {}
     for name in opens:
         for metric in names:
-            columns.append(join(name, tag("br"), _titled(metric)))
+            columns.append(_titled(metric))
             best[name, metric] = _best(metric, [row for row in rows if row.open == name])
     cells: list[list[Child]] = []
-    for spec in evaluation.scores:
+    for spec in specs:
         line: list[Child] = [spec]
         for (name, metric), value in best.items():
             measured = found[spec, name][metric]
@@ -100,7 +107,8 @@ def _overview_table(evaluation: Evaluation, closed: str) -> Markup:
         cells,
         caption=f"{isolated(closed)} ({first.closed_group.value}, {first.closed_images:,}) against each open set",
         numeric=frozenset(range(1, len(columns))),
-        highlighted=_chosen(evaluation, list(evaluation.scores)),
+        highlighted=_chosen(evaluation, specs),
+        groups=[("", 1), *((name, len(names)) for name in opens)],
     )
 
 
@@ -118,6 +126,7 @@ def _chosen(evaluation: Evaluation, specs: list[str]) -> frozenset[int]:
 
 
 def _detection_table(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
+    rows = _ranked(evaluation, rows)
     names = list(rows[0].metrics)
     best = {name: _best(name, rows) for name in names}
     several = len(rows) > 1

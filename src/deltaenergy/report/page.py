@@ -10,6 +10,9 @@ from importlib.resources import files
 
 from deltaenergy.report.html import Child, Markup, join, tag
 
+# Tables of more columns than this become blocks on a phone.
+STACKS_ABOVE = 3
+
 
 @dataclass(frozen=True)
 class Section:
@@ -98,16 +101,28 @@ def table(
     numeric: frozenset[int] = frozenset(),
     row_headers: int = 1,
     highlighted: frozenset[int] = frozenset(),
+    groups: Sequence[tuple[str, int]] = (),
+    css: str = "",
 ) -> Markup:
-    """A table that scrolls sideways on narrow screens. `numeric` columns are right-aligned."""
+    """A table. `numeric` columns are right-aligned; `groups` are headings over so many columns each.
+
+    Where it is wider than the screen it scrolls, its first column stays, and a shadow says that there is more. On a
+    phone, a table of many columns becomes one block per row, in which every value has its column's name.
+    """
+    over = [name for name, width in groups for _ in range(width)]
+    labels = [
+        f"{over[i]}: {name}" if over and over[i] else name if type(name) is str else None
+        for i, name in enumerate(columns)
+    ]
 
     def cell(position: int, content: Child) -> Markup:
         css = "number" if position in numeric else None
         if position < row_headers:
             return tag("th", content, scope="row", class_=css)
-        return tag("td", content, class_=css)
+        return tag("td", content, class_=css, data_label=labels[position])
 
     head = [tag("th", name, scope="col", class_="number" if i in numeric else None) for i, name in enumerate(columns)]
+    top = [tag("th", name, colspan=width, scope="colgroup", class_="group") for name, width in groups]
     body = [
         tag("tr", [cell(i, content) for i, content in enumerate(row)], class_="chosen" if n in highlighted else None)
         for n, row in enumerate(rows)
@@ -115,7 +130,13 @@ def table(
     # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
     return tag(
         "div",
-        tag("table", tag("caption", caption), tag("thead", tag("tr", head)), tag("tbody", body)),
+        tag(
+            "table",
+            tag("caption", caption),
+            tag("thead", tag("tr", top) if top else None, tag("tr", head)),
+            tag("tbody", body),
+            class_=f"{css} {'stacks' if len(columns) > STACKS_ABOVE and css != 'matrix' else ''}".strip() or None,
+        ),
         class_="scroll",
         tabindex=0,
         role="region",

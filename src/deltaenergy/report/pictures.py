@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
+from deltaenergy.report.links import file_link
 from deltaenergy.report.thumbnails import thumbnail
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.verdicts import verdict_word
@@ -75,6 +76,20 @@ def gallery(heading: str, pictures: Sequence[Picture], *, note: Child = None, sh
     )
 
 
+def others(pictures: Sequence[Picture], folder: Path | None) -> Markup | None:
+    """The pictures that a gallery does not show, one line each, folded."""
+    if not pictures:
+        return None
+    lines = []
+    for picture in pictures:
+        link = None if folder is None else file_link(picture.item, folder)
+        said = [_what(picture), _truth_words(picture), f"score {score_value(picture.score)}"]
+        text = "; ".join(str(part) for part in said if part)
+        name = tag("a", picture.item.id, href=link) if link else tag("code", picture.item.id)
+        lines.append(tag("li", name, " ", tag("span", text, class_="small")))
+    return tag("details", tag("summary", f"The other {len(pictures):,}"), tag("ol", lines, class_="rest"))
+
+
 def card(picture: Picture, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
     """A picture with its verdict. With a link it leads to the file; without `embed` the file itself is shown."""
     name = PurePath(picture.item.id).name or picture.item.id
@@ -116,12 +131,13 @@ def _what(picture: Picture) -> Child:
 
 def _truth(picture: Picture) -> Markup | None:
     """What the picture is, where the verdict missed it; else nothing, the verdict says it."""
-    if picture.wrongly_kept:
-        return tag(
-            "span", f"is {isolated(picture.truth)}" if picture.truth else "is none of the classes", class_="truth"
-        )
-    if picture.wrongly_rejected or picture.wrong_class:
-        return tag(
-            "span", f"is {isolated(picture.truth)}" if picture.truth else "is one of the classes", class_="truth"
-        )
-    return None
+    words = _truth_words(picture)
+    return tag("span", words, class_="truth") if words else None
+
+
+def _truth_words(picture: Picture) -> str:
+    if not (picture.wrongly_kept or picture.wrongly_rejected or picture.wrong_class):
+        return ""
+    if picture.truth:
+        return f"is {isolated(picture.truth)}"
+    return "is none of these" if picture.wrongly_kept else "is one of the classes"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
-from deltaenergy.metrics import Estimate
+from deltaenergy.metrics import Estimate, proportion_estimate
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, Tile, tiles
 from deltaenergy.report.provenance import unreadable_note
+from deltaenergy.report.ranking import best_score
 from deltaenergy.report.words import count, interval, listed, metric_name, one_in, percent
 
 # With fewer pictures in a group, a share moves by more than three points with each of them.
@@ -18,6 +19,7 @@ def summary_section(evaluation: Evaluation) -> Section:
     body = join(
         tag("p", _asked(evaluation), class_="answer"),
         tag("p", _found(evaluation), class_="answer"),
+        tag("p", best, class_="answer") if (best := best_score(evaluation)) else None,
         tiles(_tiles(evaluation)),
         _too_few(evaluation),
         unreadable_note(evaluation.unreadable),
@@ -81,7 +83,7 @@ def _detection_words(evaluation: Evaluation) -> list[str]:
     if (share := kept[Group.OPEN]) is not None:
         about = f" ({one_in(share)})" if one_in(share) else ""
         own = f"{percent(kept[Group.ID] or 0.0)} of the known pictures are kept, and " if given else ""
-        words.append(f"{where}, {own}{percent(share)}{about} of the open pictures are taken for known ones.")
+        words.append(f"{where}, {own}{percent(share)}{about} of the open pictures are taken for known.")
     if (shifted := kept[Group.SHIFTED]) is not None:
         words.append(f"Of the pictures in another style, {percent(shifted)} are kept.")
     row = headline(evaluation, Group.ID)
@@ -93,12 +95,18 @@ def _detection_words(evaluation: Evaluation) -> list[str]:
     return words
 
 
-def _kept_share(evaluation: Evaluation, group: Group) -> float | None:
+def kept_estimate(evaluation: Evaluation, group: Group) -> Estimate | None:
+    """The share of a group's images that the primary score keeps, with its Wilson interval."""
     sets = evaluation.in_group(group)
-    if not sets:
+    total = sum(map(len, sets))
+    if not total:
         return None
-    kept = sum(int((~evaluation.is_ood(one)).sum()) for one in sets)
-    return kept / sum(map(len, sets))
+    return proportion_estimate(sum(int((~evaluation.is_ood(one)).sum()) for one in sets), total)
+
+
+def _kept_share(evaluation: Evaluation, group: Group) -> float | None:
+    kept = kept_estimate(evaluation, group)
+    return None if kept is None else kept.value
 
 
 def _tiles(evaluation: Evaluation) -> list[Tile]:

@@ -46,6 +46,12 @@ def interval(value: Estimate) -> str:
     return f"{100 * value.low:.1f} to {100 * value.high:.1f}" if value.high > value.low else "–"
 
 
+def points(change: float) -> str:
+    """A difference of shares in percentage points, with its sign: +1.2, −0.3."""
+    text = f"{100 * change:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """`1 picture`, `1,200 pictures`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

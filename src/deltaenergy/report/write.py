@@ -8,14 +8,16 @@ from pathlib import Path
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector import Detector, Predictions, Verdict
 from deltaenergy.errors import InputError
+from deltaenergy.evaluation.compare import Comparison
 from deltaenergy.evaluation.results import Evaluation
 from deltaenergy.files import write_text
+from deltaenergy.report.comparison import comparison_page
 from deltaenergy.report.evaluation import evaluation_page
 from deltaenergy.report.verdicts import judged_by_id, verdicts_page
 
 
 def write_report(
-    results: Evaluation | Predictions,
+    results: Evaluation | Comparison | Predictions,
     path: str | Path,
     *,
     detector: Detector | None = None,
@@ -25,14 +27,16 @@ def write_report(
     """Write a report that opens offline in any browser.
 
     Args:
-        results: what `evaluate` returned, or what `Detector.predict` returned.
+        results: what `evaluate`, `compare` or `Detector.predict` returned.
         path: the HTML file.
         detector: the one that made the predictions; an evaluation does not need it.
         title: in place of the usual one.
         command: what the user typed; an evaluation brings its own.
     """
     if isinstance(results, Evaluation):
-        write_text(path, evaluation_page(results, title))
+        write_text(path, evaluation_page(results, title, Path(path).parent))
+    elif isinstance(results, Comparison):
+        write_text(path, comparison_page(results, title))
     elif detector is None:
         raise InputError("write_report: give the detector that made these predictions, as detector=….")
     else:

@@ -42,6 +42,7 @@ class ScoreInputs:
         pixels: preprocessed images (N, 3, H, W).
         outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
         labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
+        compared: the features (N, D) that the classifier compares with its texts, where outputs were not kept.
     """
 
     similarities: torch.Tensor
@@ -50,6 +51,7 @@ class ScoreInputs:
     pixels: torch.Tensor | None = None
     outputs: Outputs | None = None
     labels: torch.Tensor | None = None
+    compared: torch.Tensor | None = None
 
     @property
     def for_classifier(self) -> Inputs:
@@ -71,7 +73,8 @@ class ScoreInputs:
             negatives=part(self.outputs.negatives),
         )
         similarities, features = self.similarities[rows], self.features[rows]
-        return ScoreInputs(similarities, features, part(self.patches), part(self.pixels), outputs, part(self.labels))
+        parts = (part(self.patches), part(self.pixels), outputs, part(self.labels), part(self.compared))
+        return ScoreInputs(similarities, features, *parts)
 
     @staticmethod
     def join(parts: Sequence[ScoreInputs]) -> ScoreInputs:
@@ -82,7 +85,8 @@ class ScoreInputs:
             return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
 
         similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
-        return ScoreInputs(similarities, features, whole("patches"), whole("pixels"), labels=whole("labels"))
+        patches, pixels, labels, compared = map(whole, ("patches", "pixels", "labels", "compared"))
+        return ScoreInputs(similarities, features, patches, pixels, labels=labels, compared=compared)
 
 
 @dataclass(frozen=True)
@@ -201,8 +205,9 @@ class Scorer:
 
     def compared_features(self, inputs: ScoreInputs) -> torch.Tensor:
         """The image features (N, D) that the classifier compares with its texts, in at least single precision."""
-        outputs = inputs.outputs or self.classifier(inputs.for_classifier)
-        features = outputs.features
+        features = inputs.compared
+        if features is None:
+            features = (inputs.outputs or self.classifier(inputs.for_classifier)).features
         return features if features.dtype in (torch.float32, torch.float64) else features.float()
 
     def _not_fitted(self) -> NotFittedError:

@@ -46,13 +46,19 @@ def class_means(features: torch.Tensor, labels: torch.Tensor, classes: int) -> t
     return present, torch.nn.functional.normalize(sums[present], dim=1)
 
 
-def select(candidates: torch.Tensor, texts: torch.Tensor, means: torch.Tensor, count: int) -> torch.Tensor:
-    """Positions of at most `count` candidates (M, D) for class texts and image means (K, D), the farthest first."""
+def select(
+    candidates: torch.Tensor, texts: torch.Tensor, means: torch.Tensor, count: int, *, every: bool = True
+) -> torch.Tensor:
+    """Positions of at most `count` candidates (M, D) for class texts and image means (K, D), the farthest first.
+
+    Unless `every` bound must be kept, all candidates are ranked.
+    """
     bounds = (texts * means).sum(dim=1)
     ranks = []
     for block in torch.split(candidates, max(1, BLOCK_ENTRIES // len(means))):
         margins = bounds - block @ means.T
-        ranks.append(margins.mean(dim=1).where((margins > 0).all(dim=1), -torch.inf))
+        far = (margins > 0).all(dim=1) | (not every)
+        ranks.append(margins.mean(dim=1).where(far, -torch.inf))
     rank = torch.cat(ranks)
     order = rank.argsort(descending=True, stable=True)
     return order[: min(count, int(torch.isfinite(rank).sum()))]
@@ -88,7 +94,8 @@ class InterNeg(Score):
     @property
     def prompts(self) -> int:
         """Every candidate in every template."""
-        return sum(map(len, self._prompts()))
+        pool, nouns, adjectives = self._pool, self.noun_templates.split("|"), self.adjective_templates.split("|")
+        return len(pool.nouns) * len(nouns) + len(pool.adjectives) * len(adjectives)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """Nothing yet, but candidates are encoded and kept on disk now, while somebody watches the progress."""
@@ -113,12 +120,15 @@ class InterNeg(Score):
                 stacklevel=2,
             )
         candidates = self._candidates(classifier, None).to(features)
-        chosen = select(candidates, classifier.text_features.to(features)[present], means, self.count)
+        texts = classifier.text_features.to(features)[present]
+        chosen = select(candidates, texts, means, self.count)
         if not len(chosen):
-            raise InputError(
+            warnings.warn(
                 f"{self.name}: none of {len(candidates)} words lies farther from every class's images than the class's "
-                "own name does. Check the images' classes, or give other candidates (words=FILE)."
+                "own name does, and the farthest are taken. Check the images' classes, or use neglabel.",
+                stacklevel=2,
             )
+            chosen = select(candidates, texts, means, self.count, every=False)
         shuffled = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(self.seed))
         return {"negatives": candidates[chosen[shuffled.to(chosen.device)]]}
 
@@ -127,8 +137,9 @@ class InterNeg(Score):
         return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
 
     def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:
-        return encode_candidates(classifier.model, self._prompts(), progress=progress)
+        recipe = Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
+        return encode_candidates(classifier.model, prompts(self._pool, recipe), progress=progress)
 
-    def _prompts(self) -> list[list[str]]:
-        pool: Pool = read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
-        return prompts(pool, Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|"))))
+    @property
+    def _pool(self) -> Pool:
+        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())

@@ -1,0 +1,46 @@
+"""What people type: the examples under every command's --help. Tests check that their options exist."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "demo": ("deltaenergy demo", "deltaenergy demo --out my-demo --json"),
+    "score": (
+        'deltaenergy score photos/ --classes "dog,cat,horse"',
+        'deltaenergy score photos/ --classes "dog,cat,horse" --id good/ --out verdicts.csv',
+        "deltaenergy score photos/ --detector detector/ --report page.html --copy-to sorted/",
+        "find . -name '*.jpg' | deltaenergy score - --detector detector/ --top-k 3 --json",
+    ),
+    "undo": ("deltaenergy undo sorted/undo-1.jsonl --dry-run", "deltaenergy undo sorted/undo-1.jsonl"),
+    "calibrate": (
+        'deltaenergy calibrate good/ --classes "dog,cat,horse" --out detector/',
+        "deltaenergy calibrate more/ --detector detector/ --keep 0.99 --out stricter/",
+    ),
+    "choose": ("deltaenergy choose --id good/",),
+    "clipn-train": ("deltaenergy clipn-train pairs.csv --model CLIP_FOLDER --out no-tower/",),
+    "evaluate": (
+        "deltaenergy evaluate --id good/ --open other/ --report report.html",
+        "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",
+        "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector other/ --zero-shot",
+    ),
+    "data check": ("deltaenergy data check DATA", "deltaenergy data check DATA pacs dtd"),
+    "data list": ("deltaenergy data list",),
+    "tune": ("deltaenergy tune --train few/ --shots 16 --out tuned/",),
+    "theory": ("deltaenergy theory",),
+    "bench": ("deltaenergy bench mini --out results/", "deltaenergy bench setup2 --data DATA --out results/"),
+    "report": ("deltaenergy report results/", "deltaenergy report results/ --markdown tables.md --latex tables.tex"),
+    "serve": ("deltaenergy serve --detector detector/",),
+    "features": ("deltaenergy features photos/ --out store/",),
+    "methods": ("deltaenergy methods", "deltaenergy methods mcm"),
+}
+
+
+def epilog(name: str) -> str | None:
+    """The examples as paragraphs, which is how typer keeps lines apart."""
+    lines = EXAMPLES.get(name)
+    return "\n\n".join(["[bold]Examples[/bold]", *lines]) if lines else None
+
+
+def paragraphs(docstring: str | None) -> str:
+    """A docstring whose lines are as long as its paragraphs: the terminal folds them where it ends."""
+    blocks = (docstring or "").strip().split("\n\n")
+    return "\n\n".join(" ".join(block.split()) for block in blocks)

@@ -1,0 +1,237 @@
+"""Several detectors side by side on the same images, and the differences between them with paired intervals.
+
+In every bootstrap resample all of them see the same images: what makes an image hard for all does not blur the
+difference. The first is what the others are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deltaenergy.data.items import Unreadable
+from deltaenergy.detector import Detector
+from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.evaluation.results import Evaluation, Group, members, pools
+from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets
+from deltaenergy.metrics import Estimate, paired_differences, paired_mean_difference
+from deltaenergy.models.base import TowerModel
+from deltaenergy.progress import Progress
+from deltaenergy.scoring import OF_IMAGES
+from deltaenergy.thresholds import check_keep
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One detector's metric minus the baseline's, on the same images. `open` is empty where none are concerned."""
+
+    name: str
+    metric: str
+    closed: str
+    open: str
+    images: int
+    change: Estimate
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return not self.change.low <= 0 <= self.change.high
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The evaluation of each detector by name, the first of which is the baseline, and the differences to it."""
+
+    evaluations: dict[str, Evaluation]
+    differences: list[Difference]
+
+    @property
+    def baseline(self) -> str:
+        """The detector that the others are compared with."""
+        return next(iter(self.evaluations))
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        """Images that were skipped."""
+        found = {image.id: image for one in self.evaluations.values() for image in one.unreadable}
+        return list(found.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "baseline": self.baseline,
+            "detectors": {name: one.to_dict() for name, one in self.evaluations.items()},
+            "differences": [
+                {
+                    "detector": row.name,
+                    "metric": row.metric,
+                    "closed": row.closed,
+                    "open": row.open or None,
+                    "images": row.images,
+                    "difference": row.change.value,
+                    "difference_low": row.change.low,
+                    "difference_high": row.change.high,
+                }
+                for row in self.differences
+            ],
+        }
+
+
+def compare(
+    detectors: Mapping[str, Detector],
+    id_sets: Any,
+    shifted_sets: Any = (),
+    open_sets: Any = (),
+    *,
+    keep: float = 0.95,
+    limit: int | None = None,
+    seed: int = 0,
+    resamples: int = 1000,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+    command: str | None = None,
+) -> Comparison:
+    """Measure several detectors on the same sets of images, given as for `evaluate`, which measures one.
+
+    A detector without a threshold gets one on the ID sets, which favours it a little. Those of one model share the
+    encoded images, as far as they need no more than features.
+    """
+    if len(detectors) < 2:
+        raise InputError(f"compare needs at least two detectors, got {len(detectors)}.")
+    check_keep(keep)
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1, got {limit!r}.")
+    rng = np.random.default_rng(seed)
+    given = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
+    loaded = check_sets([one for sets, group in given for one in load_sets(named_sets(sets, group), group, limit, rng)])
+    if not any(one.group is Group.ID for one in loaded):
+        raise InputError("compare needs at least one ID set: images of the classes.")
+    evaluations = {}
+    encoded: dict[str, list[LoadedSet]] = {}
+    for name, detector in detectors.items():
+        classifier = detector.classifier
+        sets = loaded
+        if _needs_features_only(detector) and all(one.features is None for one in loaded):
+            key = classifier.model.fingerprint
+            if key not in encoded:
+                encoded[key] = list(_encode(loaded, classifier.model, batch_size, progress))
+            sets = encoded[key]
+        labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in sets]
+        if detector.score.needs_fit and detector.threshold is None:
+            raise NotFittedError(f"The detector {name!r} has a score that is fitted on ID images: calibrate it first.")
+        evaluations[name] = evaluate_sets(
+            classifier,
+            [detector.scorer],
+            labelled,
+            keep=keep,
+            calibrated=detector if detector.threshold is not None else None,
+            resamples=resamples,
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+            provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
+        )
+    return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
+
+
+def _needs_features_only(detector: Detector) -> bool:
+    needs = detector.score.needs | detector.classifier.needs
+    takes_features = not detector.classifier.batch_dependent and isinstance(detector.classifier.model, TowerModel)
+    return takes_features and not needs & OF_IMAGES
+
+
+def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Progress | None) -> Iterator[LoadedSet]:
+    total, before = sum(map(len, sets)), 0
+    for one in sets:
+
+        def move(done: int, _: int | None, before: int = before) -> None:
+            if progress is not None:
+                progress(before + done, total)
+
+        found = model.encode(one.items, batch_size=batch_size, progress=move)
+        before += len(one)
+        if not found.items:
+            first = found.unreadable[0]
+            raise InputError(
+                f"No image of the {one.group.value} set {one.name!r} could be read; the first is {first.id}: "
+                f"{first.reason}"
+            )
+        yield replace(one, items=found.items, features=found.features, unreadable=tuple(found.unreadable))
+
+
+def differences(
+    evaluations: Mapping[str, Evaluation], keep: float, *, resamples: int = 1000, seed: int = 0
+) -> list[Difference]:
+    """What every evaluation but the first has more or less than the first, on the same images."""
+    (_, base), *others = evaluations.items()
+    rows = []
+    for name, one in others:
+        rows += _accuracy(name, base, one, resamples, seed)
+        rows += _detection(name, base, one, keep, resamples, seed)
+        rows += _kept(name, base, one, resamples, seed)
+    return rows
+
+
+def _aligned(base: Evaluation, one: Evaluation, group: Group, name: str) -> list[tuple[Any, Any]]:
+    """The sets of both that a name stands for; their images must be the same."""
+    pairs = list(zip(members(base.in_group(group), name), members(one.in_group(group), name)))
+    for first, second in pairs:
+        if [item.id for item in first.scored.items] != [item.id for item in second.scored.items]:
+            raise InputError(f"The detectors could not read the same images of the set {first.name!r}.")
+    return pairs
+
+
+def _accuracy(name: str, base: Evaluation, one: Evaluation, resamples: int, seed: int) -> list[Difference]:
+    rows = []
+    for group in (Group.ID, Group.SHIFTED):
+        for closed in pools(base.sets, group)[-1:]:
+            pairs = _aligned(base, one, group, closed)
+            both = [first.labelled & second.labelled for first, second in pairs]
+            before = np.concatenate([first.correct[use] for (first, _), use in zip(pairs, both)])
+            after = np.concatenate([second.correct[use] for (_, second), use in zip(pairs, both)])
+            if len(before):
+                change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
+                rows.append(Difference(name, "accuracy", closed, "", len(before), change))
+    return rows
+
+
+def _detection(
+    name: str, base: Evaluation, one: Evaluation, keep: float, resamples: int, seed: int
+) -> list[Difference]:
+    rows = []
+    for group in (Group.ID, Group.SHIFTED):
+        for closed in pools(base.sets, group)[-1:]:
+            for opened in pools(base.sets, Group.OPEN)[-1:]:
+                known, unknown = _aligned(base, one, group, closed), _aligned(base, one, Group.OPEN, opened)
+                first, second = (
+                    (_values(known, side, evaluation.primary), _values(unknown, side, evaluation.primary))
+                    for side, evaluation in ((0, base), (1, one))
+                )
+                found = paired_differences(first, second, keep, resamples=resamples, seed=seed)
+                images = len(first[0]) + len(first[1])
+                rows += [Difference(name, metric, closed, opened, images, change) for metric, change in found.items()]
+    return rows
+
+
+def _kept(name: str, base: Evaluation, one: Evaluation, resamples: int, seed: int) -> list[Difference]:
+    """What each keeps at its own threshold."""
+    rows = []
+    for group in Group:
+        for pool in pools(base.sets, group)[-1:]:
+            pairs = _aligned(base, one, group, pool)
+            before = np.concatenate([~base.is_ood(first) for first, _ in pairs])
+            after = np.concatenate([~one.is_ood(second) for _, second in pairs])
+            change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
+            where = ("", pool) if group is Group.OPEN else (pool, "")
+            rows.append(Difference(name, "kept", *where, len(before), change))
+    return rows
+
+
+def _values(pairs: Sequence[tuple[Any, Any]], side: int, score: str) -> npt.NDArray[np.float64]:
+    return np.concatenate([pair[side].scored.values[score][pair[side].counted] for pair in pairs])

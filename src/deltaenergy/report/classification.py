@@ -1,0 +1,152 @@
+"""How well classes are named, in a report: per class, mix-ups, honest confidences, what rejecting buys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from deltaenergy.evaluation.classification import Classification, classification
+from deltaenergy.evaluation.results import Evaluation, Group
+from deltaenergy.report.axes import percent as percent_tick
+from deltaenergy.report.charts import Curve, curve_chart, legend_key
+from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.page import Section, figure, table
+from deltaenergy.report.words import count, estimate, percent
+
+# Beyond so many classes a matrix cannot be read; the most frequent mistakes are listed instead.
+MOST_IN_MATRIX = 16
+MOST_LISTED = 30
+SHADES = 9
+_WORDS = {Group.ID: "known pictures", Group.SHIFTED: "pictures in another style"}
+
+
+def classification_section(evaluation: Evaluation) -> Section | None:
+    """Everything about names, of the ID images and of those in another style; None if no image has a label."""
+    found = classification(evaluation)
+    if not found:
+        return None
+    parts: list[Child] = [quality_charts({_WORDS[one.group]: one for one in found})]
+    for one in found:
+        body = join(_class_table(one), _confusion(one))
+        title = f"Class by class: {_WORDS[one.group]}"
+        parts.append(tag("h3", title) if one.group is Group.ID else None)
+        parts.append(body if one.group is Group.ID else tag("details", tag("summary", title), body))
+    return Section("classes", "Classes", join(parts))
+
+
+def quality_charts(found: Mapping[str, Classification], *, widest: bool = False) -> Markup:
+    """Reliability and risk–coverage, a curve each for everything that is given.
+
+    With `widest`, risk and coverage are those of ID and open images together, where there are open ones.
+    """
+    return tag("div", _reliability(found), _risk(found, widest), class_="panels top")
+
+
+def _reliability(found: Mapping[str, Classification]) -> Markup:
+    curves = [
+        Curve(name, [b.confidence for b in one.bins], [b.accuracy for b in one.bins], index=i, markers=True)
+        for i, (name, one) in enumerate(found.items())
+    ]
+    said = {name: f"ECE {percent(one.ece)}" for name, one in found.items()}
+    chart = curve_chart(
+        curves,
+        title="Reliability diagram",
+        description="; ".join(f"{name}: {text}" for name, text in said.items()),
+        x_label="confidence",
+        y_label="accuracy",
+        x_range=(0, 1),
+        y_range=(0, 1),
+        x_format=percent_tick,
+        y_format=percent_tick,
+        diagonal=True,
+    )
+    note = "Are confidences honest? On the diagonal they are; below it, too high."
+    return figure(join(chart, _legend(said)), join("Reliability", tag("span", note, class_="sub")))
+
+
+def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
+    curves: list[Curve] = []
+    said: dict[str, str] = {}
+    several = len(found) > 1
+    for name, one in found.items():
+        for curve in one.risk_coverage[-1:] if widest else one.risk_coverage:
+            label = f"{name}: {curve.of}" if several and widest else curve.of
+            curves.append(Curve(label, curve.coverage, curve.risk, index=len(curves)))
+            said[label] = f"AURC {percent(curve.aurc)}"
+    if not curves:
+        return None
+    top = max(float(np.max(curve.y)) for curve in curves)
+    chart = curve_chart(
+        curves,
+        title="Risk over coverage",
+        description="; ".join(f"{name}: {text}" for name, text in said.items()),
+        x_label="share of pictures kept",
+        y_label="mistakes among them",
+        x_range=(0, 1),
+        y_range=(0, max(0.05, min(1.0, 1.05 * top))),
+        x_format=percent_tick,
+        y_format=percent_tick,
+    )
+    note = "What does rejecting buy? Mistakes among the pictures with the highest scores; lower is better."
+    return figure(join(chart, _legend(said)), join("Risk and coverage", tag("span", note, class_="sub")))
+
+
+def _legend(said: Mapping[str, str]) -> Markup:
+    items = [
+        tag("li", legend_key(i), tag("span", name, class_="name"), tag("span", text, class_="figure"))
+        for i, (name, text) in enumerate(said.items())
+    ]
+    return tag("ul", items, class_="legend")
+
+
+def _class_table(one: Classification) -> Markup:
+    """The classes, the least accurate first; many are folded."""
+    rows: list[list[Child]] = [
+        [row.name, f"{row.images:,}", estimate(row.accuracy)]
+        for row in sorted(one.classes, key=lambda row: row.accuracy.value)
+    ]
+    columns = ["class", "pictures", "accuracy"]
+
+    def of(some: list[list[Child]], caption: str) -> Markup:
+        return table(columns, some, caption=caption, numeric=frozenset({1, 2}))
+
+    if len(rows) <= MOST_IN_MATRIX:
+        return of(rows, "Accuracy of each class, lowest first")
+    rest = tag(
+        "details",
+        tag("summary", f"The other {count(len(rows) - MOST_IN_MATRIX, 'class', 'classes')}"),
+        of(rows[MOST_IN_MATRIX:], "Accuracy of the other classes"),
+    )
+    return join(of(rows[:MOST_IN_MATRIX], f"The {MOST_IN_MATRIX} least accurate classes"), rest)
+
+
+def _confusion(one: Classification) -> Markup:
+    names = list(dict.fromkeys(row.name for row in one.classes))
+    named = list(dict.fromkeys([*names, *(row.named for row in one.confusion)]))
+    if len(named) <= MOST_IN_MATRIX:
+        return _matrix(one, names, named)
+    mistakes = sorted((row for row in one.confusion if row.truth != row.named), key=lambda row: -row.images)
+    if not mistakes:
+        return tag("p", "No class is taken for another.", class_="small")
+    rows: list[list[Child]] = [[row.truth, row.named, f"{row.images:,}"] for row in mistakes[:MOST_LISTED]]
+    caption = f"The most frequent of {count(len(mistakes), 'mix-up')}" if len(mistakes) > MOST_LISTED else "Mix-ups"
+    return table(["class", "taken for", "pictures"], rows, caption=caption, numeric=frozenset({2}))
+
+
+def _matrix(one: Classification, names: list[str], named: list[str]) -> Markup:
+    counts = {(row.truth, row.named): row.images for row in one.confusion}
+    total = {row.name: row.images for row in one.classes}
+    rows: list[list[Child]] = []
+    for truth in names:
+        line: list[Child] = [truth]
+        for other in named:
+            number = counts.get((truth, other), 0)
+            shade = f"h{int(np.ceil(SHADES * number / total[truth]))}"
+            right = " right" if truth == other else ""
+            line.append(tag("span", f"{number:,}" if number else "·", class_=f"heat-cell {shade}{right}"))
+        rows.append(line)
+    columns: list[Child] = ["is ↓  named →", *(tag("span", name, class_="upright") for name in named)]
+    return table(
+        columns, rows, caption="Confusion matrix: pictures of each class by the name they were given", css="matrix"
+    )

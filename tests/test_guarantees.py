@@ -161,15 +161,15 @@ def test_each_class_has_its_threshold(classifier: de.Classifier) -> None:
 
 
 def test_folders_are_labels(classifier: de.Classifier, photos: Path) -> None:
-    detector = de.Detector(classifier).calibrate(photos, keep=0.5, confidence=None, by_class=True)
+    detector = de.Detector(classifier, "delta-energy").calibrate(photos, keep=0.5, confidence=None, by_class=True)
     assert detector.guarantee is not None
     assert {*detector.guarantee.own, *detector.guarantee.pooled} == set(CLASSES)
     with pytest.raises(InputError, match="by_class needs to know the class"):
-        de.Detector(classifier).calibrate(sorted(photos.rglob("*.png")), by_class=True)
+        de.Detector(classifier, "delta-energy").calibrate(sorted(photos.rglob("*.png")), by_class=True)
     (photos / "horse").mkdir()
     Image.new("RGB", (8, 8)).save(photos / "horse" / "x.png")
     with pytest.raises(InputError, match="'horse', which is not among the 3 classes"):
-        de.Detector(classifier).calibrate(photos, by_class=True)
+        de.Detector(classifier, "delta-energy").calibrate(photos, by_class=True)
 
 
 def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
@@ -197,7 +197,7 @@ def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
     ],
 )
 def test_senseless_settings_are_refused(classifier: de.Classifier, arguments: dict[str, object], message: str) -> None:
-    detector = de.Detector(classifier)
+    detector = de.Detector(classifier, "delta-energy")
     with pytest.raises(InputError, match=message):
         detector.calibrate(unit_features(50), **arguments)  # type: ignore[arg-type]
     assert detector.threshold is None
@@ -230,10 +230,10 @@ def test_predict_controls_false_discoveries(classifier: de.Classifier) -> None:
         with pytest.raises(InputError, match="fdr must be"):
             detector.predict(features, fdr=bad)  # type: ignore[arg-type]
     with pytest.raises(NotFittedError):
-        de.Detector(classifier).predict(features, fdr=0.1)
+        de.Detector(classifier, "delta-energy").predict(features, fdr=0.1)
     rows, labels = near_classes(classifier, [60, 60, 60])
     with pytest.raises(InputError, match="calibrate one without by_class"):
-        de.Detector(classifier).calibrate(rows, by_class=True, labels=labels).predict(features, fdr=0.1)
+        de.Detector(classifier, "delta-energy").calibrate(rows, by_class=True, labels=labels).predict(features, fdr=0.1)
 
 
 def test_all_of_it_is_saved(classifier: de.Classifier, tmp_path: Path) -> None:

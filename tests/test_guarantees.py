@@ -105,12 +105,24 @@ def test_fitted_scores_learn_from_some_and_set_the_threshold_on_the_others(class
     assert again.threshold == detector.threshold, "the split is the same every time"
 
 
-def test_a_fitted_score_with_too_few_images_says_that_they_did_both(classifier: de.Classifier) -> None:
-    with pytest.warns(NoGuarantee, match="learned from the same images.*takes 65 images"):
+def test_a_fitted_score_with_too_few_images_says_so(classifier: de.Classifier) -> None:
+    with pytest.warns(NoGuarantee, match=r"of the 32 calibration images.*takes 65 images \(20 to fit"):
         detector = de.Detector(classifier, "react").calibrate(unit_features(64))
-    assert detector.guarantee is not None and detector.guarantee.seen and detector.guarantee.confidence is None
-    assert len(detector.calibration_scores) == 64
+    assert detector.guarantee is not None and detector.guarantee.confidence is None
+    assert (detector.guarantee.images, detector.guarantee.fitted_on, detector.guarantee.seen) == (32, 32, False)
+    with pytest.warns(NoGuarantee, match="learned from the same images.*takes 65 images"):
+        few = de.Detector(classifier, "react").calibrate(unit_features(19))
+    assert few.guarantee is not None and few.guarantee.seen and len(few.calibration_scores) == 19
     assert de.Detector(classifier, "react").calibrate(unit_features(65)).guarantee.confidence == 0.9  # type: ignore[union-attr]
+
+
+def test_a_covariance_of_few_images_does_not_reject_what_is_new(classifier: de.Classifier) -> None:
+    """40 images in 16 dimensions: if they set the threshold as well, far fewer new ones are accepted."""
+    new = unit_features(500, seed=1)
+    for confidence, low, high in ((0.9, 0.8, 1.0), (None, 0.0, 0.8)):
+        detector = de.Detector(classifier, "mahalanobis").calibrate(unit_features(40), 0.95, confidence)
+        kept = np.mean([not verdict.is_ood for verdict in detector.predict(new)])
+        assert low <= kept <= high, (confidence, kept)
 
 
 def test_detectors_calibrated_together_are_those_calibrated_alone(classifier: de.Classifier) -> None:

@@ -120,7 +120,7 @@ class Detector(Shown):
         exchangeable with these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023).
 
         A score that must learn from images does so from one part of them, drawn with a fixed seed, and the other part
-        gives threshold and p-values; without a guarantee in reach, all images do both.
+        gives threshold and p-values; with fewer than 20 images, or without `confidence`, all images do both.
 
         With `by_class`, each class that has enough images gets a threshold of its own, so that a rare class is not the
         one that pays (see `thresholds.ClassThresholds`). Images have their class from their folder or table; for rows

@@ -75,7 +75,7 @@ def test_conformal_p_values_are_valid_on_exchangeable_data(classifier: de.Classi
 
 
 def test_scores_do_not_depend_on_the_batch(classifier: de.Classifier, photos: Path) -> None:
-    detector = de.Detector(classifier).calibrate(photos)
+    detector = de.Detector(classifier, "delta-energy").calibrate(photos)
     together = [verdict.score for verdict in detector.predict(photos, batch_size=8)]
     alone = [verdict.score for verdict in detector.predict(photos, batch_size=1)]
     paths = sorted((path for path in photos.rglob("*.png")), reverse=True)
@@ -87,7 +87,7 @@ def test_scores_do_not_depend_on_the_batch(classifier: de.Classifier, photos: Pa
 def test_unreadable_images_are_listed_and_the_rest_is_done(classifier: de.Classifier, photos: Path) -> None:
     (photos / "cat" / "broken.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning, match=r"1 calibration image\(s\) could not be read"):
-        detector = de.Detector(classifier).calibrate(photos)
+        detector = de.Detector(classifier, "delta-energy").calibrate(photos)
     predictions = detector.predict(photos)
     assert len(predictions) == 8
     assert [Path(image.id).name for image in predictions.unreadable] == ["broken.png"]
@@ -97,13 +97,13 @@ def test_unreadable_images_are_listed_and_the_rest_is_done(classifier: de.Classi
 
 def test_use_before_calibration_is_a_named_error(classifier: de.Classifier) -> None:
     with pytest.raises(NotFittedError, match="calibrate"):
-        de.Detector(classifier).predict(unit_features(2))
+        de.Detector(classifier, "delta-energy").predict(unit_features(2))
 
 
 @pytest.mark.parametrize("keep", [0, -0.1, 1.01, float("nan")])
 def test_a_senseless_keep_rate_is_refused(classifier: de.Classifier, keep: float) -> None:
     with pytest.raises(InputError, match="keep must be"):
-        de.Detector(classifier).calibrate(unit_features(3), keep=keep)
+        de.Detector(classifier, "delta-energy").calibrate(unit_features(3), keep=keep)
 
 
 def scored(values: list[float]) -> Scored:
@@ -138,9 +138,9 @@ def test_calibration_scores_of_nan_are_an_error_that_names_the_image(classifier:
 def test_nothing_to_calibrate_on_is_an_error(classifier: de.Classifier, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no picture")
     with pytest.warns(UserWarning), pytest.raises(InputError, match="at least one readable"):
-        de.Detector(classifier).calibrate([tmp_path / "broken.png"])
+        de.Detector(classifier, "delta-energy").calibrate([tmp_path / "broken.png"])
     with pytest.raises(InputError, match="NaN or infinity in 1 row"):
-        de.Detector(classifier).calibrate(np.full((1, 16), np.nan))
+        de.Detector(classifier, "delta-energy").calibrate(np.full((1, 16), np.nan))
 
 
 def test_a_saved_detector_gives_the_same_verdicts(classifier: de.Classifier, tmp_path: Path) -> None:
@@ -155,14 +155,14 @@ def test_a_saved_detector_gives_the_same_verdicts(classifier: de.Classifier, tmp
 
 def test_a_detector_names_its_model(tiny_clip_folder: Path, tmp_path: Path) -> None:
     classifier = de.ZeroShotClassifier(de.load_model(tiny_clip_folder), ["dog", "cat"], templates=["{}", "a {}"])
-    de.Detector(classifier).calibrate(unit_features(5)).save(tmp_path)
+    de.Detector(classifier, "delta-energy").calibrate(unit_features(5)).save(tmp_path)
     loaded = de.Detector.load(tmp_path)
     assert loaded.classifier.model.fingerprint == classifier.model.fingerprint
     assert loaded.classifier.templates == ("{}", "a {}")
 
 
 def test_a_threshold_from_another_model_is_refused(classifier: de.Classifier, tmp_path: Path) -> None:
-    de.Detector(classifier).calibrate(unit_features(5)).save(tmp_path / "detector")
+    de.Detector(classifier, "delta-energy").calibrate(unit_features(5)).save(tmp_path / "detector")
     other = de.load_model(write_clip(tmp_path / "other", seed=7, hidden_act="gelu"))
     with pytest.raises(ArtifactError, match=r"another model(.|\n)*activation(.|\n)*fingerprint"):
         de.Detector.load(tmp_path / "detector", model=other)
@@ -172,7 +172,7 @@ def test_damaged_detector_folders_are_refused(classifier: de.Classifier, tmp_pat
     folder = tmp_path / "detector"
     with pytest.raises(ArtifactError, match="not a folder"):
         de.Detector.load(folder)
-    de.Detector(classifier).calibrate(unit_features(5)).save(folder)
+    de.Detector(classifier, "delta-energy").calibrate(unit_features(5)).save(folder)
     record = read_json(folder / "detector.json")
 
     def expect(changed: object, message: str) -> None:
@@ -206,7 +206,7 @@ def test_damaged_detector_folders_are_refused(classifier: de.Classifier, tmp_pat
 def test_a_failed_save_leaves_the_old_detector(
     classifier: de.Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    de.Detector(classifier).calibrate(unit_features(5)).save(tmp_path)
+    de.Detector(classifier, "delta-energy").calibrate(unit_features(5)).save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(*_: object, **__: object) -> None:
@@ -214,12 +214,12 @@ def test_a_failed_save_leaves_the_old_detector(
 
     monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(OSError, match="No space left"):
-        de.Detector(classifier).calibrate(unit_features(9)).save(tmp_path)
+        de.Detector(classifier, "delta-energy").calibrate(unit_features(9)).save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_the_record_is_readable_json(classifier: de.Classifier, tmp_path: Path) -> None:
-    de.Detector(classifier).calibrate(unit_features(5), keep=0.9).save(tmp_path)
+    de.Detector(classifier, "delta-energy").calibrate(unit_features(5), keep=0.9).save(tmp_path)
     record = json.loads((tmp_path / "detector.json").read_text())
     assert record["classes"] == ["dog", "cat", "red car"]
     assert record["keep"] == 0.9

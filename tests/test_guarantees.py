@@ -105,12 +105,24 @@ def test_fitted_scores_learn_from_some_and_set_the_threshold_on_the_others(class
     assert again.threshold == detector.threshold, "the split is the same every time"
 
 
-def test_a_fitted_score_with_too_few_images_says_that_they_did_both(classifier: de.Classifier) -> None:
-    with pytest.warns(NoGuarantee, match="learned from the same images.*takes 65 images"):
+def test_a_fitted_score_with_too_few_images_says_so(classifier: de.Classifier) -> None:
+    with pytest.warns(NoGuarantee, match=r"of the 32 calibration images.*takes 65 images \(20 to fit"):
         detector = de.Detector(classifier, "react").calibrate(unit_features(64))
-    assert detector.guarantee is not None and detector.guarantee.seen and detector.guarantee.confidence is None
-    assert len(detector.calibration_scores) == 64
+    assert detector.guarantee is not None and detector.guarantee.confidence is None
+    assert (detector.guarantee.images, detector.guarantee.fitted_on, detector.guarantee.seen) == (32, 32, False)
+    with pytest.warns(NoGuarantee, match="learned from the same images.*takes 65 images"):
+        few = de.Detector(classifier, "react").calibrate(unit_features(19))
+    assert few.guarantee is not None and few.guarantee.seen and len(few.calibration_scores) == 19
     assert de.Detector(classifier, "react").calibrate(unit_features(65)).guarantee.confidence == 0.9  # type: ignore[union-attr]
+
+
+def test_a_covariance_of_few_images_does_not_reject_what_is_new(classifier: de.Classifier) -> None:
+    """40 images in 16 dimensions: if they set the threshold as well, far fewer new ones are accepted."""
+    new = unit_features(500, seed=1)
+    for confidence, low, high in ((0.9, 0.8, 1.0), (None, 0.0, 0.8)):
+        detector = de.Detector(classifier, "mahalanobis").calibrate(unit_features(40), 0.95, confidence)
+        kept = np.mean([not verdict.is_ood for verdict in detector.predict(new)])
+        assert low <= kept <= high, (confidence, kept)
 
 
 def test_detectors_calibrated_together_are_those_calibrated_alone(classifier: de.Classifier) -> None:
@@ -149,15 +161,15 @@ def test_each_class_has_its_threshold(classifier: de.Classifier) -> None:
 
 
 def test_folders_are_labels(classifier: de.Classifier, photos: Path) -> None:
-    detector = de.Detector(classifier).calibrate(photos, keep=0.5, confidence=None, by_class=True)
+    detector = de.Detector(classifier, "delta-energy").calibrate(photos, keep=0.5, confidence=None, by_class=True)
     assert detector.guarantee is not None
     assert {*detector.guarantee.own, *detector.guarantee.pooled} == set(CLASSES)
     with pytest.raises(InputError, match="by_class needs to know the class"):
-        de.Detector(classifier).calibrate(sorted(photos.rglob("*.png")), by_class=True)
+        de.Detector(classifier, "delta-energy").calibrate(sorted(photos.rglob("*.png")), by_class=True)
     (photos / "horse").mkdir()
     Image.new("RGB", (8, 8)).save(photos / "horse" / "x.png")
     with pytest.raises(InputError, match="'horse', which is not among the 3 classes"):
-        de.Detector(classifier).calibrate(photos, by_class=True)
+        de.Detector(classifier, "delta-energy").calibrate(photos, by_class=True)
 
 
 def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
@@ -185,7 +197,7 @@ def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
     ],
 )
 def test_senseless_settings_are_refused(classifier: de.Classifier, arguments: dict[str, object], message: str) -> None:
-    detector = de.Detector(classifier)
+    detector = de.Detector(classifier, "delta-energy")
     with pytest.raises(InputError, match=message):
         detector.calibrate(unit_features(50), **arguments)  # type: ignore[arg-type]
     assert detector.threshold is None
@@ -218,10 +230,10 @@ def test_predict_controls_false_discoveries(classifier: de.Classifier) -> None:
         with pytest.raises(InputError, match="fdr must be"):
             detector.predict(features, fdr=bad)  # type: ignore[arg-type]
     with pytest.raises(NotFittedError):
-        de.Detector(classifier).predict(features, fdr=0.1)
+        de.Detector(classifier, "delta-energy").predict(features, fdr=0.1)
     rows, labels = near_classes(classifier, [60, 60, 60])
     with pytest.raises(InputError, match="calibrate one without by_class"):
-        de.Detector(classifier).calibrate(rows, by_class=True, labels=labels).predict(features, fdr=0.1)
+        de.Detector(classifier, "delta-energy").calibrate(rows, by_class=True, labels=labels).predict(features, fdr=0.1)
 
 
 def test_all_of_it_is_saved(classifier: de.Classifier, tmp_path: Path) -> None:

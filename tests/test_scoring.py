@@ -84,7 +84,7 @@ def test_mistakes_are_told_at_once_not_with_the_first_verdict(
     classifier: PrecomputedClassifier, tiny_clip: Model
 ) -> None:
     with pytest.raises(NotFittedError, match="calibrate"):
-        Detector(classifier).stream(unit(3, 12))
+        Detector(classifier, "delta-energy").stream(unit(3, 12))
     with pytest.raises(NotFittedError, match="calibrate"):
         stream_scores(classifier, [make_score("react")], unit(3, 12))
     with pytest.raises(InputError, match="needs pixels: give it images"):

@@ -147,7 +147,8 @@ def test_a_fitted_score_gets_half_of_the_images_or_what_can_be_spared() -> None:
     assert fit_count(200, 0.95, 0.9) == 100
     assert fit_count(70, 0.95, 0.9) == 25, "45 set the threshold"
     assert fit_count(65, 0.95, 0.9) == 20
-    assert fit_count(64, 0.95, 0.9) == 0
+    assert fit_count(64, 0.95, 0.9) == 32, "no guarantee, but still apart"
+    assert fit_count(20, 0.95, 0.9) == 10 and fit_count(19, 0.95, 0.9) == 0
     assert fit_count(1000, 0.95, None) == 0
     assert fit_count(1000, 1.0, 0.9) == 0
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deltaenergy.evaluation import Evaluation
 
 CLASSES = ("cat", "cup of coffee", "motorcycle", "rocket", "flower", "temple")
-SCORE = "delta-energy"
 # (package, file inside it, class or None): None stands for pictures that are none of the classes.
 PHOTOGRAPHS: tuple[tuple[str, str, str | None], ...] = (
     ("skimage", "data/chelsea.png", "cat"),
@@ -80,7 +79,7 @@ def run_demo(
     known = [item for item in photographs if item.label is not None]
     others = [item for item in photographs if item.label is None]
     classifier = ZeroShotClassifier(load_model(model_name, device=device), CLASSES)
-    detector = Detector(classifier, SCORE).calibrate(calibration_views(known), progress=progress)
+    detector = Detector(classifier).calibrate(calibration_views(known), progress=progress)
     evaluation = evaluate(
         classifier,
         [detector.score],

@@ -19,6 +19,7 @@ from deltaenergy.labels import first_of_name
 from deltaenergy.predictions import Predictions, Verdict
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, Scorer
+from deltaenergy.scores.defaults import default_score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import Scored, stream_scores
 from deltaenergy.showing import Shown, some_names
@@ -65,20 +66,21 @@ class Detector(Shown):
 
     Args:
         classifier: zero-shot or tuned.
-        score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`.
+        score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`; by default
+            `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.defaults`).
         state: what the score has learned before, if this detector was saved.
     """
 
     def __init__(
         self,
         classifier: Classifier,
-        score: str | Score = "delta-energy",
+        score: str | Score | None = None,
         *,
         state: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         check_classifier(classifier, "A detector")
         self.classifier = classifier
-        self.score = make_score(score)
+        self.score = make_score(default_score(classifier.model) if score is None else score)
         self.threshold: float | None = None
         self.keep: float | None = None
         # What the threshold promises of new images.
@@ -118,7 +120,7 @@ class Detector(Shown):
         exchangeable with these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023).
 
         A score that must learn from images does so from one part of them, drawn with a fixed seed, and the other part
-        gives threshold and p-values; without a guarantee in reach, all images do both.
+        gives threshold and p-values; with fewer than 20 images, or without `confidence`, all images do both.
 
         With `by_class`, each class that has enough images gets a threshold of its own, so that a rare class is not the
         one that pays (see `thresholds.ClassThresholds`). Images have their class from their folder or table; for rows

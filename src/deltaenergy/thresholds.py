@@ -96,9 +96,9 @@ class Guarantee:
             return "No number of images can promise that all new ones are accepted."
         least = least_images(self.keep, wanted)
         takes, apart = least, ""
-        if self.seen:
+        if self.seen or self.fitted_on:
             takes, apart = least + LEAST_TO_FIT, f" ({LEAST_TO_FIT} to fit the score, {least} to set the threshold)"
-        if self.images >= takes:
+        if self.images + self.fitted_on >= takes:
             return "So there is no guarantee, whatever their number: take images that were not learned from."
         return (
             f"A guarantee with {percent(wanted)} confidence takes {takes} images{apart}; from about "
@@ -261,13 +261,14 @@ def comfortable_images(keep: float, confidence: float) -> int:
 def fit_count(images: int, keep: float, confidence: float | None) -> int:
     """How many of the images a score should learn from, so that the others set its threshold; 0: do not split.
 
-    Half of them, or fewer where the other half could not bear a guarantee. Without a guarantee in reach nothing is
-    gained by a split, and all images do both.
+    Half of them, or fewer where the other half could not bear a guarantee. Where none is in reach it is half all the
+    same: a score that learned a covariance from the images that set its threshold rejects nearly all new ones. Only
+    fewer than `LEAST_TO_FIT` images do both, and all do where the calibration images themselves are to be kept.
     """
     if confidence is None or keep == 1:
         return 0
     fit = images - max(math.ceil(images / 2), least_images(keep, confidence))
-    return fit if fit >= LEAST_TO_FIT else 0
+    return fit if fit >= LEAST_TO_FIT else images // 2 if images >= LEAST_TO_FIT else 0
 
 
 def least_in_class(keep: float, confidence: float | None) -> int:

@@ -31,6 +31,7 @@ from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.recognition import check_predictions
+from deltaenergy.scores import defaults
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.thresholds import CONFIDENCE, check_keep
@@ -86,7 +87,7 @@ def tune_detector(
     seed: int = 1,
     val: Any = None,
     id_images: Any = None,
-    score: str | Score = "delta-energy",
+    score: str | Score | None = None,
     keep: float = 0.95,
     domains: bool = False,
     views: int | str = DEFAULT_VIEWS,
@@ -108,7 +109,7 @@ def tune_detector(
     to give up an unfinished run of other settings there. `announce` is called with what is being done, and gives the
     progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
     """
-    out, scored, methods = Path(out), make_score(score), _methods(method)
+    out, asked, methods = Path(out), None if score is None else make_score(score), _methods(method)
     check_keep(keep)
     for one in methods:
         check_recipe(one, recipe or {})
@@ -121,6 +122,7 @@ def tune_detector(
     held_out = None if id_images is None else load_images(id_images)
     validation_items = None if val is None else labelled_items(val, domains, classes or ())
     loaded = model() if callable(model) else model
+    scored = asked or make_score(defaults.default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
         methods = [one for one in methods if one.name in WITHOUT_TEXTS]
     for one in methods:
@@ -164,7 +166,9 @@ def tune_detector(
         comparison = None
         if test is not None:
             with announce("Measuring"):
-                comparison = _compare(loaded, tried, test, scored, seed, recipe or {}, batch_size)
+                # Unasked, by a score that needs no words mined anew for every part of the classes.
+                measure = asked or make_score(defaults.WITHOUT_TEXTS)
+                comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, batch_size)
         classifier = tried[0].classifier
         if comparison is not None:
             classifier = next(one.classifier for one in tried if one.method.spec == comparison.kept)

@@ -37,6 +37,6 @@ def test_real_pictures_are_learned_and_the_detector_travels(lite: Model, shared_
     assert np.mean([log["loss"] for log in logs[-5:]]) < 0.9 * np.mean([log["loss"] for log in logs[:5]])
     assert np.mean([log["accuracy"] for log in logs[-5:]]) > np.mean([log["accuracy"] for log in logs[:5]])
     features = lite.encode_images(train[:20])
-    de.Detector(tuned).calibrate(features).save(tmp_path)
+    de.Detector(tuned, "delta-energy").calibrate(features).save(tmp_path)
     loaded = de.Detector.load(tmp_path)
     np.testing.assert_allclose(loaded.classifier.similarities(features), tuned.similarities(features), atol=1e-6)

@@ -55,7 +55,7 @@ def test_json_report_and_classes_from_the_folders(sets, tiny_clip_folder, tmp_pa
     assert found["provenance"]["classes"] == ["blue", "dark red", "green"]
     assert {row["images"] for row in found["accuracy"]} == {6}
     assert [row["closed"] for row in found["detection"]] == ["known", "dark"]
-    assert found["detection"][0]["score"] == "delta-energy"
+    assert found["detection"][0]["score"] == "delta-energy+words"
     assert str(report) in printed.err.replace("\n", "")
     check_page(report.read_text(encoding="utf-8"))
 
@@ -68,10 +68,10 @@ def test_unreadable_pictures_are_listed_and_the_exit_code_is_one(sets, tiny_clip
     assert "broken.png" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
-def test_all_scores_show_delta_energy_in_the_report(sets, tiny_clip_folder, tmp_path, capsys):
+def test_all_scores_show_the_default_in_the_report(sets, tiny_clip_folder, tmp_path, capsys):
     assert call(*options(sets, tiny_clip_folder), "-s", "all", "--limit", 4, "--report", tmp_path / "r.html") == 0
     page = check_page((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "score delta-energy ·" in page.text
+    assert "score delta-energy+words ·" in page.text
     assert "mcm" in capsys.readouterr().out
 
 

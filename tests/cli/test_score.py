@@ -31,7 +31,7 @@ def test_a_folder_gives_one_row_per_image(command: Runner, base: list[str], phot
     assert result.code == 0
     rows = rows_of(result.out)
     classifier = de.ZeroShotClassifier(tiny_clip, ["dog", "cat", "red car"])
-    expected = de.scores.delta_energy(classifier.similarities(photos))
+    expected = de.scores.delta_energy(classifier.similarities(photos), tau=0.1, c=1)
     np.testing.assert_allclose([float(row["score"]) for row in rows], expected, rtol=1e-4)
     assert [row["is_ood"] for row in rows] == [""] * 8, "no verdict without a threshold"
 
@@ -54,6 +54,11 @@ def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Pa
     result = command("score", photos, *base, "--known", photos, "--keep", "0.75")
     verdicts = [row["is_ood"] for row in rows_of(result.out)]
     assert verdicts.count("True") == 2, "a quarter of the calibration images themselves is rejected"
+
+
+def test_the_default_score_depends_on_what_can_be_fitted(command: Runner, base: list[str], photos: Path) -> None:
+    assert command("score", photos, *base, "--json").json["scores"] == ["delta-energy(tau=0.1,c=1)"]
+    assert command("score", photos, *base, "--known", photos, "--json").json["scores"] == ["delta-energy+words"]
 
 
 def test_several_scores_at_once(command: Runner, base: list[str], photos: Path) -> None:

@@ -14,7 +14,7 @@ def test_the_command(command: Runner, tiny_clip: Model, tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path / "train")
     for method in ("coop", "ebm"):
         tuned = de.tune(tiny_clip, CLASSES, pictures, method, shots=3, views=1, recipe={"epochs": 3})
-        de.Detector(tuned).calibrate(pictures).save(tmp_path / method)
+        de.Detector(tuned, "delta-energy").calibrate(pictures).save(tmp_path / method)
     options = ["--id", pictures, "--against", tmp_path / "coop", "--open", pictures / "cat"]
     done = command("theory", tmp_path / "ebm", *options, "--report", tmp_path / "theory.html")
     assert done.code == 0, done.err

@@ -287,10 +287,10 @@ def test_store_stands_in_for_images(tiny_clip: Model, photos: Path, tmp_path: Pa
     readable = [item for item in store.items() if not item.id.endswith("bad.png")]
     np.testing.assert_allclose(classifier.similarities(readable), classifier.similarities(good), atol=1e-6)
 
-    direct = de.Detector(classifier).calibrate(good, keep=0.5)
+    direct = de.Detector(classifier, "delta-energy").calibrate(good, keep=0.5)
     for given in (store, folder, str(folder)):
         with pytest.warns(UserWarning, match="could not be read"):
-            stored = de.Detector(classifier).calibrate(given, keep=0.5)
+            stored = de.Detector(classifier, "delta-energy").calibrate(given, keep=0.5)
         assert stored.threshold == pytest.approx(direct.threshold, abs=1e-4)
         verdicts, expected = stored.predict(given), direct.predict(photos)
         assert [u.id for u in verdicts.unreadable] == [u.id for u in expected.unreadable]

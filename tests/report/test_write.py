@@ -91,7 +91,7 @@ def test_large_report_shows_mistakes_of_each_kind(sets, tmp_path):
 
 def test_small_report_shows_every_picture(tmp_path, sets):
     classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
-    detector = Detector(classifier).calibrate(sets / "dark")
+    detector = Detector(classifier, "delta-energy").calibrate(sets / "dark")
     found = evaluate(
         classifier,
         ["delta-energy"],

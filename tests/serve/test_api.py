@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import deltaenergy as de
+from deltaenergy.data.items import ImageItem
 from deltaenergy.serve.keys import Keys
 from deltaenergy.serve.limits import Limits
 from tests.serve.conftest import CLASSES, PICTURES, make_client, png
@@ -190,6 +192,9 @@ def test_a_calibrated_detector_comes_as_a_zip(client: Any, lite: Any, tmp_path: 
     form = {"classes": ",".join(CLASSES), "keep": "0.9", "score": "mcm"}
     answer = client.post("/v1/calibrate", data=form, files=files(known))
     assert answer.status_code == 200, answer.text
+    told = json.loads(answer.headers["x-deltaenergy"])
+    assert (told["images"], told["score"]) == (20, "mcm")
+    assert any("does not seem to know these classes" in text for text in told["warnings"])
     zipfile.ZipFile(io.BytesIO(answer.content)).extractall(tmp_path)
     loaded = de.Detector.load(tmp_path / "detector", model=lite)
     expected = de.Detector(de.ZeroShotClassifier(lite, CLASSES), "mcm").calibrate(known, 0.9)
@@ -289,3 +294,17 @@ def test_the_description_names_every_route(client: Any) -> None:
     assert {"/v1/verdicts", "/v1/classify", "/v1/detectors", "/v1/calibrate", "/v2/models/{name}/infer"} <= set(paths)
     body = paths["/v1/verdicts"]["post"]["requestBody"]["content"]
     assert set(body) == {"multipart/form-data", "application/json"}
+
+
+def test_classes_with_thresholds_of_their_own(lite: Any) -> None:
+    classifier = de.ZeroShotClassifier(lite, CLASSES)
+    known = [ImageItem(str(seed), png(seed), CLASSES[seed % 4]) for seed in range(300, 420)]
+    detector = de.Detector(classifier, "mcm").calibrate(known, 0.5, confidence=None, by_class=True)
+    own = detector.class_thresholds
+    assert len(set(own.values())) > 1
+    with make_client({"own": detector}, lite) as made:
+        body = made.post("/v1/verdicts", files=files(PICTURES)).json()
+    assert_as_predicted([{**image, "threshold": detector.threshold} for image in body["images"]], detector, PICTURES)
+    expected = [own.get(image["label"], detector.threshold) for image in body["images"]]
+    assert [image["threshold"] for image in body["images"]] == expected and set(expected) & set(own.values())
+    assert body["guarantee"] == str(detector.guarantee)

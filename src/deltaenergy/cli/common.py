@@ -153,18 +153,22 @@ def prepare(detector: Detector) -> Detector:
         return detector.prepare(progress)
 
 
-def make_scores(specs: Sequence[str] | None, given: Given | None = None, *, quiet: bool = False) -> list[Score]:
-    """The scores that `--score` names; `all` stands for every score and named setting that can run and is cheap.
+def make_scores(
+    specs: Sequence[str] | None, given: Given | None = None, *, default: str | None = None, quiet: bool = False
+) -> list[Score]:
+    """The scores that `--score` names, or the `default`, which is that of detectors unless another is given.
 
+    `all` stands for every score and named setting that can run and is cheap.
     Those it leaves out are told in one line on standard error, unless `quiet`. With `given`, what images and classifier
     have for scores, a named score that cannot run is refused.
     """
+    from deltaenergy.scores.defaults import DEFAULT_SCORE
     from deltaenergy.scores.registry import make_score
     from deltaenergy.scores.runnable import Given, check_runnable, runnable_scores
     from deltaenergy.specs import split
 
     scores: list[Score] = []
-    for spec in [part for text in specs or ["delta-energy"] for part in split(text, ",", "--score")]:
+    for spec in [part for text in specs or [default or DEFAULT_SCORE] for part in split(text, ",", "--score")]:
         if spec == "all":
             usable, left_out = runnable_scores(given or Given())
             scores += usable

@@ -234,9 +234,10 @@ def _asks_for_all(specs: list[str] | None) -> bool:
 
 
 def _primary(specs: list[str] | None, used: list[Scorer]) -> str | None:
-    """The score that the report's images show: the first asked for, or delta-energy when all are."""
-    wanted = "delta-energy"
-    return wanted if _asks_for_all(specs) and any(score.spec == wanted for score in used) else None
+    """The score that the report's images show: the first asked for, or the default when all are."""
+    from deltaenergy.scores.defaults import DEFAULT_SCORE
+
+    return DEFAULT_SCORE if _asks_for_all(specs) and any(one.spec == DEFAULT_SCORE for one in used) else None
 
 
 def _set_names(paths: list[str]) -> dict[str, str]:

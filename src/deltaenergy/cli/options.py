@@ -85,7 +85,7 @@ ScoreOption = Annotated[
         "--score",
         "-s",
         help='Score, with parameters if you like: "delta-energy(tau=0.1,c=1)". Repeat it, separate by commas, or all. '
-        "[default: delta-energy]",
+        "[default: delta-energy+words; without in-distribution images delta-energy(tau=0.1,c=1)]",
         show_default=False,
     ),
 ]

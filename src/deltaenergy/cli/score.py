@@ -70,6 +70,7 @@ def score(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.store_pass import names_a_store
     from deltaenergy.detector import Detector
+    from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
     from deltaenergy.scoring import stream_scores
 
     check_output(out_file)
@@ -107,7 +108,8 @@ def score(
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        used = common.make_scores(scores, _given(items, id_items))
+        default = None if id_items else WITHOUT_ID_IMAGES
+        used = common.make_scores(scores, _given(items, id_items), default=default)
         if acting and len(used) > 1:
             raise InputError(f"{acting[0]} goes by one score: give --score once.")
         classifier = common.zero_shot(model, device, classes, template)

@@ -74,8 +74,8 @@ def tune(
     from deltaenergy.classes import read_classes
     from deltaenergy.tuned_detector import tune_detector
 
-    scores = common.make_scores(score)
-    if len(scores) != 1:
+    scores = common.make_scores(score) if score else None
+    if scores is not None and len(scores) != 1:
         raise InputError("A detector has one score: give --score once.")
     methods = _methods(method)
     changes = {"epochs": epochs, "lr": lr, "batch_size": train_batch}
@@ -90,7 +90,7 @@ def tune(
         seed=seed,
         val=val,
         id_images=calibrate,
-        score=scores[0],
+        score=scores[0] if scores else None,
         keep=keep,
         domains=domains,
         views=_views(views),

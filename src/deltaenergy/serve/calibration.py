@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tempfile
 import warnings
 import zipfile
@@ -15,6 +16,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.registry import make_score
 from deltaenergy.serve.bodies import Form
+from deltaenergy.serve.targets import guarantee_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +27,14 @@ MOST_NAMES = 1000
 
 
 def calibrated_zip(engine: Engine, classes: Sequence[str], form: Form) -> tuple[bytes, str]:
-    """The zip, and a sentence about the threshold."""
+    """The zip, and JSON about the threshold: what a user should hear is part of it."""
     target = engine.class_list(classes, form.one("template") or None, None)
     score = make_score(form.one("score") or engine.default_score)
     if score.missing is not None or score.own_to is not None or Need.TEXTS in score.needs:
         raise InputError(f"The score {score.spec!r} cannot be calibrated here: it encodes many further texts first.")
     items = [ImageItem(f"{number}: {name}", data) for number, (name, data) in enumerate(form.files)]
-    with warnings.catch_warnings():
-        # What a user should hear is in the answer.
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
         detector = Detector(target.classifier, score).calibrate(items, _keep(form), batch_size=engine.limits.batch)
     with tempfile.TemporaryDirectory() as folder:
         detector.save(folder)
@@ -41,8 +42,14 @@ def calibrated_zip(engine: Engine, classes: Sequence[str], form: Form) -> tuple[
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in sorted(Path(folder).iterdir()):
                 archive.write(path, f"detector/{path.name}")
-    told = f"threshold={detector.threshold:.6g}; images={len(detector.calibration_scores)}; score={detector.score.spec}"
-    return data.getvalue(), told
+    told = {
+        "threshold": detector.threshold,
+        "images": len(detector.calibration_scores),
+        "score": detector.score.spec,
+        "guarantee": guarantee_of(detector),
+        "warnings": [str(one.message) for one in heard if issubclass(one.category, UserWarning)],
+    }
+    return data.getvalue(), json.dumps(told)
 
 
 def _keep(form: Form) -> float:

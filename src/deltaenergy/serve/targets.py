@@ -86,9 +86,13 @@ class Target:
             if verdicts is not None and self.detector is not None:
                 answer.p_value, answer.is_ood = verdicts[i].p_value, verdicts[i].is_ood
                 answer.verdict = verdict_word(verdicts[i].is_ood)
-                answer.threshold = self.detector.threshold
+                answer.threshold = self._thresholds().get(verdicts[i].label, self.detector.threshold)
             answers.append(answer)
         return answers
+
+    def _thresholds(self) -> dict[str, float]:
+        """Those of single classes, where the detector has them."""
+        return {} if self.detector is None or self.detector.by_class is None else self.detector.class_thresholds
 
     def judge_features(self, features: list[list[float]], top_k: int) -> list[ImageAnswer]:
         """Answers for rows of unit features."""
@@ -123,8 +127,7 @@ class Target:
 
 def guarantee_of(detector: Detector) -> str | None:
     """What the threshold promises, in a sentence."""
-    guarantee = getattr(detector, "guarantee", None)
-    return None if guarantee is None else str(guarantee)
+    return None if detector.guarantee is None else str(detector.guarantee)
 
 
 def version_of(detector: Detector) -> str:

@@ -102,7 +102,7 @@ def test_composes_with_prompt_learners_only() -> None:
     assert make_method("ebm(p=0.4,weight=2)").spec == "coop+ebm(weight=2,p=0.4)"
     assert make_method(" cocoop + ebm ( p = 0.4 ) ").spec == "cocoop+ebm(p=0.4)"
     assert make_method(make_method("ebm").spec) == make_method("ebm")
-    takers = "bayes-cal, cocoop, coop, dplclip, locoop"
+    takers = "bayes-cal, clap, cocoop, coop, dplclip, locoop, maple, promptsrc, task-res"
     with pytest.raises(InputError, match=rf"attaches to methods whose similarities are cosines .*: {takers}"):
         make_method("tip-adapter-f+ebm")
     with pytest.raises(InputError, match=r"'coop' is a method of its own"):

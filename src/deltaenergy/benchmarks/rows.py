@@ -22,7 +22,11 @@ def chosen_methods(spec: BenchmarkSpec, texts: Sequence[str] | None) -> list[Met
 
 
 def paper_rows(spec: BenchmarkSpec) -> list[str]:
-    """The methods of every row of the benchmark's tables, in their order, as `--methods` takes them."""
+    """The methods of every row of the benchmark's tables, in their order, as `--methods` takes them.
+
+    Methods that adapt to the stream of test images are none that a benchmark can run.
+    """
     if not spec.tables:
         raise InputError(f"--methods {PAPER}: the paper has no table of {spec.name}. Name methods instead.")
-    return list(dict.fromkeys(row.method for name in spec.tables for row in paper_table(name).rows))
+    rows = [row for name in spec.tables for row in paper_table(name).rows]
+    return list(dict.fromkeys(row.method for row in rows if not row.saw_stream))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.registry import register_score
@@ -40,4 +41,8 @@ class IdLike(Score):
         """Scores (N,)."""
         classifier = scorer.classifier
         outputs = inputs.outputs or classifier(inputs.for_classifier)
+        if outputs.negatives is None or not outputs.negatives.shape[1]:
+            raise InputError(
+                "Score 'id-like' needs a classifier with at least one outlier prompt: tune it with outliers=100."
+            )
         return torch.as_tensor(id_like(inputs.similarities, outputs.negatives, classifier.model.logit_scale))

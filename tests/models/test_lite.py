@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,8 +129,49 @@ def test_results_do_not_depend_on_the_batch(lite: LiteModel, photographs: dict[s
     )
 
 
+def as_in_transformers(lite: LiteModel) -> Any:
+    """The same weights in transformers' own module."""
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    module = CLIPTextModelWithProjection(CLIPTextConfig(**dataclasses.asdict(lite.towers.text.config))).eval()
+    module.load_state_dict(lite.towers.text.state_dict())
+    return module
+
+
+def test_texts_and_tokens_are_those_of_transformers(lite: LiteModel) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    theirs = PreTrainedTokenizerFast.from_pretrained(str(FOLDER))
+    texts = ["dog", "a photo of a zebra.", "naïve  café", "日本 🐕", "x" * 80, "", "<|endoftext|> dog"]
+    ours = lite.text.tokenizer
+    for special in (True, False):
+        assert (
+            ours(texts, add_special_tokens=special)["input_ids"]
+            == theirs(texts, add_special_tokens=special)["input_ids"]
+        )
+    assert (ours.bos_token_id, ours.eos_token_id, ours.pad_token_id) == (
+        theirs.bos_token_id,
+        theirs.eos_token_id,
+        theirs.pad_token_id,
+    )
+    assert ours.get_vocab() == theirs.get_vocab() and ours.get_added_vocab() == theirs.get_added_vocab()
+    module = as_in_transformers(lite)
+    with torch.inference_mode():
+        for text in texts[:4]:
+            row = torch.tensor([lite.text.tokenize([text])[0]])
+            expected = lite.text.finish(module(input_ids=row).text_embeds)
+            torch.testing.assert_close(torch.from_numpy(lite.encode_texts([text])), expected, atol=2e-6, rtol=1e-5)
+
+
+def test_loading_it_takes_no_transformers() -> None:
+    """Nor torch's compiler: either import takes seconds."""
+    code = "import sys, deltaenergy as de; de.load_model('lite').encode_texts(['dog']); print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"transformers", "torch._dynamo"} & set(found.stdout.split())
+
+
 def test_text_tower_is_causal_and_pools_at_the_first_end_token(lite: LiteModel) -> None:
-    tower = lite.towers.text
+    tower = as_in_transformers(lite)
     row = lite.text.tokenize(["a photo of a dog."])[0]
     end = lite.text.tokenizer.eos_token_id
     assert row[-1] == end == tower.config.eos_token_id != 2
@@ -151,7 +196,7 @@ def test_no_text_is_unknown_to_the_tokenizer(lite: LiteModel) -> None:
 def test_random_context_vectors_leave_names_recognisable(lite: LiteModel, length: int) -> None:
     """Prompt learning starts from N(0, 0.02²) vectors in place of "a photo of a"."""
     names = ["dog", "cat", "truck", "airplane", "pizza", "chair", "guitar", "snake", "boat", "bird"]
-    transformer = lite.towers.text.text_model
+    transformer = as_in_transformers(lite).text_model
     context = 0.02 * torch.randn(length, lite.text.width, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         found = []

@@ -31,8 +31,9 @@ from deltaenergy.models.lite.network import (
     fold_norms,
     load_network,
 )
+from deltaenergy.models.lite.text import LiteText, LiteTokenizer
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.tokenizing import load_tokenizer
+from deltaenergy.models.tokenizing import check_tokenizer
 from deltaenergy.models.weights import check_headers, fill, read_headers, read_weights
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ _CONFIG = record(
 class _Towers(nn.Module):
     """All weights of the model in one module, so that they move, cast and hash together."""
 
-    def __init__(self, network: EfficientNetLite0, head: JointHead, text: Any, refiner: Refiner) -> None:
+    def __init__(self, network: EfficientNetLite0, head: JointHead, text: LiteText, refiner: Refiner) -> None:
         super().__init__()
         self.network = network
         self.head = head
@@ -136,14 +137,12 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
 
 
 def _read(folder: Path) -> LiteModel:
-    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
-
     config, file = read_json(folder / "config.json"), folder / "weights.safetensors"
     _CONFIG(config, Where(str(folder / "config.json")))
     # Without memory, which the weights bring along, and without using up the user's random numbers.
     with torch.device("meta"), rebuilding(str(folder / "config.json"), "the model"):
         head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
-        text = CLIPTextModelWithProjection(CLIPTextConfig(**config["text_config"]))
+        text = LiteText(config["text_config"])
         refiner = Refiner(CLASSES, config["dimensions"])
         cosines = CosineRange(config["alpha"], config["beta"])
     parts = nn.ModuleDict({"head": head, "text": text, "refiner": refiner})
@@ -152,5 +151,5 @@ def _read(folder: Path) -> LiteModel:
     shapes = {name: tuple(tensor.shape) for name, tensor in parts.state_dict().items()}
     check_headers(headers, shapes, file, ())
     fill(parts, read_weights(headers, shapes))
-    tokenizer = load_tokenizer(folder, text.config, "PreTrainedTokenizerFast")
+    tokenizer = check_tokenizer(folder, text.config, LiteTokenizer)
     return LiteModel(_Towers(load_network(), head, text, refiner), tokenizer, cosines, config["logit_scale"])

@@ -314,7 +314,8 @@ def test_a_calibration_image_scored_alone_is_never_rejected_when_all_are_kept(
     """Calibrated in batches of 32, scored singly: rounding of a batch decides nothing, however few the images."""
     for count, seed in ((40, 0), (1, 1), (2, 2)):
         pictures = random_pictures(count, seed)
-        detector = de.Detector(classifier, spec).calibrate(pictures, keep=1.0, batch_size=32)
+        known = [ImageItem(str(i), one, classifier.classes[i % 2]) for i, one in enumerate(pictures)]
+        detector = de.Detector(classifier, spec).calibrate(known, keep=1.0, batch_size=32)
         alone = [verdict for picture in pictures for verdict in detector.predict([picture], batch_size=1)]
         assert len(alone) == count and not any(verdict.is_ood for verdict in alone)
 

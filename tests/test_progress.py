@@ -25,6 +25,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.setattr(progress, "_FIRST_AFTER", 0.0)
     monkeypatch.setattr(progress, "_AGAIN_AFTER", 0.0)
     monkeypatch.delenv("DELTAENERGY_PROGRESS", raising=False)
+    de.show_progress(None)  # commands that ran in this process before turned it off
     yield found
     de.show_progress(None)
 

@@ -89,7 +89,7 @@ def test_mistakes_are_told_at_once_not_with_the_first_verdict(
         stream_scores(classifier, [make_score("react")], unit(3, 12))
     with pytest.raises(InputError, match="needs pixels: give it images"):
         stream_scores(classifier, [make_score("odin")], unit(3, 12))
-    detector = Detector(ZeroShotClassifier(tiny_clip, ["dog"])).calibrate(pictures(2))
+    detector = Detector(ZeroShotClassifier(tiny_clip, ["dog"]), "delta-energy").calibrate(pictures(2))
     with pytest.raises(InputError, match="does not exist"):
         detector.stream("nowhere/at all")
     with pytest.raises(InputError, match="another classifier"):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # So many calibration images next to the threshold are scored again alone, and what that changes is multiplied by so
 # much: rounding must not decide.
-SCORED_AGAIN, SLACK_OF_CHANGE = 4, 8.0
+SCORED_AGAIN, SLACK_OF_CHANGE, LARGEST_ROUNDING = 4, 8.0, 1e-3
 
 
 def calibrate_together(
@@ -84,7 +84,8 @@ def _widen_slack(detectors: Sequence[Detector], scored: Scored) -> None:
     """Score the images next to each threshold again, one at a time, and give way to several times what that changes.
 
     How much a score is moved by the rounding of a tower depends on both: some saturated scores by far more, relative
-    to their size, than any rule would allow for.
+    to their size, than any rule would allow for. What changes by more than a thousandth does not change by rounding,
+    and is given no way: such a score depends on its batch.
     """
     for one in detectors:
         values = scored.values[one.score.spec]
@@ -92,7 +93,9 @@ def _widen_slack(detectors: Sequence[Detector], scored: Scored) -> None:
         near = above[np.argsort(values[above], kind="stable")[:SCORED_AGAIN]]
         again = score_images(one.classifier, [one.scorer], [scored.items[row] for row in near], batch_size=1)
         found = {item.id: value for item, value in zip(again.items, again.values[one.score.spec])}
-        changes = [abs(found[scored.items[row].id] - values[row]) for row in near if scored.items[row].id in found]
+        known = [row for row in near if scored.items[row].id in found]
+        pairs = [(found[scored.items[row].id], values[row]) for row in known]
+        changes = [abs(new - old) for new, old in pairs if abs(new - old) <= LARGEST_ROUNDING * max(1.0, abs(old))]
         one.slack = max([one.slack, *(SLACK_OF_CHANGE * change for change in changes)])
 
 

@@ -33,6 +33,7 @@ from deltaenergy.cli import (
     score,
     theory,
     tune,
+    undo,
 )
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "score": score.score,
     "theory": theory.theory,
     "tune": tune.tune,
+    "undo": undo.undo,
 }
 # A call of each command that would succeed. {…} are places of the world (see test_hostile.py).
 VALID: dict[str, list[str]] = {
@@ -67,6 +69,7 @@ VALID: dict[str, list[str]] = {
     "report": ["{results}", "--out", "{out}.html"],
     "score": ["{images}", "--classes", "cat,dog", "--model", "{model}"],
     "theory": ["{detector}", "--id", "{images}"],
+    "undo": ["{root}/undo-none.jsonl"],
     "tune": ["--train", "{images}", "--model", "{model}", "--out", "{out}", "--shots", "1", "--epochs", "1"],
 }
 WHOLE = ["-1", "0", "99999999999999999999", "1e3", "²", "nan", "", "0x10", "1_0", "--1", " ", "inf", "½", "true"]
@@ -207,7 +210,8 @@ def _parameters(function: Callable[..., None]) -> Iterator[tuple[str, type, bool
         else:
             # In an annotation, the first name stands where a default would.
             names = [str(info.default), *(info.param_decls or ())]
-            yield next(name for name in names if name.startswith("--")), kind, False
+            own = f"--{parameter.name.replace('_', '-')}"
+            yield next((name for name in names if name.startswith("--")), own), kind, False
 
 
 def _plain(hint: Any) -> type:

@@ -28,7 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of 27 verdicts."""
     root = paint_sets(tmp_path_factory.mktemp("pages"))
     paint(root / "known" / "red" / ("a long name " * 12 + ".png"), (220, 30, 10))
-    detector = Detector(ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])).calibrate(root / "dark")
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    detector = Detector(classifier, "delta-energy").calibrate(root / "dark")
     write_report(detector.predict([root / "known", root / "grey"]), root / "verdicts.html", detector=detector)
     return root
 

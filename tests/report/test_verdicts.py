@@ -28,7 +28,8 @@ def sets(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def detector(sets: Path) -> Detector:
-    return Detector(ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])).calibrate(sets / "dark")
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    return Detector(classifier, "delta-energy").calibrate(sets / "dark")
 
 
 def read(path: Path, *, verdicts: bool = True) -> Page:
@@ -137,7 +138,7 @@ def test_scores_that_are_no_numbers_come_last(tmp_path: Path, detector: Detector
 def test_hostile_names_are_text(tmp_path: Path, sets: Path) -> None:
     evil_class, evil_file = "</script><script>alert('red')//", '<img src=x onerror=alert(1)>".png'
     paint(sets / "known" / "red" / evil_file, (200, 0, 0))
-    made = Detector(ZeroShotClassifier(ColourModel(), [evil_class, "green"])).calibrate(sets / "dark")
+    made = Detector(ZeroShotClassifier(ColourModel(), [evil_class, "green"]), "delta-energy").calibrate(sets / "dark")
     write_report(made.predict(sets / "known"), tmp_path / "page.html", detector=made, title=evil_class)
     page = read(tmp_path / "page.html")
     assert evil_class in page.text and evil_file in page.text

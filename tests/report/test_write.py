@@ -173,12 +173,12 @@ def test_many_sets_and_scores_get_an_overview(tmp_path, sets):
 
 
 def test_predictions_need_their_detector(tmp_path, sets):
-    detector = Detector(ZeroShotClassifier(ColourModel(), ["red"])).calibrate(sets / "dark")
+    detector = Detector(ZeroShotClassifier(ColourModel(), ["red"]), "delta-energy").calibrate(sets / "dark")
     predictions = detector.predict(sets / "grey")
     with pytest.raises(InputError, match="detector="):
         write_report(predictions, tmp_path / "r.html")
     with pytest.raises(NotFittedError, match="calibrate"):
-        write_report(predictions, tmp_path / "r.html", detector=Detector(detector.classifier))
+        write_report(predictions, tmp_path / "r.html", detector=Detector(detector.classifier, "delta-energy"))
     assert not (tmp_path / "r.html").exists()
 
 

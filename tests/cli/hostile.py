@@ -33,7 +33,6 @@ from deltaenergy.cli import (
     score,
     theory,
     tune,
-    undo,
 )
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -51,7 +50,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "score": score.score,
     "theory": theory.theory,
     "tune": tune.tune,
-    "undo": undo.undo,
 }
 # A call of each command that would succeed. {…} are places of the world (see test_hostile.py).
 VALID: dict[str, list[str]] = {
@@ -69,7 +67,6 @@ VALID: dict[str, list[str]] = {
     "report": ["{results}", "--out", "{out}.html"],
     "score": ["{images}", "--classes", "cat,dog", "--model", "{model}"],
     "theory": ["{detector}", "--id", "{images}"],
-    "undo": ["{root}/undo-none.jsonl"],
     "tune": ["--train", "{images}", "--model", "{model}", "--out", "{out}", "--shots", "1", "--epochs", "1"],
 }
 WHOLE = ["-1", "0", "99999999999999999999", "1e3", "²", "nan", "", "0x10", "1_0", "--1", " ", "inf", "½", "true"]

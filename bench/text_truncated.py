@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from deltaenergy.models.text import TextTower
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.scores.negatives.mining import Recipe, prompts
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from timing import Ratio, alternate, report
@@ -41,16 +41,16 @@ class Pieces:
         return [int.from_bytes(part.encode()[:4], "little") % (VOCABULARY - 2) for part in parts]
 
 
-def make_tower() -> TextTower:
+def make_tower() -> CausalTextTower:
     torch.manual_seed(0)
     config = CLIPTextConfig(
         hidden_size=512, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=8, vocab_size=VOCABULARY
     )
     model = CLIPTextModel(config).eval().requires_grad_(False)
-    return TextTower(getattr(model, "text_model", model), torch.nn.Linear(512, 512, bias=False), Pieces())
+    return CausalTextTower(getattr(model, "text_model", model), torch.nn.Linear(512, 512, bias=False), Pieces())
 
 
-def padded(tower: TextTower, texts: list[str]) -> torch.Tensor:
+def padded(tower: CausalTextTower, texts: list[str]) -> torch.Tensor:
     """77 tokens for every prompt, in one batch."""
     rows = tower.tokenize(texts)
     ids = torch.tensor([row + [tower.tokenizer.eos_token_id] * (LENGTH - len(row)) for row in rows])

@@ -14,9 +14,9 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPVisionConfig, CLIPVisionModel
 
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.text import TextTower
 from deltaenergy.models.vision import VisionTower
 
 START, END, DOT, CONTEXT = 49406, 49407, 269, 16
@@ -36,7 +36,7 @@ class WordTokenizer:
         return {"input_ids": rows}
 
 
-def text_tower() -> TextTower:
+def text_tower() -> CausalTextTower:
     """12 blocks, width 512, 8 heads, 49,408 tokens, 77 places."""
     torch.manual_seed(0)
     config = CLIPTextConfig(
@@ -45,7 +45,7 @@ def text_tower() -> TextTower:
     )  # fmt: skip
     transformer = CLIPTextModel(config).eval().requires_grad_(False)
     projection = nn.Linear(512, 512, bias=False).requires_grad_(False)
-    return TextTower(transformer, projection, WordTokenizer())
+    return CausalTextTower(transformer, projection, WordTokenizer())
 
 
 class RandomClip(TowerModel):
@@ -82,7 +82,7 @@ def class_names(count: int) -> list[str]:
     return [" ".join(f"w{rng.randrange(30_000)}" for _ in range(length)) for length in lengths]
 
 
-def coop_pass(tower: TextTower, names: list[str], context: torch.Tensor) -> torch.Tensor:
+def coop_pass(tower: CausalTextTower, names: list[str], context: torch.Tensor) -> torch.Tensor:
     """Text features as CoOp computes them: all 77 tokens of every class through the whole tower."""
     rows = tower.tokenizer([f"{name}." for name in names])["input_ids"]
     ends = torch.tensor([len(row) - 1 + CONTEXT for row in rows])

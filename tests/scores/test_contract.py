@@ -69,7 +69,8 @@ def test_contract(spec: str, check: Callable[[Score], None], files: Path) -> Non
 ABOVE_ZERO = st.floats(min_value=1e-6, max_value=1e6, exclude_min=True)
 SHARES = st.floats(min_value=0, max_value=1, exclude_min=True)
 TEMPLATES = st.lists(HOSTILE, min_size=1, max_size=3).map(
-    lambda texts: "|".join(text.replace("{}", "").replace("|", "") + "{}" for text in texts)
+    # "{|}" would be a second place once its bar is gone.
+    lambda texts: "|".join(text.translate(str.maketrans("", "", "{}|")) + "{}" for text in texts)
 )
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c": st.integers(1, 50),

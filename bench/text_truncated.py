@@ -29,6 +29,7 @@ class Pieces:
     CLIP's own vocabulary is not part of this package; most English words are one or two of its tokens, as here.
     """
 
+    bos_token_id = VOCABULARY - 2
     eos_token_id = VOCABULARY - 1
 
     def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:

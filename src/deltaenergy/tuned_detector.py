@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,9 @@ from deltaenergy.thresholds import CONFIDENCE, check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.loop import EpochLog
-from deltaenergy.tuning.prepare import (
-    DEFAULT_VIEWS,
-    TrainSet,
-    encode_readable,
-    labelled_items,
-    prepare_training,
-    prepare_validation,
-)
+from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, encode_readable, labelled_items, prepare_validation
 from deltaenergy.tuning.stored import has_no_pictures, read_stored
+from deltaenergy.tuning.train_sets import Announce, TrainSets
 from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_recipe, check_tuned_classes, tune
 from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
 
@@ -58,8 +52,6 @@ WITHOUT_TEXTS = ("centroids", "linear-probe")
 # The sample and the log of the training, beside the detector.
 TRAINING = "deltaenergy-training.json"
 FORMAT = "deltaenergy training 1"
-
-Announce = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ def tune_detector(
     with FolderLock(out):
         if overwrite:
             clear_workplace(workplace)
-        sets = _TrainSets(loaded, names, items, shots, seed, views, methods, workplace, announce)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, workplace, announce)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:
@@ -200,57 +192,6 @@ def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
     return list({one.spec: one for one in map(make_method, several)}.values())
 
 
-class _TrainSets:
-    """The sample as each method sees it: random views and test view are encoded once, whatever the methods are."""
-
-    def __init__(
-        self,
-        model: Model,
-        classes: Sequence[str],
-        items: list[ImageItem],
-        shots: int,
-        seed: int,
-        views: int | str,
-        methods: Sequence[Method],
-        cache: Path,
-        announce: Announce,
-    ) -> None:
-        self.model, self.classes, self.views, self.methods = model, classes, views, methods
-        self.items, self.shots, self.seed, self.cache, self.announce = items, shots, seed, cache, announce
-        self._sets: dict[int | str, TrainSet] = {}
-
-    def of(self, method: Method) -> TrainSet:
-        """With the views that the method learns from."""
-        kind = method.views_of(self.views)
-        needs = frozenset[Need]().union(*(one.needs for one in self.methods if one.views_of(self.views) == kind))
-        return self._prepared(kind, needs, method.name)
-
-    def test_view(self) -> TrainSet:
-        """With the view that images are tested with."""
-        return self._prepared("test", frozenset(), "tune")
-
-    def _prepared(self, kind: int | str, needs: frozenset[Need], who: str) -> TrainSet:
-        if kind in self._sets and self._sets[kind].images.holds(needs):
-            return self._sets[kind]
-        # A sample once drawn, with its unreadable images replaced, serves every kind of view.
-        first = next(iter(self._sets.values()), None)
-        with self.announce("Encoding images") as progress:
-            prepared = prepare_training(
-                self.model,
-                self.classes,
-                self.items if first is None else first.sample,
-                self.shots,
-                self.seed,
-                kind,
-                needs=needs,
-                cache=self.cache,
-                progress=progress,
-                who=who,
-            )
-        self._sets[kind] = prepared if first is None else replace(prepared, unreadable=first.unreadable)
-        return self._sets[kind]
-
-
 def _seen_by(method: Method, validation: Validation | None) -> Validation | None:
     """Validation images as features, unless the method looks at pixels."""
     if validation is None or Need.PIXELS in method.needs:
@@ -260,7 +201,7 @@ def _seen_by(method: Method, validation: Validation | None) -> Validation | None
 
 def _test_images(
     model: Model,
-    sets: _TrainSets,
+    sets: TrainSets,
     methods: Sequence[Method],
     validation: Validation | None,
     rest: list[ImageItem],
@@ -288,7 +229,7 @@ def _test_images(
     return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
 
 
-def _check_comparable(methods: Sequence[Method], sets: _TrainSets, test: TestImages | None) -> None:
+def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImages | None) -> None:
     """Refuse to choose among methods that cannot be measured, before they are trained."""
     if len(methods) == 1 or (test is not None and not test.drawn):
         return

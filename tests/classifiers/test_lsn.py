@@ -330,9 +330,10 @@ class TestCost:
         self, tiny_clip: Model, coloured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from deltaenergy import tuned_detector
+        from deltaenergy.tuning import train_sets
 
         monkeypatch.setattr(estimate, "memory_of", lambda _: 100_000)
-        monkeypatch.setattr(tuned_detector, "prepare_training", lambda *_, **__: pytest.fail("images were encoded"))
+        monkeypatch.setattr(train_sets, "prepare_training", lambda *_, **__: pytest.fail("images were encoded"))
         with pytest.raises(InputError, match="this machine has"):
             tuned_detector.tune_detector(tiny_clip, coloured, tmp_path / "out", "lsn", shots=2)
 

@@ -5,14 +5,14 @@ Blocks are post-norm and are run as transformers has them; prompts with learned 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from deltaenergy.models.blocks import replace_states
-from deltaenergy.models.text import TextTower, unit
+from deltaenergy.models.text import TextTower
 
 
 class BertTextTower(TextTower):
@@ -20,31 +20,18 @@ class BertTextTower(TextTower):
 
     causal = False
 
-    def __init__(
-        self,
-        transformer: Any,
-        projection: nn.Module,
-        tokenizer: Any,
-        *,
-        finish: Callable[[torch.Tensor], torch.Tensor] = unit,
-    ) -> None:
-        super().__init__(transformer, projection, tokenizer, finish=finish)
+    def _look_at(self, transformer: Any, tokenizer: Any) -> None:
         positions = int(transformer.embeddings.position_embeddings.weight.shape[0])
         # A tokenizer that says no length says an enormous one.
         self.max_length = min(positions, int(tokenizer.model_max_length))
         self.frame = ([tokenizer.cls_token_id], [tokenizer.sep_token_id])
-        self._layers: list[Any] = list(transformer.encoder.layer)
+        self._layers = list(transformer.encoder.layer)
 
     @property
     def token_embedding(self) -> nn.Module:
         """Token ids -> embeddings, without positions."""
         module: nn.Module = self.transformer.embeddings.word_embeddings
         return module
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are: the greatest depth of deep prompts."""
-        return len(self._layers)
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """Token ids of each text, framed -> projected vectors (N, D), with gradients."""

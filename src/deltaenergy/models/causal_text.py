@@ -15,14 +15,13 @@ Outputs and gradients equal those of the 77-token pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from deltaenergy.models.blocks import finish_block, heads, masked_softmax, run_blocks
-from deltaenergy.models.text import TextTower, unit
+from deltaenergy.models.text import TextTower
 
 # Keys and values (B, heads, tokens, d) of one block.
 KeysValues = tuple[torch.Tensor, torch.Tensor]
@@ -33,29 +32,10 @@ class CausalTextTower(TextTower):
 
     causal = True
 
-    def __init__(
-        self,
-        transformer: Any,
-        projection: nn.Module,
-        tokenizer: Any,
-        *,
-        finish: Callable[[torch.Tensor], torch.Tensor] = unit,
-    ) -> None:
-        super().__init__(transformer, projection, tokenizer, finish=finish)
+    def _look_at(self, transformer: Any, tokenizer: Any) -> None:
         self.max_length = int(transformer.embeddings.position_embedding.weight.shape[0])
         self.frame = ([tokenizer.bos_token_id], [tokenizer.eos_token_id])
-        self._layers: list[Any] = list(transformer.encoder.layers)
-
-    @property
-    def token_embedding(self) -> nn.Module:
-        """Token ids -> embeddings, without positions."""
-        module: nn.Module = self.transformer.embeddings.token_embedding
-        return module
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are: the greatest depth of deep prompts."""
-        return len(self._layers)
+        self._layers = list(transformer.encoder.layers)
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """Token ids of each text, framed -> projected vectors (N, D), with gradients."""

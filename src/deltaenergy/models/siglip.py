@@ -13,7 +13,7 @@ What differs from CLIP:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,29 +30,10 @@ class SiglipTextTower(TextTower):
 
     causal = False
 
-    def __init__(
-        self,
-        transformer: Any,
-        projection: nn.Module,
-        tokenizer: Any,
-        *,
-        finish: Callable[[torch.Tensor], torch.Tensor] = unit,
-    ) -> None:
-        super().__init__(transformer, projection, tokenizer, finish=finish)
+    def _look_at(self, transformer: Any, tokenizer: Any) -> None:
         self.max_length = int(transformer.embeddings.position_embedding.weight.shape[0])
         self.frame = ([], [tokenizer.eos_token_id])
-        self._layers: list[Any] = list(transformer.encoder.layers)
-
-    @property
-    def token_embedding(self) -> nn.Module:
-        """Token ids -> embeddings, without positions."""
-        module: nn.Module = self.transformer.embeddings.token_embedding
-        return module
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are: the greatest depth of deep prompts."""
-        return len(self._layers)
+        self._layers = list(transformer.encoder.layers)
 
     def run_length(self, length: int) -> int:
         """All texts are computed at full length."""

@@ -52,6 +52,7 @@ class TextTower(ABC):
     causal: bool
     frame: tuple[list[int], list[int]]
     max_length: int
+    _layers: list[Any]
 
     def __init__(
         self,
@@ -67,16 +68,22 @@ class TextTower(ABC):
         self.finish = finish
         self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._cache_lock = threading.Lock()
+        self._look_at(transformer, tokenizer)
+
+    @abstractmethod
+    def _look_at(self, transformer: Any, tokenizer: Any) -> None:
+        """Set `frame`, `max_length` and `_layers` by what the parts say."""
 
     @property
-    @abstractmethod
     def token_embedding(self) -> nn.Module:
         """Token ids -> embeddings, without positions."""
+        module: nn.Module = self.transformer.embeddings.token_embedding
+        return module
 
     @property
-    @abstractmethod
     def blocks(self) -> int:
         """How many blocks there are: the greatest depth of deep prompts."""
+        return len(self._layers)
 
     @abstractmethod
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:

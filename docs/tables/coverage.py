@@ -23,7 +23,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from clip_data import ClipFeatures
-from default_score import clip_words
+from default_tests import clip_words
 
 import deltaenergy as de
 from deltaenergy.scores.base import ScoreInputs, Scorer

@@ -27,8 +27,6 @@ def pictures(count: int, seed: int) -> list[Image.Image]:
 def test_gradient_is_that_of_the_score(
     tiny_clip: de.TowerModel, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    tiny_clip: de.TowerModel, name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
     classifier = de.ZeroShotClassifier(tiny_clip, CLASSES)
     known = tmp_path_factory.mktemp("known")
     for i, image in enumerate(pictures(16, seed=1)):

@@ -145,7 +145,7 @@ def patch_maps(patches: torch.Tensor) -> MapFunction:
         raise InputError(f"patches must fill a square to be shown as a map, got {patches.shape[1]} of them.")
 
     def maps(directions: torch.Tensor) -> torch.Tensor:
-        return torch.einsum("npd,nd->np", patches, directions.to(patches)).unflatten(1, (side, side))
+        return torch.einsum("npd,nd->np", patches, directions.to(patches)).reshape(-1, side, side)
 
     return maps
 

@@ -122,7 +122,7 @@ async def classify(request: Request) -> Verdicts:
         names, template, score, top_k = asked.classes, asked.template, asked.score, asked.top_k
         images = _sent(asked.images, engine.limits)
     classes = split_names(names) if isinstance(names, str) else names
-    target = await engine.in_tower(engine.class_list, classes, template or None, score or None)
+    target = await engine.aside(engine.class_list, classes, template or None, score or None)
     return await _judged(request, engine, target, images, top_k)
 
 
@@ -141,7 +141,7 @@ async def calibrate(request: Request) -> Response:
         raise Refused(422, f"classes has {len(classes):,} names, and {MOST_NAMES} are the most here.")
     if not form.files:
         raise Refused(422, "Send images of known things as `files`.")
-    work = engine.in_tower(calibrated_zip, engine, classes, form)
+    work = engine.aside(calibrated_zip, engine, classes, form)
     data, told = await while_connected(request, work, engine.limits.seconds)
     headers = {"Content-Disposition": 'attachment; filename="detector.zip"', "X-Deltaenergy": told}
     return Response(data, media_type="application/zip", headers=headers)

@@ -172,8 +172,8 @@ def main() -> None:
     print(f"good pictures per second {np.median(served):.1f}, the bare loop {np.median(bare):.1f} (medians over turns)")
     print(f"ratio to the bare loop: median {np.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
     print(f"seconds: p50 {np.quantile(times, 0.5):.3f}, p99 {np.quantile(times, 0.99):.3f}")
-    second, last = load.memory.get(2000, float("nan")), load.memory[max(load.memory)]
-    print(f"memory of the service: {second:.0f} MB after 2,000 requests, {last:.0f} MB after {max(load.memory):,}")
+    told = ", ".join(f"{megabytes:.0f} after {number:,}" for number, megabytes in load.memory.items())
+    print(f"memory of the service in MB: {told}")
 
 
 if __name__ == "__main__":

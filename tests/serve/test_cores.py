@@ -41,12 +41,12 @@ def test_every_batch_has_a_core_even_if_there_are_more_batches_than_cores(monkey
     cores = Cores()
     with cores.share() as first, cores.share() as second:
         assert (first, second) == (1, 1)
-    assert cores.workers(torch.device("cpu")) == 1
+    assert cores.workers() == 1
 
 
 def test_other_devices_take_one_batch_after_the_other(eight: list[int]) -> None:
-    assert Cores().workers(torch.device("cuda")) == 1
-    assert Cores().workers(torch.device("cpu")) == MOST_WORKERS
+    assert Cores().workers("cuda") == 1
+    assert Cores().workers() == MOST_WORKERS
 
 
 def test_threads_set_in_one_thread_are_not_those_of_another() -> None:

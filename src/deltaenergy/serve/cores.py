@@ -24,9 +24,9 @@ class Cores:
         self._running = 0
         self._lock = threading.Lock()
 
-    def workers(self, device: torch.device) -> int:
-        """Batches that may run at a time on `device`; other devices than the CPU take one after the other."""
-        return min(self._threads, MOST_WORKERS) if device.type == "cpu" else 1
+    def workers(self, device: str = "cpu") -> int:
+        """Batches that may run at a time; other devices than the CPU take one after the other."""
+        return min(self._threads, MOST_WORKERS) if device == "cpu" else 1
 
     @contextmanager
     def share(self) -> Iterator[int]:

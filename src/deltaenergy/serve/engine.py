@@ -24,7 +24,7 @@ from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.scores.registry import make_score
 from deltaenergy.serve.answers import ImageAnswer
 from deltaenergy.serve.batcher import Batcher
-from deltaenergy.serve.cores import MOST_WORKERS, Cores
+from deltaenergy.serve.cores import Cores
 from deltaenergy.serve.limits import Limits
 from deltaenergy.serve.metrics import Metrics
 from deltaenergy.serve.targets import Target
@@ -65,7 +65,7 @@ class Engine:
     def __post_init__(self) -> None:
         self._decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
         self._cores = Cores()
-        self._tower = ThreadPoolExecutor(MOST_WORKERS, thread_name_prefix="tower")
+        self._tower = ThreadPoolExecutor(self._cores.workers(), thread_name_prefix="tower")
         # One thread: lists of classes and calibrations are made one after the other.
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
@@ -129,7 +129,7 @@ class Engine:
         key = model.fingerprint, target.patches
         if key not in self._batchers:
             wait, observe = self.limits.wait_ms / 1000, self.metrics.batch_sizes.observe
-            workers = self._cores.workers(model.device)
+            workers = self._cores.workers(model.device.type)
             self._batchers[key] = Batcher(self._judge_batch, self._tower, self.limits.batch, wait, workers, observe)
         return self._batchers[key]
 

@@ -19,6 +19,7 @@ from deltaenergy.cli import (
     evaluate,
     features,
     methods,
+    monitor,
     report,
     score,
     serve,
@@ -60,6 +61,7 @@ _add("theory", theory.theory)
 _add("bench", bench.bench)
 _add("report", report.report)
 _add("serve", serve.serve)
+_add("monitor", monitor.monitor)
 _add("features", features.features)
 _add("methods", methods.methods)
 

@@ -41,6 +41,7 @@ ORDER = [
     "choosing",
     "benchmarks",
     "report",
+    "explain",
     "theory",
     "demo",
     "serve",

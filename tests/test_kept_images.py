@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import deltaenergy as de
-from deltaenergy.cli.main import main
+from deltaenergy.cli.main import run
 from deltaenergy.data.inputs import load_images
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import read_json, write_json
@@ -119,5 +119,7 @@ def test_tensors_without_a_record_are_refused(classifier: de.Classifier, photos:
 
 def test_from_the_command_line(photos: Path, tiny_clip_folder: Path, tmp_path: Path) -> None:
     words = [photos, "--classes", "dog,cat", "--model", tiny_clip_folder, "--score", "mcm", "--keep-images"]
-    assert main(["calibrate", *map(str, words), "--out", str(tmp_path / "detector")]) == 0
+    with pytest.raises(SystemExit) as stop:
+        run(["calibrate", *map(str, words), "--out", str(tmp_path / "detector")])
+    assert not stop.value.code
     assert len(kept(de.Detector.load(tmp_path / "detector"))) == 8

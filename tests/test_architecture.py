@@ -42,13 +42,14 @@ ORDER = [
     "choosing",
     "benchmarks",
     "report",
+    "explain",
     "theory",
     "demo",
     "serve",
     "testing",
     "cli",
 ]
-SAME_ROOM = dict.fromkeys(["artifact", "calibration", "predictions", "verdict_tables"], "detector")
+SAME_ROOM = dict.fromkeys(["artifact", "calibration", "kept_images", "predictions", "verdict_tables"], "detector")
 
 
 def room_of(module: str) -> str:

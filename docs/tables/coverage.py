@@ -4,13 +4,14 @@
 
 Known images are drawn from a law that is known in full: a normal one, one with ties, a cloud of features, and, where
 FOLDER holds CLIP features (see clip_data.py), the PACS pictures, drawn with replacement. So what a threshold keeps of
-new images is computed, not estimated; only the mean over the draws has an error. Scores that keep the images themselves
-(knn, mahalanobis) get a twentieth of the draws, without replacement, and are judged on the other pictures.
+new images is computed, not estimated; only the mean over the draws has an error. For scores that keep the images
+themselves (knn, mahalanobis) they are drawn without replacement, and the pictures not drawn are the new ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from clip_data import ClipFeatures
+from default_tests import clip_words
 
 import deltaenergy as de
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.neglabel import MinedScore
 from deltaenergy.thresholds import (
     benjamini_hochberg,
     class_thresholds,
@@ -37,6 +40,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 KEEP, CONFIDENCE, FDR, LEVEL = 0.95, 0.9, 0.1, 0.05
 SIZES = (20, 100, 1000)
+LEARNED = ("energy", "react", "multi-delta-energy", "guarded-delta-energy", "delta-energy+words", "knn", "mahalanobis")
+# An image that is drawn twice would be its own neighbour, or draw a mean to itself.
+KEEP_IMAGES = ("knn", "mahalanobis")
 
 
 @dataclass
@@ -48,6 +54,14 @@ class Law:
     inputs: ScoreInputs
     truth: Ints
     unknown: ScoreInputs | None = None
+    words: torch.Tensor | None = None
+
+    def scorer(self, spec: str) -> Scorer:
+        """A score of these classes; one of words takes the words that are given."""
+        score = de.make_score(spec)
+        of_words = isinstance(score, MinedScore)
+        bound = score.bind(self.classifier, state={"negatives": self.words} if of_words else None)
+        return dataclasses.replace(bound, fitted=not score.needs_fit)
 
     def named(self, inputs: ScoreInputs | None = None) -> Ints:
         """The predicted classes."""
@@ -99,45 +113,42 @@ def plain_row(images: int, confidence: float | None, ties: bool, draws: int) -> 
     return summary(kept, small)
 
 
+def sizes(law: Law, spec: str) -> list[int]:
+    """How many images to draw; drawn once, not more than half of all where that leaves too few to judge."""
+    most = len(law.truth) // 2 if spec in KEEP_IMAGES else max(SIZES)
+    return [images if images <= most else 500 for images in SIZES]
+
+
+def drawn(law: Law, images: int, once: bool, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Rows of calibration images, and of the new ones to judge: the whole law, or, drawn `once`, what was not drawn."""
+    if once:
+        order = rng.permutation(len(law.truth))
+        return order[:images], order[images:]
+    return rng.integers(len(law.truth), size=images), np.arange(len(law.truth))
+
+
 def fitted_row(law: Law, spec: str, images: int, split: bool, draws: int) -> str:
     """A score that learns from images: from those that set the threshold, or from others."""
     rng = np.random.default_rng(images)
-    scorer = de.make_score(spec).bind(law.classifier)
+    scorer = law.scorer(spec)
     kept, small = [], []
     fit = fit_count(images, KEEP, CONFIDENCE) if split else 0
     with torch.inference_mode():
         for _ in range(draws):
-            rows = rng.integers(len(law.truth), size=images)
+            rows, new = drawn(law, images, spec in KEEP_IMAGES, rng)
             learned_from = law.inputs.take((rows[:fit] if fit else rows).tolist())
             fitted = scorer.fit(learned_from) if scorer.score.needs_fit else scorer
             values = fitted(law.inputs).double().numpy()
             ascending = np.sort(values[rows[fit:]])
-            kept.append(float((values >= threshold_of(ascending, KEEP, CONFIDENCE)[0]).mean()))
-            small.append(float((conformal_p_values(ascending, values) <= LEVEL).mean()))
-    return summary(kept, small)
-
-
-def bank_row(law: Law, spec: str, images: int, split: bool, draws: int) -> str:
-    """The same for scores that keep the images themselves: drawn without replacement, and judged on the others."""
-    rng = np.random.default_rng(images)
-    scorer = de.make_score(spec).bind(law.classifier)
-    kept, small = [], []
-    fit = fit_count(images, KEEP, CONFIDENCE) if split else 0
-    with torch.inference_mode():
-        for _ in range(draws):
-            order = rng.permutation(len(law.truth))
-            fitted = scorer.fit(law.inputs.take(order[: fit or images].tolist()))
-            values = fitted(law.inputs).double().numpy()
-            ascending, new = np.sort(values[order[fit:images]]), values[order[images:]]
-            kept.append(float((new >= threshold_of(ascending, KEEP, CONFIDENCE)[0]).mean()))
-            small.append(float((conformal_p_values(ascending, new) <= LEVEL).mean()))
+            kept.append(float((values[new] >= threshold_of(ascending, KEEP, CONFIDENCE)[0]).mean()))
+            small.append(float((conformal_p_values(ascending, values[new]) <= LEVEL).mean()))
     return summary(kept, small)
 
 
 def class_row(law: Law, spec: str, images: int, own: bool, draws: int) -> str:
     """What the class that fares worst keeps of its rightly named images, and of all its images; and of all classes."""
     rng = np.random.default_rng(images)
-    scorer = de.make_score(spec).bind(law.classifier)
+    scorer = law.scorer(spec)
     values, named = scorer(law.inputs).double().numpy(), law.named()
     classes = np.unique(law.truth)
     rightly, whole, unknown = [], [], []
@@ -190,7 +201,8 @@ def main() -> None:
     if clip is not None:
         (test,) = [one for one in clip.pacs_table() if one.name.endswith("DTD-10")]
         known, unknown = (inputs_of(test.classifier, rows) for rows in (test.known, test.unknown))
-        laws.append(Law("PACS, CLIP", test.classifier, known, test.truth, unknown))
+        words = clip_words(clip, test, {})
+        laws.append(Law("PACS, CLIP", test.classifier, known, test.truth, unknown, words))
 
     print("**Scores that learn nothing**\n")
     head = "kept, mean % | one draw in ten keeps less than % | draws that keep 95 %, % | P(p ≤ 0.05)"
@@ -208,23 +220,17 @@ def main() -> None:
     print("\n**Scores that learn from images**: from those that set the threshold as well, or from others\n")
     print(f"| law | score | images | learned from | {head} |\n|---|---|---:|---|---:|---:|---:|---:|")
     for law in laws:
-        for spec in ("energy", "react", "multi-delta-energy"):
-            for images in SIZES:
+        for spec in LEARNED:
+            score = de.make_score(spec)
+            if isinstance(score, MinedScore) and law.words is None:
+                continue
+            for images in sizes(law, spec):
                 for split in (False, True):
-                    learns = de.make_score(spec).needs_fit
-                    if split and (not learns or not fit_count(images, KEEP, CONFIDENCE)):
+                    if split and (not score.needs_fit or not fit_count(images, KEEP, CONFIDENCE)):
                         continue
-                    said = "nothing" if not learns else "others" if split else "the same"
+                    said = "nothing" if not score.needs_fit else "others" if split else "the same"
                     row = fitted_row(law, spec, images, split, draws)
                     print(f"| {law.name} | {spec} | {images:,} | {said} | {row} |", flush=True)
-
-    if clip is not None:
-        for spec in ("knn", "mahalanobis"):
-            for images in (100, 500):
-                for split in (False, True):
-                    row = bank_row(laws[-1], spec, images, split, draws // 20)
-                    said = "others" if split else "the same"
-                    print(f"| {laws[-1].name}, new ones | {spec} | {images:,} | {said} | {row} |", flush=True)
 
     print("\n**By class** (1,000 images; max-logit)\n")
     print(

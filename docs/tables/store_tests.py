@@ -59,23 +59,33 @@ class Stores:
 
     def halves(self, name: str, without: Iterable[str] = ()) -> list[OpenTest]:
         """Every second class of a set against the others, both ways."""
-        store = FeatureStore.open(self.folder / name, self.model)
-        classes = sorted({str(label) for label in store.labels} - set(without))
+        classes = self._classes(name, without)
         even, odd = set(classes[::2]), set(classes[1::2])
         return [
             self.pair(name, name, even.__contains__, odd.__contains__, f"{name}, even/odd classes"),
             self.pair(name, name, odd.__contains__, even.__contains__, f"{name}, odd/even classes"),
         ]
 
+    def ends(self, name: str, without: Iterable[str] = ()) -> list[OpenTest]:
+        """The first half of a set's classes in alphabetical order against the second, both ways."""
+        classes = self._classes(name, without)
+        first, second = set(classes[: len(classes) // 2]), set(classes[len(classes) // 2 :])
+        return [
+            self.pair(name, name, first.__contains__, second.__contains__, f"{name}, first/second half"),
+            self.pair(name, name, second.__contains__, first.__contains__, f"{name}, second/first half"),
+        ]
+
     def left_out(self, name: str) -> list[OpenTest]:
         """Each class of a set in turn taken for unknown."""
-        store = FeatureStore.open(self.folder / name, self.model)
-        classes = sorted({str(label) for label in store.labels})
 
         def test(out: str) -> OpenTest:
             return self.pair(name, name, lambda label: label != out, lambda label: label == out, f"{name}−{out}")
 
-        return [test(out) for out in classes]
+        return [test(out) for out in self._classes(name)]
+
+    def _classes(self, name: str, without: Iterable[str] = ()) -> list[str]:
+        store = FeatureStore.open(self.folder / name, self.model)
+        return sorted({str(label) for label in store.labels} - set(without))
 
 
 def _name(label: str) -> str:

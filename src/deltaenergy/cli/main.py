@@ -17,6 +17,7 @@ from deltaenergy.cli import (
     data,
     demo,
     evaluate,
+    explain,
     features,
     methods,
     report,
@@ -54,6 +55,7 @@ _add("calibrate", calibrate.calibrate)
 _add("choose", choose.choose)
 _add("clipn-train", clipn_train.clipn_train)
 _add("evaluate", evaluate.evaluate)
+_add("explain", explain.explain)
 app.add_typer(data.app, name="data")
 _add("tune", tune.tune)
 _add("theory", theory.theory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
@@ -33,6 +35,9 @@ from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
 from deltaenergy.progress import show_progress
+
+# Importing torch makes some hundred thousand objects that all stay: by default the collector walks them many times.
+COLLECT_AFTER = 50_000
 
 app = typer.Typer(
     name="deltaenergy",
@@ -84,6 +89,8 @@ def main(
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: however a command ends, it is one message and an exit code, never a traceback."""
+    gc.set_threshold(max(COLLECT_AFTER, gc.get_threshold()[0]))
+    atexit.register(gc.freeze)  # nor does it walk them once more when the process ends
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(guarded(lambda: _run(given), given))
 

@@ -19,6 +19,7 @@ from deltaenergy.cli import (
     data,
     demo,
     evaluate,
+    explain,
     features,
     methods,
     monitor,
@@ -60,6 +61,7 @@ _add("calibrate", calibrate.calibrate)
 _add("choose", choose.choose)
 _add("clipn-train", clipn_train.clipn_train)
 _add("evaluate", evaluate.evaluate)
+_add("explain", explain.explain)
 app.add_typer(data.app, name="data")
 _add("tune", tune.tune)
 _add("theory", theory.theory)

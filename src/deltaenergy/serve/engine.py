@@ -28,6 +28,7 @@ from deltaenergy.serve.cores import Cores
 from deltaenergy.serve.limits import Limits
 from deltaenergy.serve.metrics import Metrics
 from deltaenergy.serve.targets import Target
+from deltaenergy.serve.watching import Watch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,6 +59,7 @@ class Engine:
     default_score: str
     limits: Limits
     metrics: Metrics
+    watches: dict[str, Watch] = field(default_factory=dict)
     under_way: int = 0
     _batchers: dict[tuple[str, bool], Batcher[Picture, ImageAnswer]] = field(default_factory=dict)
     _lists: OrderedDict[tuple[Any, ...], Target] = field(default_factory=OrderedDict)
@@ -124,6 +126,9 @@ class Engine:
         for answer in answers:
             if answer.verdict is not None:
                 self.metrics.verdicts.labels(answer.detector, answer.verdict).inc()
+        for name, watch in self.watches.items():
+            if watch.look([answer for answer in answers if answer.detector == name]):
+                watch.save_soon(self._decoders)
 
     def _batcher(self, target: Target, model: TowerModel) -> Batcher[Picture, ImageAnswer]:
         key = model.fingerprint, target.patches
@@ -167,6 +172,8 @@ class Engine:
         self._decoders.shutdown()
         self._tower.shutdown()
         self._aside.shutdown()
+        for watch in self.watches.values():
+            watch.save()
 
 
 def check_unfitted(spec: str) -> None:

@@ -116,7 +116,7 @@ def judge_together(
         controlled.append(one.control(Predictions(verdicts, []), fdr))
     for batch, end in zip(found, ends):
         rows = slice(end - len(batch.items), end)
-        yield batch, [Predictions(verdicts[rows], batch.unreadable) for verdicts in controlled]
+        yield batch, [Predictions(verdicts[rows], batch.unreadable, fdr) for verdicts in controlled]
 
 
 def check_calibration(

@@ -208,7 +208,7 @@ class Detector(Shown):
             replace(verdict, is_ood=bool(unknown or np.isnan(verdict.score)))
             for verdict, unknown in zip(predictions, rejected)
         ]
-        return Predictions(verdicts, predictions.unreadable)
+        return Predictions(verdicts, predictions.unreadable, fdr)
 
     def check_controls(self, fdr: float) -> None:
         """Raise unless this detector's p-values can control the share of false discoveries."""

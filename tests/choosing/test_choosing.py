@@ -174,7 +174,7 @@ def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared()
         ),
     }
     assert {"react", "odin:features"} <= found
-    assert "far-OOD" in choice.to_dict()["caveat"]
+    assert "far unknowns" in choice.to_dict()["caveat"]
     assert choice.caveat == choosing.NEAR_ONLY
 
 

@@ -72,6 +72,37 @@ def test_closest_to_the_threshold_first_in_every_group(tmp_path: Path, sets: Pat
         assert found == sorted(found)
 
 
+def margins(page: Page) -> dict[str, float]:
+    return {str(card["data-name"]): float(str(card["data-margin"])) for card in cards(page)}
+
+
+def test_borderline_goes_by_the_threshold_of_the_class(tmp_path: Path, sets: Path) -> None:
+    classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    detector = Detector(classifier, "max-logit").calibrate(sets / "dark", 0.5, None, by_class=True)
+    bounds = detector.class_thresholds
+    assert len(set(bounds.values())) == 3
+    predictions = detector.predict([sets / "known", sets / "grey"])
+    write_report(predictions, tmp_path / "page.html", detector=detector)
+    page = read(tmp_path / "page.html")
+    assert margins(page) == pytest.approx({one.id: abs(one.score - bounds[one.label]) for one in predictions})
+    groups: dict[str, list[float]] = {}
+    for card in cards(page):
+        group = "none" if card["data-verdict"] == "none of these" else str(card["data-class"])
+        groups.setdefault(group, []).append(margins(page)[str(card["data-name"])])
+    assert all(found == sorted(found) for found in groups.values())
+    assert "at the threshold of their class that keeps 50 % of known pictures" in words(page)
+
+
+def test_borderline_goes_by_what_was_kept_where_a_rate_decided(tmp_path: Path, sets: Path, detector: Detector) -> None:
+    predictions = detector.predict([sets / "known", sets / "grey"], fdr=0.5)
+    kept = [one.score for one in predictions if not one.is_ood]
+    assert 0 < len(kept) < len(predictions) and detector.threshold != min(kept)
+    write_report(predictions, tmp_path / "page.html", detector=detector)
+    page = read(tmp_path / "page.html")
+    assert margins(page) == pytest.approx({one.id: abs(one.score - min(kept)) for one in predictions})
+    assert "at most 50 % are known ones in expectation" in words(page) and "threshold that keeps" not in words(page)
+
+
 def test_links_lead_to_the_files_from_where_the_page_lies(tmp_path: Path, sets: Path, detector: Detector) -> None:
     strange = paint(sets / "known" / "red" / "http: 50% #1 ü.png", (230, 0, 0))
     place = tmp_path / "out" / "deep" / "page.html"

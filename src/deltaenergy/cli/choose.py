@@ -181,7 +181,6 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
     rivals = [candidate for candidate in choice.ranking[1:] if candidate.behind.low <= 0]
     if rivals:
         err.print(f"{len(rivals)} other(s) may be as good: the interval of their distance to the best holds 0.")
-    err.print(choice.caveat, style="yellow")
     err.print(f'Use it:  --score "{choice.best}"')
     if out_folder is not None:
         err.print(f"Detector saved to {out_folder}.")

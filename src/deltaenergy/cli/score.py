@@ -150,7 +150,12 @@ def _write_report(run: Run, report: Path) -> None:
         keeping_result(
             report,
             lambda place: write_verdicts(
-                run.judged, place, detector=run.detectors[0], unreadable=run.unreadable, command=common.typed()
+                run.judged,
+                place,
+                detector=run.detectors[0],
+                unreadable=run.unreadable,
+                fdr=run.fdr,
+                command=common.typed(),
             ),
             what="The report",
         )

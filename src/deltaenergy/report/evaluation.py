@@ -108,7 +108,7 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
         chart = histogram_chart(
             rows,
             title=f"Histogram of {spec}",
-            x_label=f"{spec} (larger = more in-distribution)",
+            x_label=f"{spec} (larger = more like the known)",
             threshold=evaluation.thresholds[spec],
             below=NONE_OF_THESE,
             above=KNOWN,

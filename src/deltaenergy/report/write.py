@@ -40,8 +40,15 @@ def write_report(
     elif detector is None:
         raise InputError("write_report: give the detector that made these predictions, as detector=….")
     else:
-        judged = judged_by_id(results)
-        write_verdicts(judged, path, detector=detector, unreadable=results.unreadable, title=title, command=command)
+        write_verdicts(
+            judged_by_id(results),
+            path,
+            detector=detector,
+            unreadable=results.unreadable,
+            fdr=results.fdr,
+            title=title,
+            command=command,
+        )
 
 
 def write_verdicts(
@@ -50,12 +57,14 @@ def write_verdicts(
     *,
     detector: Detector,
     unreadable: Sequence[Unreadable] = (),
+    fdr: float | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> None:
     """Write a page of images and their verdicts, closest calls first, that opens offline in any browser.
 
-    `write_report` of predictions does the same; here images come as items, which may lie in archives.
+    `write_report` of predictions does the same; here images come as items, which may lie in archives. `fdr` is the
+    false discovery rate, if that decided.
     """
     folder = Path(path).parent
-    write_text(path, verdicts_page(judged, detector, unreadable, folder, title=title, command=command))
+    write_text(path, verdicts_page(judged, detector, unreadable, folder, fdr=fdr, title=title, command=command))

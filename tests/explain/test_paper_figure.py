@@ -79,8 +79,8 @@ def test_one_run_of_the_tower_gives_the_maps_of_many(name: str, tiny_clip: Tower
     subject = Subject(de.ZeroShotClassifier(model, NAMES), model)
     method = get_method(name, model)
     (batch,) = model.stream(photos / "dog", patches=True, batch_size=8)
-    maps = direction_maps(method, subject, batch)
     assert batch.pixels is not None
+    maps = direction_maps(method, subject, batch.features, batch.pixels, batch.patches)
     for seed in range(2):
         directions = torch.randn(len(batch.items), model.feature_dim, generator=torch.Generator().manual_seed(seed))
 

@@ -8,11 +8,8 @@ occlusion run the tower again for each direction.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import torch
 
-from deltaenergy.errors import InputError
 from deltaenergy.explain.grad_cam import grad_cam
 from deltaenergy.explain.masking import MapFunction, patch_maps
 from deltaenergy.explain.methods import MapMethod, Subject, make_maps
@@ -21,22 +18,18 @@ from deltaenergy.explain.tracing import look_at
 from deltaenergy.models.convolutional import ConvolutionalModel
 from deltaenergy.scores.base import ScoreInputs
 
-if TYPE_CHECKING:
-    from deltaenergy.models.encoding import EncodedBatch
 
-
-def direction_maps(method: MapMethod, subject: Subject, batch: EncodedBatch) -> MapFunction:
-    """The maps of a batch by one of the methods; for the value path it must hold patches, and always pixels."""
-    pixels = batch.pixels
-    if pixels is None:
-        raise InputError("The paper's figure makes maps over pixels: give it the images, not a feature store.")
-    model, patches = subject.model, batch.patches if subject.patches else None
-    if method.name == "value-path" and batch.patches is not None:
-        return _by_steps(subject, batch.features.float(), lambda z: z, patches, pixels, _to_patches(batch.patches))
+def direction_maps(
+    method: MapMethod, subject: Subject, features: torch.Tensor, pixels: torch.Tensor, patches: torch.Tensor | None
+) -> MapFunction:
+    """The maps of encoded images by one of the methods; the value path is followed once if patch features are given."""
+    model, looked_at = subject.model, patches if subject.patches else None
+    if method.name == "value-path" and patches is not None:
+        return _by_steps(subject, features.float(), lambda z: z, looked_at, pixels, _to_patches(patches))
     if method.name == "grad-cam" and isinstance(model, ConvolutionalModel):
         with torch.inference_mode():
             last = model.feature_map(pixels)
-        return _by_steps(subject, last, model.pooled, patches, pixels, _to_last_map)
+        return _by_steps(subject, last, model.pooled, looked_at, pixels, _to_last_map)
     # Of its own refusal of a tower that it cannot look into, each method speaks itself.
     return lambda w: make_maps(method, subject, pixels, lambda rows: _along(w[rows]))
 

@@ -27,6 +27,7 @@ from deltaenergy.explain.paper_figure import MaskedSet, Panel, PaperFigure, pape
 from deltaenergy.explain.parts import parts_fragment
 from deltaenergy.files import check_writable, write_json, write_text
 from deltaenergy.metrics import Estimate
+from deltaenergy.report.axes import plain
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.page import Section, Tile, definitions, figure, render_page, table, tiles
@@ -90,8 +91,8 @@ def _summary(found: PaperFigure) -> Markup:
     known = mask_statistics(found.known)
     figures = [
         Tile("AUROC of ΔEnergy", percent(detection(found).value), "known against unknown images"),
-        Tile("Left of the map", f"{known[KEEPS].correlation.value:.2f}", "correlation with P_j < 0 masked"),
-        Tile("Left of the map", f"{known[REMOVES].correlation.value:.2f}", "correlation with P_j > 0 masked"),
+        Tile("Left of the map", plain(round(known[KEEPS].correlation.value, 2)), "correlation with P_j < 0 masked"),
+        Tile("Left of the map", plain(round(known[REMOVES].correlation.value, 2)), "correlation with P_j > 0 masked"),
     ]
     rows = [[one.claim, "holds" if one.holds else "does not hold", one.found] for one in claims(found)]
     told = table(

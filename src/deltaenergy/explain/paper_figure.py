@@ -21,6 +21,7 @@ from PIL import Image
 from deltaenergy.classifiers.base import Classifier, Inputs, check_classifier
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import Unreadable
+from deltaenergy.data.store import StoredImage
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.explain.directions import direction_maps
@@ -178,6 +179,8 @@ def paper_figure(
     model = require_towers(classifier.model, "paper_figure")
     maps = get_method(usual_map(model) if method == AUTO else method, model)
     given = {KNOWN: load_images(known), UNKNOWN: load_images(unknown)}
+    if any(isinstance(item.source, StoredImage) for items in given.values() for item in items):
+        raise _no_pixels()
     total, done = sum(map(len, given.values())), 0
     generator = torch.Generator().manual_seed(seed)
     found = {}
@@ -221,25 +224,26 @@ class _Collected:
         self.unreadable += batch.unreadable
         if not batch.items:
             return
-        if batch.pixels is None:
-            raise InputError("The paper's figure makes maps over pixels: give it the images, not a feature store.")
+        pixels = batch.pixels
+        if pixels is None:
+            raise _no_pixels()
         classifier = subject.classifier
         with torch.inference_mode():
-            outputs = classifier(Inputs(batch.features.float(), batch.patches, pixels=batch.pixels))
+            outputs = classifier(Inputs(batch.features.float(), batch.patches, pixels=pixels))
             check_masks(classifier, outputs)
             views = masked_views(outputs.features.float(), outputs.texts.float(), tau, controls=generator)
-        maps = direction_maps(method, subject, batch)
+        maps = direction_maps(method, subject, batch.features, pixels, batch.patches)
         for kept, of_named in zip(self.agreements, (False, True)):
             for name, one in agreements(views, maps, of_named=of_named).items():
                 kept.setdefault(name, []).append(one)
         chosen = [i for i, item in enumerate(batch.items) if item.id in self.shown]
         if chosen:
             drawn = {name: maps(views[name].for_class).numpy() for name in _SHOWN}
-            pixels = batch.pixels.float().cpu().numpy()
+            pictures = pixels.float().cpu().numpy()
             self.panels += [
                 Panel(
                     len(self.names) + i,
-                    subject.model.preprocessing.picture(pixels[i]),
+                    subject.model.preprocessing.picture(pictures[i]),
                     {name: drawn[name][i] for name in _SHOWN},
                 )
                 for i in chosen
@@ -258,6 +262,10 @@ class _Collected:
         return MaskedSet(
             tuple(self.names), tuple(self.parts), seen, same, then, tuple(self.panels), list(self.unreadable)
         )
+
+
+def _no_pixels() -> InputError:
+    return InputError("The paper's figure makes maps over pixels: give it the images, not a feature store.")
 
 
 def _joined(parts: Sequence[Agreement]) -> Agreement:

@@ -8,6 +8,7 @@ occlusion run the tower again for each direction.
 from __future__ import annotations
 
 from collections.abc import Callable
+
 import torch
 
 from deltaenergy.explain.grad_cam import grad_cam

@@ -24,6 +24,7 @@ from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
 from deltaenergy.report.pictures import Picture, card
 from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
 from deltaenergy.report.words import count, percent
+from deltaenergy.thresholds import Words
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 # Small copies inside the page, all groups together: about six megabytes.
@@ -53,17 +54,21 @@ def verdicts_page(
     unreadable: Sequence[Unreadable],
     folder: Path,
     *,
+    fdr: float | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> str:
-    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
+    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files.
+
+    With `fdr`, that share decided the verdicts in place of the threshold.
+    """
     if detector.threshold is None:
         raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
     score = detector.score
     about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
     promise = None if detector.guarantee is None else str(detector.guarantee)
     made = provenance_of(detector.classifier, command=command, guarantee=promise)
-    sections = [_summary(judged, detector, unreadable)]
+    sections = [_summary(judged, detector, unreadable, fdr)]
     if judged:
         sections += [_pictures(judged, detector, folder), _scores(judged, detector)]
     scores = score_table(about, {score.spec: detector.threshold}, frozenset())
@@ -78,14 +83,12 @@ def verdicts_page(
     )
 
 
-def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable]) -> Section:
+def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
     rejected = sum(verdict.is_ood for _, verdict in judged)
     known = len(judged) - rejected
-    kept = f" that keeps {percent(detector.keep, 0)} of in-distribution pictures" if detector.keep else ""
     text = (
-        f"Of {count(len(judged), 'picture')}, {known:,} were recognised as one of "
-        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} as none of these, at the "
-        f"threshold{kept}."
+        f"Of {count(len(judged), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
+        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}."
     )
     figures = [
         Tile("Pictures", f"{len(judged):,}"),
@@ -93,9 +96,21 @@ def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable
         Tile(NONE_OF_THESE.capitalize(), f"{rejected:,}"),
         Tile("Unreadable", f"{len(unreadable):,}"),
     ]
-    return Section(
-        "summary", "Summary", join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
-    )
+    answer = tag("p", text, class_="answer")
+    promise = tag("p", _promise(detector, fdr))
+    return Section("summary", "Summary", join(answer, tiles(figures), promise, unreadable_note(unreadable)))
+
+
+def _promise(detector: Detector, fdr: float | None) -> str:
+    """What may be expected of the verdicts, in their own words."""
+    if fdr is not None:
+        return (
+            f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones, in expectation. No "
+            "threshold decides here: all pictures of the folder were looked at together."
+        )
+    if detector.guarantee is None:
+        return "What the threshold promises of new pictures was not recorded."
+    return detector.guarantee.told(Words("picture", "those that the threshold was set on", f"called {KNOWN}"))
 
 
 def _pictures(judged: Judged, detector: Detector, folder: Path) -> Section:

@@ -21,6 +21,7 @@ def write_report(
     path: str | Path,
     *,
     detector: Detector | None = None,
+    fdr: float | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> None:
@@ -30,6 +31,7 @@ def write_report(
         results: what `evaluate`, `compare` or `Detector.predict` returned.
         path: the HTML file.
         detector: the one that made the predictions; an evaluation does not need it.
+        fdr: what `predict` was given as `fdr`, if it was.
         title: in place of the usual one.
         command: what the user typed; an evaluation brings its own.
     """
@@ -40,8 +42,8 @@ def write_report(
     elif detector is None:
         raise InputError("write_report: give the detector that made these predictions, as detector=….")
     else:
-        judged = judged_by_id(results)
-        write_verdicts(judged, path, detector=detector, unreadable=results.unreadable, title=title, command=command)
+        judged, unreadable = judged_by_id(results), results.unreadable
+        write_verdicts(judged, path, detector=detector, unreadable=unreadable, fdr=fdr, title=title, command=command)
 
 
 def write_verdicts(
@@ -50,6 +52,7 @@ def write_verdicts(
     *,
     detector: Detector,
     unreadable: Sequence[Unreadable] = (),
+    fdr: float | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> None:
@@ -58,4 +61,4 @@ def write_verdicts(
     `write_report` of predictions does the same; here images come as items, which may lie in archives.
     """
     folder = Path(path).parent
-    write_text(path, verdicts_page(judged, detector, unreadable, folder, title=title, command=command))
+    write_text(path, verdicts_page(judged, detector, unreadable, folder, fdr=fdr, title=title, command=command))

@@ -48,7 +48,7 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = {"artifact": "detector", "calibration": "detector", "predictions": "detector"}
+SAME_ROOM = {"artifact": "detector", "calibration": "detector", "kept_images": "detector", "predictions": "detector"}
 
 
 def room_of(module: str) -> str:

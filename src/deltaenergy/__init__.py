@@ -40,7 +40,9 @@ _PUBLIC = {
     "show_progress": "deltaenergy.progress",
     "DeltaEnergyError": "deltaenergy.errors",
 }
-_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing"})
+_SUBMODULES = frozenset(
+    {"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing", "explain"}
+)
 
 __all__ = [
     "AdaptiveDetector",
@@ -65,6 +67,7 @@ __all__ = [
     "data",
     "errors",
     "evaluate",
+    "explain",
     "list_methods",
     "list_scores",
     "load_images",
@@ -93,6 +96,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
+    from deltaenergy.explain.run import explain
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel

@@ -37,6 +37,9 @@ from deltaenergy.files.schema import (
     truth,
     whole,
 )
+from deltaenergy.kept_images import CHECK as KEPT_CHECK
+from deltaenergy.kept_images import restore as restore_kept_images
+from deltaenergy.kept_images import specs as kept_specs
 from deltaenergy.labels import first_of_name
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs
@@ -73,9 +76,10 @@ _RECORD = record(
             )
         ),
         "class_thresholds": optional(mapping_of(number())),
+        "kept_images": KEPT_CHECK,
     },
-    # Detectors of before there were guarantees.
-    may_lack=("slack", "guarantee", "class_thresholds"),
+    # Detectors of before there were guarantees; and most keep no images.
+    may_lack=("slack", "guarantee", "class_thresholds", "kept_images"),
 )
 
 
@@ -99,6 +103,9 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
     }
     if detector.by_class is not None:
         tensors["calibration_classes"] = torch.from_numpy(detector.by_class.groups)
+    if detector.kept_images is not None:
+        saved["kept_images"] = detector.kept_images.record()
+        tensors |= detector.kept_images.tensors()
     write_bound(folder, RECORD, saved, tensors)
 
 
@@ -126,6 +133,9 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
         positions = {name: k for k, name in reversed(list(enumerate(saved["classes"])))}
         own = {positions[name]: bound for name, bound in saved["class_thresholds"].items()}
         detector.by_class = ClassThresholds(tensors["calibration_classes"].numpy(), own)
+    if "kept_images" in saved:
+        dimension = classifier.model.feature_dim
+        detector.kept_images = restore_kept_images(saved["kept_images"], tensors, dimension, str(folder))
     return detector
 
 
@@ -153,6 +163,8 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
     if own is not None:
         wanted["calibration_classes"] = TensorSpec((count,), ("int64",), low=-1, high=len(saved["classes"]) - 1)
         _check_own(own, saved["classes"], where.at("class_thresholds"))
+    if "kept_images" in saved:
+        wanted |= kept_specs(count, len(saved["classes"]))
     check_tensors(tensors, wanted, str(folder), prefixes=("classifier.", "score."))
     if count and saved["threshold"] is None:
         raise where.at("threshold").wrong(None, f"a number, since there are {count} calibration images")

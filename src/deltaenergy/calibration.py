@@ -38,6 +38,7 @@ def calibrate_together(
     *,
     by_class: bool = False,
     labels: Sequence[str] | None = None,
+    keep_images: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> list[Detector]:
@@ -59,7 +60,7 @@ def calibrate_together(
         images,
         fit=True,
         fit_on=fit_on,
-        keep_features=asks_words(classifier),
+        keep_features=keep_images or asks_words(classifier),
         batch_size=batch_size,
         progress=progress,
     )
@@ -72,7 +73,7 @@ def calibrate_together(
             stacklevel=3,
         )
     for one in detectors:
-        one.calibrate_scored(scored, keep, confidence, by_class=by_class, labels=labels)
+        one.calibrate_scored(scored, keep, confidence, by_class=by_class, labels=labels, keep_images=keep_images)
     if not (is_feature_array(images) or names_a_store(images)):
         _widen_slack(detectors, scored)
     for guarantee in {one.guarantee for one in detectors if one.guarantee is not None}:
@@ -116,7 +117,7 @@ def judge_together(
         controlled.append(one.control(Predictions(verdicts, []), fdr))
     for batch, end in zip(found, ends):
         rows = slice(end - len(batch.items), end)
-        yield batch, [Predictions(verdicts[rows], batch.unreadable) for verdicts in controlled]
+        yield batch, [Predictions(verdicts[rows], batch.unreadable, fdr) for verdicts in controlled]
 
 
 def check_calibration(

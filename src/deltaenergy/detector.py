@@ -15,6 +15,7 @@ from deltaenergy.calibration import calibrate_together, check_calibration, check
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.kept_images import KeptImages
 from deltaenergy.labels import first_of_name
 from deltaenergy.predictions import Predictions, Verdict
 from deltaenergy.progress import Progress
@@ -91,6 +92,8 @@ class Detector(Shown):
         self.calibration_scores: npt.NDArray[np.float64] = np.zeros(0)
         # Thresholds of single classes, where they were asked for.
         self.by_class: ClassThresholds | None = None
+        # The calibration images themselves, where it was asked to keep them.
+        self.kept_images: KeptImages | None = None
         # Calibration images that could not be read.
         self.unreadable: list[Unreadable] = []
         # Bound when it is first needed: negative labels take minutes.
@@ -105,6 +108,7 @@ class Detector(Shown):
         *,
         by_class: bool = False,
         labels: Sequence[str] | None = None,
+        keep_images: bool = False,
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> Detector:
@@ -125,6 +129,9 @@ class Detector(Shown):
         With `by_class`, each class that has enough images gets a threshold of its own, so that a rare class is not the
         one that pays (see `thresholds.ClassThresholds`). Images have their class from their folder or table; for rows
         of features give `labels`. Unreadable images are left out with a warning.
+
+        With `keep_images`, features and small pictures of the images that set the threshold are kept, and saved with
+        the detector, so that a rejected image can be compared with them (`explain.why`).
         """
         return calibrate_together(
             [self],
@@ -133,6 +140,7 @@ class Detector(Shown):
             confidence,
             by_class=by_class,
             labels=labels,
+            keep_images=keep_images,
             batch_size=batch_size,
             progress=progress,
         )[0]
@@ -145,6 +153,7 @@ class Detector(Shown):
         *,
         by_class: bool = False,
         labels: Sequence[str] | None = None,
+        keep_images: bool = False,
     ) -> Detector:
         """`calibrate` from scores that are known already. Rows that the score learned from are left out."""
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
@@ -161,6 +170,7 @@ class Detector(Shown):
             self._scorer = scored.scorers[spec]
         order = np.argsort(values, kind="stable")
         self.calibration_scores, self.unreadable = values[order], scored.unreadable
+        self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         seen = self.score.needs_fit and len(unsplit.items) == len(values)
         self.threshold, sure = threshold_of(self.calibration_scores, keep, None if seen else confidence)
         self.keep, self.slack, self.by_class = keep, slack_of(self.calibration_scores), None
@@ -198,7 +208,7 @@ class Detector(Shown):
             replace(verdict, is_ood=bool(unknown or np.isnan(verdict.score)))
             for verdict, unknown in zip(predictions, rejected)
         ]
-        return Predictions(verdicts, predictions.unreadable)
+        return Predictions(verdicts, predictions.unreadable, fdr)
 
     def check_controls(self, fdr: float) -> None:
         """Raise unless this detector's p-values can control the share of false discoveries."""
@@ -345,6 +355,15 @@ class Detector(Shown):
         from deltaenergy.artifact import load_detector
 
         return load_detector(folder, model, device)
+
+    def require_kept_images(self, who: str) -> KeptImages:
+        """The calibration images that it kept, or an error that says what `who` cannot do without them."""
+        if self.kept_images is None:
+            raise InputError(
+                f"{who} compares with calibration images, and this detector kept none: calibrate it again with "
+                "keep_images=True (deltaenergy calibrate --keep-images)."
+            )
+        return self.kept_images
 
     def _check_calibrated(self) -> float:
         if self.threshold is None:

@@ -46,11 +46,15 @@ class Verdict:
 
 
 class Predictions(Shown, Sequence[Verdict]):
-    """Verdicts in input order, and the images that could not be read."""
+    """Verdicts in input order, and the images that could not be read.
 
-    def __init__(self, verdicts: list[Verdict], unreadable: list[Unreadable]) -> None:
+    `fdr` is the false discovery rate where that, in place of a threshold, decided (`Detector.control`).
+    """
+
+    def __init__(self, verdicts: list[Verdict], unreadable: list[Unreadable], fdr: float | None = None) -> None:
         self._verdicts = verdicts
         self.unreadable = unreadable
+        self.fdr = fdr
 
     @overload
     def __getitem__(self, index: int) -> Verdict: ...

@@ -67,12 +67,12 @@ def names_by_chance(correct: int, images: int, classes: int) -> bool:
     return kappa < LEAST_KAPPA or binomial_tail(correct, images, chance) >= SIGNIFICANCE
 
 
-def warn_of_chance(correct: int, images: int, classes: int, *, stacklevel: int = 2) -> bool:
-    """Say so if the classes are not known; returns whether it was said."""
+def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The model", stacklevel: int = 2) -> bool:
+    """Say so if `who` does not know the classes; returns whether it was said."""
     if not names_by_chance(correct, images, classes):
         return False
     warnings.warn(
-        f"The model names {_percent(correct / images)} of these {images} images correctly; guessing among {classes} "
+        f"{who} names {_percent(correct / images)} of these {images} images correctly; guessing among {classes} "
         f"classes would be right for {_percent(1 / classes)}. It does not seem to know these classes, so that nothing "
         "it says about them can be relied on. Say the class names in other words, take another model, or learn them "
         "from a few images each: `deltaenergy tune --method linear-probe` does not look at names.",

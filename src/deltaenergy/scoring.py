@@ -53,6 +53,7 @@ class Scored:
         confidence: softmax probability of that class at the model's own temperature.
         values: by the `spec` of each score.
         features: unit features (N, D), where they were asked for.
+        similarity: that of the most similar class.
         top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
             were asked for.
         scorers: by spec, with what they were fitted to.
@@ -69,6 +70,7 @@ class Scored:
     top: npt.NDArray[np.int64] | None = None
     top_confidence: npt.NDArray[np.float32] | None = None
     fit_rows: npt.NDArray[np.int64] | None = None
+    similarity: npt.NDArray[np.float32] | None = None
 
     def take(self, rows: npt.NDArray[np.int64]) -> Scored:
         """Some of the images that were read; `unreadable` stays whole."""
@@ -79,6 +81,7 @@ class Scored:
             confidence=self.confidence[rows],
             values={spec: values[rows] for spec, values in self.values.items()},
             features=None if self.features is None else self.features[rows],
+            similarity=None if self.similarity is None else self.similarity[rows],
             top=None if self.top is None else self.top[rows],
             top_confidence=None if self.top_confidence is None else self.top_confidence[rows],
             fit_rows=None,
@@ -276,6 +279,7 @@ def _score_batch(
     """What is found for one batch, and what it was found from."""
     tops: list[torch.Tensor] = []
     confidences: list[torch.Tensor] = []
+    nearest: list[torch.Tensor] = []
     several: list[tuple[torch.Tensor, torch.Tensor]] = []
     values: dict[str, list[torch.Tensor]] = {scorer.spec: [] for scorer in scorers}
     seen: list[ScoreInputs] = []
@@ -285,6 +289,7 @@ def _score_batch(
             top, confidence = _most_similar(filled.similarities, classifier.model.logit_scale)
             tops.append(top[:rows])
             confidences.append(confidence[:rows])
+            nearest.append(filled.similarities.gather(1, top[:, None])[:rows, 0])
             if top_k > 1:
                 several.append(_most_similar_few(inputs.similarities, top[:rows], confidence[:rows], classifier, top_k))
             for scorer in scorers:
@@ -304,6 +309,7 @@ def _score_batch(
         scorers={scorer.spec: scorer for scorer in scorers},
         top=_array([positions for positions, _ in several], np.int64) if several else None,
         top_confidence=_array([shares for _, shares in several], np.float32) if several else None,
+        similarity=_array(nearest, np.float32),
     ), seen
 
 
@@ -362,6 +368,7 @@ def _join(
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
     predicted, confidence = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    similarity = [np.zeros(0, np.float32)]
     values = {scorer.spec: [np.zeros(0)] for scorer in scorers}
     features = [np.zeros((0, classifier.model.feature_dim), np.float32)]
     for batch in batches:
@@ -369,6 +376,8 @@ def _join(
         unreadable += batch.unreadable
         predicted.append(batch.predicted)
         confidence.append(batch.confidence)
+        if batch.similarity is not None:
+            similarity.append(batch.similarity)
         for spec, parts in values.items():
             parts.append(batch.values[spec])
         if batch.features is not None:
@@ -380,5 +389,6 @@ def _join(
         confidence=np.concatenate(confidence),
         values={spec: np.concatenate(parts) for spec, parts in values.items()},
         features=np.concatenate(features) if keep_features else None,
+        similarity=np.concatenate(similarity),
         scorers={scorer.spec: scorer for scorer in scorers},
     )

@@ -174,7 +174,7 @@ def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared()
         ),
     }
     assert {"react", "odin:features"} <= found
-    assert "far-OOD" in choice.to_dict()["caveat"]
+    assert "far unknowns" in choice.to_dict()["caveat"]
     assert choice.caveat == choosing.NEAR_ONLY
 
 
@@ -314,3 +314,32 @@ def test_candidates_need_no_more_than_choose_gives() -> None:
     assert all(
         score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in choosing.candidate_scores(given)[0]
     )
+
+
+def test_where_the_best_score_and_a_rival_differ() -> None:
+    """Places by SciPy's ranks, of scores that are computed from the similarities alone."""
+    from scipy.stats import rankdata, spearmanr
+
+    texts, features, truth = clustered(classes=6, per_class=5)
+    classifier = PrecomputedClassifier(texts, names(6))
+    known = choosing.labelled_features(classifier, features, [f"class {k}" for k in truth])
+    choice = choosing.choose_from_features(classifier, known.features, known.truth, ["mcm", "max-logit"], resamples=20)
+    found = choosing.disagreement_of(classifier, known, choice, 3)
+    cosines = features.astype(np.float64) @ texts.T.astype(np.float64)
+    exps = np.exp(cosines)
+    by = {"mcm": (exps / exps.sum(axis=1, keepdims=True)).max(axis=1), "max-logit": cosines.max(axis=1)}
+    best, rival = (rankdata(by[spec]) for spec in (found.best, found.rival))
+    assert {found.best, found.rival} == set(by) and found.best == choice.best
+    assert found.correlation == pytest.approx(spearmanr(best, rival).statistic)
+    order = np.argsort(-np.abs(best - rival), kind="stable")
+    assert sorted(abs(one.difference) for one in found.images) == pytest.approx(
+        sorted(np.abs(best - rival)[order[:3]] / len(truth))
+    )
+    for one in found.images:
+        assert one.first == pytest.approx((best[one.row] - 0.5) / len(truth))
+        assert one.second == pytest.approx((rival[one.row] - 0.5) / len(truth))
+    told = found.to_dict()["images"]
+    assert told[0]["image"] == f"row {found.images[0].row}"
+    with pytest.raises(InputError, match="two candidate scores"):
+        alone = choosing.choose_from_features(classifier, known.features, known.truth, ["mcm"], resamples=20)
+        choosing.disagreement_of(classifier, known, alone)

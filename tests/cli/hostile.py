@@ -27,6 +27,7 @@ from deltaenergy.cli import (
     data,
     demo,
     evaluate,
+    explain,
     features,
     methods,
     report,
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "data list": data.list_command,
     "demo": demo.demo,
     "evaluate": evaluate.evaluate,
+    "explain": explain.explain,
     "features": features.features,
     "methods": methods.methods,
     "report": report.report,
@@ -62,6 +64,7 @@ VALID: dict[str, list[str]] = {
     # It would run for real, and take its time: with this model it ends after all arguments are checked.
     "demo": ["--model", "{root}", "--out", "{out}"],
     "evaluate": ["--id", "{images}", "--open", "{others}", "--model", "{model}", "--score", "mcm"],
+    "explain": ["{images}", "--detector", "{detector}", "--out", "{out}.html", "--method", "value-path"],
     "features": ["{images}", "--model", "{model}", "--out", "{out}"],
     "methods": ["mcm"],
     "report": ["{results}", "--out", "{out}.html"],

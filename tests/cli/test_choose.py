@@ -119,3 +119,17 @@ def test_a_store_can_judge_near_unknowns_only(
 def test_images_without_classes(tiny_clip_folder: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("choose", "--id", labelled / "cat", "--model", tiny_clip_folder) == 2
     assert "one folder per class" in capsys.readouterr().err
+
+
+def test_images_on_which_two_scores_differ_are_listed(
+    labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["choose", "--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,max-logit", "--disagreements", "2"]
+    assert call(*words, "--json") == 0
+    told = json.loads(capsys.readouterr().out)["disagreement"]
+    assert {told["best"], told["rival"]} == {"mcm", "max-logit"} and len(told["images"]) <= 2
+    assert call(*words) == 0
+    shown = capsys.readouterr()
+    assert "differ most" in " ".join(shown.err.split())
+    for one in told["images"]:
+        assert Path(one["image"]).name in shown.out.replace("\n", "")

@@ -48,6 +48,17 @@ def test_two_detectors_and_zero_shot(command: Runner, sets: Path, detectors: lis
     assert "AUROC, known pictures" in printed and "Differences to mcm" in printed
 
 
+def test_zero_shot_beside_a_score_that_learns_from_images(
+    command: Runner, sets: Path, tiny_clip_folder: Path, tmp_path: Path
+) -> None:
+    """It learns from the ID images then, as `evaluate` of zero-shot alone lets it."""
+    model = ["--classes", "red,green,blue", "--model", tiny_clip_folder, "--score", "mahalanobis"]
+    assert command("calibrate", sets / "known", *model, "--out", tmp_path / "made").code == 0
+    found = command("evaluate", *options(sets, [tmp_path / "made"]), "--zero-shot", "--json").json
+    alone = command("evaluate", *options(sets, []), *model, "--json").json
+    assert found["detectors"]["zero-shot"]["detection"] == alone["detection"]
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy import Model
+from deltaenergy.choosing.choice import OnlyStandIns
+from deltaenergy.evaluation import compare
+from deltaenergy.evaluation.notices import NoOpenSet
 from deltaenergy.recognition import UnknownClassesWarning
 from tests.cli.runner import Runner
 
@@ -38,6 +42,10 @@ def test_a_random_model_is_found_out_everywhere(
         de.Detector(classifier, "mcm").calibrate(pictures)
     with pytest.warns(UnknownClassesWarning, match=message):
         de.choosing.choose(classifier, pictures, ["mcm"])
+    with pytest.warns(UnknownClassesWarning, match="The detector 'other' names .* " + message):
+        compare(
+            {"one": de.Detector(classifier, "mcm"), "other": de.Detector(classifier, "energy")}, pictures, resamples=10
+        )
     with pytest.warns(UnknownClassesWarning, match=message):
         de.evaluate(classifier, ["mcm"], [("id", pictures)], resamples=10)
     out = ["--out", tmp_path / "b"]
@@ -46,8 +54,29 @@ def test_a_random_model_is_found_out_everywhere(
         ["calibrate", pictures, "--out", tmp_path / "a", *names],
         ["choose", "--id", pictures, "--score", "mcm", *names],
         ["evaluate", "--id", pictures, "--score", "mcm", *names],
+        ["evaluate", "--id", pictures, "--detector", tmp_path / "a", "--zero-shot"],
         ["tune", "--train", pictures, "--val", pictures, "--shots", 4, "--method", "centroids", *names[:2], *out],
     ):
         done = command(*arguments)
         assert done.code == 0, done.err
         assert message in " ".join(done.err.split()), arguments
+
+
+def test_what_could_not_be_judged_is_said_by_calls_and_commands_alike(
+    command: Runner, tiny_clip: Model, tiny_clip_folder: Path, tmp_path: Path
+) -> None:
+    pictures = noise_folder(tmp_path / "noise", CLASSES, 2)
+    classifier = de.ZeroShotClassifier(tiny_clip, CLASSES)
+    names = ["--model", tiny_clip_folder, "--score", "mcm"]
+    with pytest.warns(NoOpenSet) as said:
+        de.evaluate(classifier, "mcm", pictures, resamples=10)
+    done = command("evaluate", "--id", pictures, *names)
+    assert str(said[0].message) in " ".join(done.err.split())
+    with pytest.warns(OnlyStandIns) as said:
+        choice = de.choose(classifier, pictures, ["mcm"])
+    assert str(said[0].message) == choice.caveat
+    done = command("choose", "--id", pictures, *names)
+    assert " ".join(done.err.split()).count(choice.caveat) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NoOpenSet)
+        de.evaluate(classifier, "mcm", pictures, open_sets=noise_folder(tmp_path / "other", ["x"], 3), resamples=10)

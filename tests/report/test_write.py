@@ -241,3 +241,29 @@ def test_every_mistake_is_reachable(tmp_path, sets):
 def test_a_near_perfect_curve_has_its_corner_enlarged(tmp_path, sets):
     _, document = written(run(sets, scores=("mcm",), keep=0.99), tmp_path)
     assert "enlarged" in document
+
+
+def test_report_shows_where_two_scores_disagree(sets, tmp_path):
+    """The pictures come in the order of SciPy's ranks, each with both places."""
+    from scipy.stats import rankdata
+
+    found = run(sets, scores=("max-logit", "delta-energy", "entropy"))
+    page, _ = written(found, tmp_path)
+    text = words(page)
+    assert "Where two scores disagree most" in text
+    told = found.to_dict()["disagreement"]
+    assert told["first"] == "max-logit"
+    values = {
+        spec: rankdata([value for one in found.sets for value in one.scored.values[spec]]) for spec in found.scores
+    }
+    gaps = values["max-logit"] - values[told["second"]]
+    ids = [item.id for one in found.sets for item in one.scored.items]
+    shown = [ids.index(one["image"]) for one in told["images"]]
+    assert abs(gaps[shown]) == pytest.approx(sorted(abs(gaps), reverse=True)[: len(shown)])
+    first = (values["max-logit"][shown[0]] - 0.5) / len(ids)
+    assert told["images"][0]["by_first"] == pytest.approx(first)
+    assert f"above {100 * first:.0f} % by max-logit" in text
+    assert "rank correlation" in text
+    # One score has nothing to disagree with.
+    alone, _ = written(run(sets, scores=("mcm",)), tmp_path)
+    assert "disagree" not in words(alone) and run(sets, scores=("mcm",)).to_dict()["disagreement"] is None

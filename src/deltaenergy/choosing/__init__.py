@@ -1,6 +1,7 @@
 """Which score suits some classes, found from in-distribution images alone."""
 
 from deltaenergy.choosing.choice import NEAR_ONLY, Candidate, Choice
+from deltaenergy.choosing.disagreeing import ChoiceDisagreement, disagreement_of
 from deltaenergy.choosing.run import (
     CANDIDATES,
     FarUnknowns,
@@ -18,11 +19,13 @@ __all__ = [
     "NEAR_ONLY",
     "Candidate",
     "Choice",
+    "ChoiceDisagreement",
     "FarUnknowns",
     "Labelled",
     "candidate_scores",
     "choose",
     "choose_from_features",
+    "disagreement_of",
     "far_unknowns",
     "given_to_choose",
     "labelled_features",

@@ -14,13 +14,19 @@ from deltaenergy.metrics import Estimate
 
 NEAR_ONLY = (
     "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
-    "on pictures of a wholly other kind (far-OOD): check the choice with `deltaenergy evaluate` if you have some."
+    "on pictures of a wholly other kind (far unknowns): check the choice with `deltaenergy evaluate` if you have some."
 )
 NO_PIXELS = "Far unknowns are made from pictures, and features have none: only near unknowns could be judged."
 STAND_INS = (
-    "Left-out classes stand for near unknowns, and shuffled, scrambled and tiled pictures for far ones (far-OOD). Real "
+    "Left-out classes stand for near unknowns, and shuffled, scrambled and tiled pictures for far ones. Real "
     "ones can differ from both: check the choice with `deltaenergy evaluate` if you have some."
 )
+
+
+class OnlyStandIns(UserWarning):
+    """Scores were ranked without any real image of none of the classes."""
+
+
 # Means that differ by rounding alone are equal.
 DECIMALS = 9
 

@@ -11,6 +11,7 @@ Images are encoded once and compared with all classes once; a fold only removes 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.choosing.choice import Choice, rank
+from deltaenergy.choosing.choice import Choice, OnlyStandIns, rank
 from deltaenergy.choosing.judging import Floats, Images, Ints, Judged, deal, judge, resample_classes
 from deltaenergy.choosing.synthetic import synthetic_unknowns
 from deltaenergy.classifiers.base import Classifier, Inputs
@@ -160,7 +161,7 @@ def choose_from_features(
         if progress is not None:
             progress(number, len(parts))
     kinds = [Judged.mean(kind) for kind in zip(*judged)]
-    return Choice(
+    choice = Choice(
         rank([score.spec for score in candidates], kinds[0], kinds[1] if made else None, confidence),
         classes=len(seen),
         images=len(truth),
@@ -170,6 +171,8 @@ def choose_from_features(
         far_images=0 if far is None else len(far.truth),
         far_wanted=far_wanted,
     )
+    warnings.warn(choice.caveat, OnlyStandIns, stacklevel=2)
+    return choice
 
 
 def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:

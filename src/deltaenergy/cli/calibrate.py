@@ -29,6 +29,12 @@ def calibrate(
         bool,
         typer.Option("--by-class", help="A threshold for each class that has enough images (folders per class)."),
     ] = False,
+    keep_images: Annotated[
+        bool,
+        typer.Option(
+            "--keep-images", help="Keep features and small pictures of these images in the detector, for explain."
+        ),
+    ] = False,
     overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
@@ -69,7 +75,9 @@ def calibrate(
         # The unreadable images are listed below, one by one, and so is what the threshold promises.
         warnings.filterwarnings("ignore", message=".*calibration image.*")
         sure = common.read_confidence(confidence)
-        new.calibrate(items, keep, sure, by_class=by_class, batch_size=batch_size, progress=progress)
+        new.calibrate(
+            items, keep, sure, by_class=by_class, keep_images=keep_images, batch_size=batch_size, progress=progress
+        )
     keeping_result(out_folder, new.save, what="The detector")
     count = len(new.calibration_scores)
     if json_output:

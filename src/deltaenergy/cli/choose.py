@@ -12,10 +12,11 @@ from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
 from deltaenergy.cli.options import LARGEST_SEED, MOST
 from deltaenergy.cli.records import detector_record
+from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.choosing import Choice
+    from deltaenergy.choosing import Choice, ChoiceDisagreement
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import ImageItem
     from deltaenergy.scores.base import Score
@@ -46,6 +47,12 @@ def choose(
     out_folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Calibrate a detector with the best score and save it here.")
     ] = None,
+    disagreements: Annotated[
+        int,
+        typer.Option(
+            "--disagreements", min=0, max=MOST, help="List so many images on which the best score and a rival differ."
+        ),
+    ] = 0,
     keep: common.KeepOption = 0.95,
     overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
@@ -58,7 +65,7 @@ def choose(
     near unknowns; with --far, shuffled, scrambled and tiled pictures play far ones. Without --classes, the names of the
     class folders are the class names. With --detector, its classifier is used.
     """
-    from deltaenergy.choosing import choose_from_features, far_unknowns, labelled_features
+    from deltaenergy.choosing import choose_from_features, disagreement_of, far_unknowns, labelled_features
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
@@ -94,15 +101,19 @@ def choose(
             unreadable=known.unreadable,
             progress=progress,
         )
+    apart = disagreement_of(classifier, known, choice, disagreements) if disagreements else None
     saved = None
     if out_folder is not None:
         saved = Detector(classifier, choice.best).calibrate(known.features, keep)
         keeping_result(out_folder, saved.save, what="The detector")
     if json_output:
         written = {"detector": None} if saved is None or out_folder is None else detector_record(out_folder, saved)
-        common.print_json({**choice.to_dict(), **written})
+        told = {} if apart is None else {"disagreement": apart.to_dict()}
+        common.print_json({**choice.to_dict(), **told, **written})
     else:
         _print(choice, out_folder)
+        if apart is not None:
+            _print_disagreement(apart)
     common.finish(known.unreadable)
 
 
@@ -170,10 +181,26 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
     rivals = [candidate for candidate in choice.ranking[1:] if candidate.behind.low <= 0]
     if rivals:
         err.print(f"{len(rivals)} other(s) may be as good: the interval of their distance to the best holds 0.")
-    err.print(choice.caveat, style="yellow")
     err.print(f'Use it:  --score "{choice.best}"')
     if out_folder is not None:
         err.print(f"Detector saved to {out_folder}.")
+
+
+def _print_disagreement(apart: ChoiceDisagreement) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in (f"above, by {apart.best}", f"by {apart.rival}"):
+        table.add_column(heading, justify="right")
+    table.add_column("image", overflow="fold")
+    for one in apart.images:
+        table.add_row(f"{100 * one.first:.0f} %", f"{100 * one.second:.0f} %", visible(apart.names[one.row]))
+    out.print(table)
+    err.print(
+        f"Where {apart.best} and {apart.rival} differ most: the share of the images that each is above. Of all images, "
+        f"their orders have a rank correlation of {apart.correlation:.3f}.",
+        markup=False,
+    )
 
 
 def _kinds(choice: Choice) -> str:

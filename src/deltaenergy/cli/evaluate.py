@@ -271,8 +271,6 @@ def _print(evaluation: Evaluation) -> None:
         for row in evaluation.accuracy:
             table.add_row(visible(row.set), row.group.value, str(row.images), _cell(row.accuracy))
         console.print(table)
-    if not evaluation.detection:
-        err.print("No open set, so no detection metrics: add --open DIR.", style="dim")
     pairs: dict[str, list[DetectionRow]] = {}
     for found in evaluation.detection:
         closed = f"{found.closed} ({found.closed_group.value}, {found.closed_images})"

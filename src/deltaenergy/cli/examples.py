@@ -22,6 +22,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",
         "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector other/ --zero-shot",
     ),
+    "explain": (
+        "deltaenergy explain photos/ --detector detector/ --out page.html",
+        "deltaenergy explain photos/ --detector detector/ --target score --png maps/",
+        'deltaenergy explain dog.jpg --classes "dog,cat,horse" --target cat --method occlusion --out page.html',
+    ),
     "data check": ("deltaenergy data check DATA", "deltaenergy data check DATA pacs dtd"),
     "data list": ("deltaenergy data list",),
     "tune": ("deltaenergy tune --train few/ --shots 16 --out tuned/",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
@@ -17,6 +19,7 @@ from deltaenergy.cli import (
     data,
     demo,
     evaluate,
+    explain,
     features,
     methods,
     report,
@@ -32,6 +35,9 @@ from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
 from deltaenergy.progress import show_progress
+
+# Importing torch makes some hundred thousand objects that all stay: by default the collector walks them many times.
+COLLECT_AFTER = 50_000
 
 app = typer.Typer(
     name="deltaenergy",
@@ -54,6 +60,7 @@ _add("calibrate", calibrate.calibrate)
 _add("choose", choose.choose)
 _add("clipn-train", clipn_train.clipn_train)
 _add("evaluate", evaluate.evaluate)
+_add("explain", explain.explain)
 app.add_typer(data.app, name="data")
 _add("tune", tune.tune)
 _add("theory", theory.theory)
@@ -82,6 +89,8 @@ def main(
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: however a command ends, it is one message and an exit code, never a traceback."""
+    gc.set_threshold(max(COLLECT_AFTER, gc.get_threshold()[0]))
+    atexit.register(gc.freeze)  # nor does it walk them once more when the process ends
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(guarded(lambda: _run(given), given))
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector import Detector
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.errors import InputError
+from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
 from deltaenergy.evaluation.run import evaluate_sets
@@ -99,8 +100,8 @@ def compare(
 ) -> Comparison:
     """Measure several detectors on the same sets of images, given as for `evaluate`, which measures one.
 
-    A detector without a threshold gets one on the ID sets, which favours it a little. Those of one model share the
-    encoded images, as far as they need no more than features.
+    A detector without a threshold gets one on the ID sets, and its score learns from them if it learns from images:
+    that favours it a little. Those of one model share the encoded images, as far as they need no more than features.
     """
     if len(detectors) < 2:
         raise InputError(f"compare needs at least two detectors, got {len(detectors)}.")
@@ -123,8 +124,6 @@ def compare(
                 encoded[key] = list(_encode(loaded, classifier.model, batch_size, progress))
             sets = encoded[key]
         labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in sets]
-        if detector.score.needs_fit and detector.threshold is None:
-            raise NotFittedError(f"The detector {name!r} has a score that is fitted on ID images: calibrate it first.")
         evaluations[name] = evaluate_sets(
             classifier,
             [detector.scorer],
@@ -137,6 +136,8 @@ def compare(
             progress=progress,
             provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
         )
+        warn_of_unknown_classes(evaluations[name], classifier.classes, who=f"The detector {name!r}")
+    warn_of_no_open_set(evaluations[name])
     return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
 
 

@@ -178,6 +178,7 @@ class Evaluation(Shown):
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""
         from deltaenergy.evaluation.classification import classification
+        from deltaenergy.evaluation.disagreement import disagreement_record
 
         return {
             "accuracy": [
@@ -208,6 +209,7 @@ class Evaluation(Shown):
                 for row in self.kept
             ],
             "classification": [one.to_dict() for one in classification(self)],
+            "disagreement": disagreement_record(self),
             "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
             "provenance": self.provenance,
         }

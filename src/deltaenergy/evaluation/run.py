@@ -12,13 +12,12 @@ from deltaenergy.calibration import check_numbers
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.errors import InputError, NotFittedError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
+from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets, same_class
-from deltaenergy.labels import first_of_name
 from deltaenergy.progress import Progress, shown
-from deltaenergy.recognition import warn_of_chance
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, check_runnable, given_by
@@ -100,9 +99,8 @@ def evaluate(
         progress=shown("Encoding images") if progress is None else progress,
         provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
     )
-    known = [one for one in found.sets if one.group is Group.ID]
-    correct, told = (int(sum(getattr(one, rows).sum() for one in known)) for rows in ("correct", "labelled"))
-    warn_of_chance(correct, told, len(set(first_of_name(classifier.classes))))
+    warn_of_unknown_classes(found, classifier.classes)
+    warn_of_no_open_set(found)
     return found
 
 

@@ -12,11 +12,12 @@ import torch
 
 from deltaenergy.models.bert_text import BertTextTower
 from deltaenergy.models.clip import TransformersModel
+from deltaenergy.models.convolutional import ConvolutionalModel
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.text import unit
 
 
-class AlignModel(TransformersModel):
+class AlignModel(TransformersModel, ConvolutionalModel):
     """Any checkpoint that transformers loads as its `AlignModel`."""
 
     family = "align"
@@ -27,16 +28,11 @@ class AlignModel(TransformersModel):
         self.feature_dim = int(module.config.projection_dim)
         self.logit_scale = 1 / float(module.temperature.float())
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels -> unit features of the mean over the map."""
-        return unit(self._map(pixels).mean((2, 3)))
-
-    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unit image features, and unit features of each place of the map."""
-        feature_map = self._map(pixels)
-        return unit(feature_map.mean((2, 3))), unit(feature_map.flatten(2).transpose(1, 2))
-
-    def _map(self, pixels: torch.Tensor) -> torch.Tensor:
+    def feature_map(self, pixels: torch.Tensor) -> torch.Tensor:
         """The last map (B, D, h, w)."""
         feature_map: torch.Tensor = self.module.vision_model(pixels.to(self.dtype)).last_hidden_state
         return feature_map
+
+    def features_of(self, places: torch.Tensor) -> torch.Tensor:
+        """The map is in the joint space already."""
+        return unit(places)

@@ -65,6 +65,12 @@ class Preprocessing:
         pixels /= np.asarray(self.std, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
+    def picture(self, pixels: npt.NDArray[np.float32]) -> Image.Image:
+        """What the model saw: a normalised array (3, H, W) as the RGB image that `normalise` was given."""
+        values = pixels * np.asarray(self.std, np.float32)[:, None, None]
+        values += np.asarray(self.mean, np.float32)[:, None, None]
+        return Image.fromarray((255 * values).round().clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         resize = list(self.resize) if isinstance(self.resize, tuple) else self.resize

@@ -18,19 +18,21 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from deltaenergy.errors import InputError
-from deltaenergy.models.blocks import ACTIVATION_BUDGET, bytes_per_token, finish_block, heads
+from deltaenergy.models.blocks import ACTIVATION_BUDGET, bytes_per_token, finish_block, heads, masked_softmax
 from deltaenergy.models.text import unit
 
 
 @dataclass(frozen=True)
 class VisionOutputs:
-    """What a run gives: unit image features (B, D) and, if asked for, unit patch features (B, P, D) and the patch
-    states (B, P, H) that they are projected from.
+    """What a run gives: unit image features (B, D) and, if asked for, unit patch features (B, P, D), the patch states
+    (B, P, H) that they are projected from, and the attention weights of each block (B, heads, tokens, tokens), of the
+    last one those of the class token alone (B, heads, 1, tokens).
     """
 
     features: torch.Tensor
     patches: torch.Tensor | None = None
     hidden: torch.Tensor | None = None
+    attention: tuple[torch.Tensor, ...] = ()
 
 
 class VisionTower:
@@ -64,11 +66,18 @@ class VisionTower:
         self.patch_map: torch.Tensor | None = None
 
     def run(
-        self, pixels: torch.Tensor, prompts: torch.Tensor | None = None, *, patches: bool = False, hidden: bool = False
+        self,
+        pixels: torch.Tensor,
+        prompts: torch.Tensor | None = None,
+        *,
+        patches: bool = False,
+        hidden: bool = False,
+        attention: bool = False,
     ) -> VisionOutputs:
         """Pixels (B, 3, side, side) -> features, with tokens `prompts` in the tower: (J, n, H) for the first J
-        blocks, (1, n, H) for the first alone. Differentiable with respect to both.
+        blocks, (1, n, H) for the first alone. Differentiable with respect to both, and to `attention` if it is kept.
         """
+        weights: list[torch.Tensor] | None = [] if attention else None
         x = self.transformer.embeddings(pixels)
         tokens: list[torch.Tensor] = []
         if prompts is not None and prompts.numel():
@@ -76,19 +85,25 @@ class VisionTower:
             tokens = [block.expand(len(x), -1, -1) for block in prompts.to(x)]
             x = torch.cat([x, tokens[0]], dim=1)
         x = self.transformer.pre_layrnorm(x)
-        recompute = self._must_recompute(x)
+        # Attention that is computed again would not be the one that gradients are asked for.
+        recompute = self._must_recompute(x) and not attention
         for number, layer in enumerate(self._layers):
             if 0 < number < len(tokens):
                 x = torch.cat([x[:, : 1 + self.patch_count], tokens[number]], dim=1)
             if number + 1 < self.blocks:
-                x = checkpoint(_run_block, layer, x, use_reentrant=False) if recompute else _run_block(layer, x)
+                if recompute:
+                    x = checkpoint(_run_block, layer, x, use_reentrant=False)
+                else:
+                    x = _run_block(layer, x, weights=weights)
         # Of the last block's output only the class token is looked at; patches take the value path instead.
-        features = self.project(self.transformer.post_layernorm(_run_block(self._layers[-1], x, asking=1)[:, 0]))
+        last = _run_block(self._layers[-1], x, asking=1, weights=weights)
+        features = self.project(self.transformer.post_layernorm(last[:, 0]))
+        kept = tuple(weights or ())
         if not (patches or hidden):
-            return VisionOutputs(features)
+            return VisionOutputs(features, attention=kept)
         states = self._value_path(x[:, 1 : 1 + self.patch_count])
         mapped = states if self.patch_map is None else states @ self.patch_map.T.to(states)
-        return VisionOutputs(features, self.project(mapped) if patches else None, states if hidden else None)
+        return VisionOutputs(features, self.project(mapped) if patches else None, states if hidden else None, kept)
 
     def with_patch_map(self, matrix: torch.Tensor) -> VisionTower:
         """The same tower with `matrix` (H, H) on the patch states before they are projected."""
@@ -148,11 +163,20 @@ class VisionTower:
         return int(self.transformer.embeddings.position_embedding.weight.element_size())
 
 
-def _run_block(layer: Any, x: torch.Tensor, asking: int | None = None) -> torch.Tensor:
-    """The block's output (B, tokens, H) at the first `asking` tokens, by default at all."""
+def _run_block(
+    layer: Any, x: torch.Tensor, asking: int | None = None, weights: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """The block's output (B, tokens, H) at the first `asking` tokens, by default at all.
+
+    With a list `weights`, the attention weights are computed openly and appended to it.
+    """
     h = layer.layer_norm1(x)
     attention = layer.self_attn
     queries = heads(layer, attention.q_proj(h[:, :asking]))
     keys, values = heads(layer, attention.k_proj(h)), heads(layer, attention.v_proj(h))
-    attended = nn.functional.scaled_dot_product_attention(queries, keys, values, scale=attention.scale)
+    if weights is None:
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values, scale=attention.scale)
+    else:
+        weights.append(masked_softmax(queries @ keys.transpose(-1, -2) * attention.scale, None))
+        attended = weights[-1] @ values
     return finish_block(layer, x[:, :asking], attended.transpose(1, 2).flatten(2))

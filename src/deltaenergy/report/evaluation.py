@@ -10,6 +10,7 @@ from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, HistogramRow, curve_chart, histogram_chart, legend_key
 from deltaenergy.report.classification import classification_section
+from deltaenergy.report.disagreement import disagreement_section
 from deltaenergy.report.galleries import is_small, picture_sections
 from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.report.metrics import accuracy_table, metrics_section, pairs_of, whole_groups
@@ -51,6 +52,8 @@ def evaluation_page(evaluation: Evaluation, title: str | None = None, folder: Pa
     # A handful of pictures speaks for itself and comes first; of many, the figures do.
     pictures = picture_sections(evaluation, folder)
     sections = [*pictures, *sections] if is_small(evaluation) else [*sections, *pictures]
+    if apart := disagreement_section(evaluation):
+        sections.append(apart)
     sections.append(_histogram_section(evaluation))
     sections.insert(0, summary_section(evaluation))
     scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
@@ -105,7 +108,7 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
         chart = histogram_chart(
             rows,
             title=f"Histogram of {spec}",
-            x_label=f"{spec} (larger = more in-distribution)",
+            x_label=f"{spec} (larger = more like the known)",
             threshold=evaluation.thresholds[spec],
             below=NONE_OF_THESE,
             above=KNOWN,

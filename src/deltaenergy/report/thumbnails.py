@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import io
-from pathlib import Path
 
-from PIL import Image
-
-from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.thumbnails import square_jpeg
 
 # Twice the width at which they are shown, for dense screens.
 SIDE = 256
 
 
 def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
-    """A data URI of the picture's central square, or None if there is no picture to show.
-
-    That is so for features without pictures, and for a file that is gone since it was scored. A feature store holds
-    no pictures, but calls them by their paths: where these still exist, they are shown.
-    """
-    image = _open(item)
-    if image is None:
-        return None
-    square = min(image.size)
-    left, top = (image.width - square) // 2, (image.height - square) // 2
-    size = min(side, square)
-    box = (left, top, left + square, top + square)
-    small = image.resize((size, size), Image.Resampling.LANCZOS, box, reducing_gap=3.0)
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=80, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    """A data URI of the picture's central square, or None if there is no picture to show (`square_jpeg`)."""
+    found = square_jpeg(item, side)
+    return None if found is None else jpeg_uri(found)
 
 
-def _open(item: ImageItem) -> Image.Image | None:
-    for source in (item.source, Path(item.id)):
-        with contextlib.suppress(UnreadableImage):
-            return open_image(source)
-    return None
+def jpeg_uri(data: bytes) -> str:
+    """A JPEG file as the `src` of an image."""
+    return "data:image/jpeg;base64," + base64.b64encode(data).decode("ascii")

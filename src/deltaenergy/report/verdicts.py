@@ -1,4 +1,4 @@
-"""The page of a detector's verdicts: by class, closest to the threshold first, to be filtered, sorted and enlarged.
+"""The page of a detector's verdicts: by class, closest calls first, to be filtered, sorted and enlarged.
 
 It works from a file, without network; without scripts too, which only filter, sort and enlarge. The pictures closest to
 the threshold are inside the page as small copies; those beyond `EMBEDDED` are shown from their own files.
@@ -7,7 +7,7 @@ the threshold are inside the page as small copies; those beyond `EMBEDDED` are s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -66,11 +66,12 @@ def verdicts_page(
         raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
     score = detector.score
     about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    promise = None if detector.guarantee is None else str(detector.guarantee)
+    promise = None if detector.guarantee is None or fdr is not None else str(detector.guarantee)
+    lines = dividing_lines(judged, detector, fdr)
     made = provenance_of(detector.classifier, command=command, guarantee=promise)
     sections = [_summary(judged, detector, unreadable, fdr)]
     if judged:
-        sections += [_pictures(judged, detector, folder), _scores(judged, detector)]
+        sections += [_pictures(judged, detector, lines, folder), _scores(judged, detector, lines)]
     scores = score_table(about, {score.spec: detector.threshold}, frozenset())
     sections.append(provenance_section(made, scores))
     return render_page(
@@ -83,12 +84,25 @@ def verdicts_page(
     )
 
 
+def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dict[str, float]:
+    """For each class the score that divides *known* from *none of these*: its threshold, unless `fdr` decided.
+
+    Then the line is the lowest score that was kept: p-values rise with the score.
+    """
+    if fdr is None:
+        return dict(zip(detector.classifier.classes, detector.bounds().tolist()))
+    kept = [verdict.score for _, verdict in judged if not verdict.is_ood]
+    line = min(kept) if kept else max((verdict.score for _, verdict in judged), default=0.0)
+    return dict.fromkeys(detector.classifier.classes, line)
+
+
 def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
     rejected = sum(verdict.is_ood for _, verdict in judged)
     known = len(judged) - rejected
+    rule = f", at the threshold{' of their class' if detector.by_class is not None else ''}" if fdr is None else ""
     text = (
         f"Of {count(len(judged), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
-        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}."
+        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}{rule}."
     )
     figures = [
         Tile("Pictures", f"{len(judged):,}"),
@@ -105,7 +119,7 @@ def _promise(detector: Detector, fdr: float | None) -> str:
     """What may be expected of the verdicts, in their own words."""
     if fdr is not None:
         return (
-            f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones, in expectation. No "
+            f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones in expectation. No "
             "threshold decides here: all pictures of the folder were looked at together."
         )
     if detector.guarantee is None:
@@ -113,11 +127,10 @@ def _promise(detector: Detector, fdr: float | None) -> str:
     return detector.guarantee.told(Words("picture", "those that the threshold was set on", f"called {KNOWN}"))
 
 
-def _pictures(judged: Judged, detector: Detector, folder: Path) -> Section:
-    threshold = detector.threshold or 0.0
+def _pictures(judged: Judged, detector: Detector, lines: Mapping[str, float], folder: Path) -> Section:
     groups: dict[str | None, list[tuple[ImageItem, Verdict]]] = {label: [] for label in detector.classifier.classes}
     groups[None] = []
-    for pair in sorted(judged, key=lambda pair: _margin(pair[1], threshold)):
+    for pair in sorted(judged, key=lambda pair: _margin(pair[1], lines)):
         groups[None if pair[1].is_ood else pair[1].label].append(pair)
     filled = {name: members for name, members in groups.items() if members}
     share = _embedded_of_each([len(members) for members in filled.values()], EMBEDDED)
@@ -126,7 +139,7 @@ def _pictures(judged: Judged, detector: Detector, folder: Path) -> Section:
         heading = NONE_OF_THESE.capitalize() if name is None else name
         links.append(tag("li", tag("a", heading, f" ({len(members):,})", href=f"#group-{position}")))
         cards = [
-            _item(item, verdict, threshold, folder, embed=rank < share[position])
+            _item(item, verdict, lines, folder, embed=rank < share[position])
             for rank, (item, verdict) in enumerate(members)
         ]
         rest = cards[IN_SIGHT:]
@@ -152,8 +165,8 @@ def _pictures(judged: Judged, detector: Detector, folder: Path) -> Section:
     return Section("pictures", "Pictures", body, lead)
 
 
-def _margin(verdict: Verdict, threshold: float) -> float:
-    distance = abs(verdict.score - threshold)
+def _margin(verdict: Verdict, lines: Mapping[str, float]) -> float:
+    distance = abs(verdict.score - lines[verdict.label])
     return distance if math.isfinite(distance) else math.inf
 
 
@@ -171,9 +184,9 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
     return shares
 
 
-def _item(item: ImageItem, verdict: Verdict, threshold: float, folder: Path, *, embed: bool) -> Markup:
+def _item(item: ImageItem, verdict: Verdict, lines: Mapping[str, float], folder: Path, *, embed: bool) -> Markup:
     picture = Picture(item, verdict.label, verdict.confidence, verdict.score, verdict.is_ood)
-    margin = _margin(verdict, threshold)
+    margin = _margin(verdict, lines)
     return tag(
         "li",
         card(picture, link=file_link(item, folder), embed=embed, details=f"p {verdict.p_value:.3f}"),
@@ -217,16 +230,16 @@ def _dialog() -> Markup:
     )
 
 
-def _scores(judged: Judged, detector: Detector) -> Section:
+def _scores(judged: Judged, detector: Detector, lines: Mapping[str, float]) -> Section:
     rows = [HistogramRow("these pictures", np.array([verdict.score for _, verdict in judged]), 1)]
     if len(detector.calibration_scores):
         rows.insert(0, HistogramRow("calibration pictures", detector.calibration_scores, 0))
-    spec = detector.score.spec
+    spec, common = detector.score.spec, set(lines.values())
     chart = histogram_chart(
         rows,
         title=f"Histogram of {spec}",
-        x_label=f"{spec} (larger = more in-distribution)",
-        threshold=detector.threshold,
+        x_label=f"{spec} (larger = more like the known)",
+        threshold=common.pop() if len(common) == 1 else None,
         below=NONE_OF_THESE,
         above=KNOWN,
     )

@@ -21,7 +21,6 @@ def write_report(
     path: str | Path,
     *,
     detector: Detector | None = None,
-    fdr: float | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> None:
@@ -31,7 +30,6 @@ def write_report(
         results: what `evaluate`, `compare` or `Detector.predict` returned.
         path: the HTML file.
         detector: the one that made the predictions; an evaluation does not need it.
-        fdr: what `predict` was given as `fdr`, if it was.
         title: in place of the usual one.
         command: what the user typed; an evaluation brings its own.
     """
@@ -42,8 +40,15 @@ def write_report(
     elif detector is None:
         raise InputError("write_report: give the detector that made these predictions, as detector=….")
     else:
-        judged, unreadable = judged_by_id(results), results.unreadable
-        write_verdicts(judged, path, detector=detector, unreadable=unreadable, fdr=fdr, title=title, command=command)
+        write_verdicts(
+            judged_by_id(results),
+            path,
+            detector=detector,
+            unreadable=results.unreadable,
+            fdr=results.fdr,
+            title=title,
+            command=command,
+        )
 
 
 def write_verdicts(
@@ -58,7 +63,8 @@ def write_verdicts(
 ) -> None:
     """Write a page of images and their verdicts, closest calls first, that opens offline in any browser.
 
-    `write_report` of predictions does the same; here images come as items, which may lie in archives.
+    `write_report` of predictions does the same; here images come as items, which may lie in archives. `fdr` is the
+    false discovery rate, if that decided.
     """
     folder = Path(path).parent
     write_text(path, verdicts_page(judged, detector, unreadable, folder, fdr=fdr, title=title, command=command))

@@ -18,9 +18,9 @@ from torch import nn
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files.reading import check_ordinary, read_json
 from deltaenergy.files.schema import Where, number, rebuilding, record, whole
-from deltaenergy.models.base import TowerModel
 from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.clip import hash_weights
+from deltaenergy.models.convolutional import ConvolutionalModel
 from deltaenergy.models.families import TEXT_ENTRIES
 from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
@@ -69,7 +69,7 @@ class _Towers(nn.Module):
         self.refiner = refiner
 
 
-class LiteModel(TowerModel):
+class LiteModel(ConvolutionalModel):
     """EfficientNet-Lite0 and a three-layer causal text tower in one joint space."""
 
     def __init__(self, towers: _Towers, tokenizer: Any, cosines: CosineRange, logit_scale: float) -> None:
@@ -92,25 +92,18 @@ class LiteModel(TowerModel):
         self.device, self.dtype = device, dtype
         return self
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels -> unit features of the mean over the 7 × 7 map."""
-        return self._features(self._map(pixels).mean((2, 3)))
-
-    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unit features of the whole picture and of its 49 patches, through the same head."""
-        feature_map = self._map(pixels)
-        return self._features(feature_map.mean((2, 3))), self._features(feature_map.flatten(2).transpose(1, 2))
-
     def _finish_text(self, projected: torch.Tensor) -> torch.Tensor:
         return self.cosines.text(self.towers.refiner(projected))
 
-    def _map(self, pixels: torch.Tensor) -> torch.Tensor:
+    def feature_map(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels -> the 7 × 7 map of 1,280 channels."""
         pixels = pixels.to(self.dtype, memory_format=torch.channels_last)
         parts = torch.split(pixels, PICTURES_AT_ONCE if self.device.type == "cpu" else max(1, len(pixels)))
         return torch.cat([self.towers.network.feature_map(part) for part in parts])
 
-    def _features(self, features: torch.Tensor) -> torch.Tensor:
-        return self.cosines.picture(self.towers.head(features, self.towers.network._fc))
+    def features_of(self, places: torch.Tensor) -> torch.Tensor:
+        """What the map holds at a place, or its mean -> unit features."""
+        return self.cosines.picture(self.towers.head(places, self.towers.network._fc))
 
 
 @functools.cache

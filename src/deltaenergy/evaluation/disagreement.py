@@ -1,0 +1,114 @@
+"""On which images two scores disagree most: far up by the one, far down by the other.
+
+Scores have units of their own, so that values say nothing beside each other; places in the order do:
+
+    r(x) = (average rank of x among the n images − ½) / n,   disagreement(x) = r_first(x) − r_second(x)
+
+r lies between 0 and 1, whatever the score, and equal scores have equal r. A positive disagreement: the first score
+takes the image for known rather than the second does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deltaenergy.errors import InputError
+from deltaenergy.metrics import check_scores
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.evaluation.results import EvaluatedSet, Evaluation
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """One image: its row, its place between 0 (least known) and 1 by either score, and the difference."""
+
+    row: int
+    first: float
+    second: float
+
+    @property
+    def difference(self) -> float:
+        """Above 0 where the first score takes the image for known rather than the second does."""
+        return self.first - self.second
+
+
+def average_ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Ranks from 1 to n, smallest first; equal values have the mean of their ranks."""
+    _, position, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[position.reshape(-1)], dtype=np.float64)
+
+
+def places(scores: Any) -> npt.NDArray[np.float64]:
+    """The place r of each image, by the formula above."""
+    values = check_scores(scores, "scores")
+    return (average_ranks(values) - 0.5) / len(values)
+
+
+def rank_correlation(first: Any, second: Any) -> float:
+    """Spearman's: 1 where two scores order images alike, 0 where one order says nothing of the other."""
+    a, b = _two(first, second)
+    if not (a.std() and b.std()):
+        return 1.0 if a.std() == b.std() else 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def disagreements(first: Any, second: Any, count: int = 8) -> list[Disagreement]:
+    """The `count` images on which two scores disagree most, largest difference first; of equal ones the first."""
+    a, b = _two(first, second)
+    order = np.argsort(-np.abs(a - b), kind="stable")[: max(0, count)]
+    return [Disagreement(int(row), float(a[row]), float(b[row])) for row in order]
+
+
+def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -> tuple[str, str]:
+    """The two scores whose orders of the images are least alike; if `among` is given, one of them is from there."""
+    pairs = [pair for pair in combinations(values, 2) if among is None or set(pair) & set(among)]
+    if not pairs:
+        raise InputError(f"A disagreement takes two scores, got {len(values)}.")
+    return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
+
+
+def pooled_scores(evaluation: Evaluation) -> tuple[list[tuple[EvaluatedSet, int]], dict[str, npt.NDArray[np.float64]]]:
+    """Every image of an evaluation by set and row, and all scores in that order.
+
+    Images without a number by some score are left out, since they have no place in its order.
+    """
+    sets = evaluation.sets
+    where = [(one, row) for one in sets for row in range(len(one))]
+    values = {spec: np.concatenate([one.scored.values[spec] for one in sets]) for spec in evaluation.scores}
+    told = ~np.any([np.isnan(found) for found in values.values()], axis=0)
+    return [where[i] for i in np.flatnonzero(told)], {spec: found[told] for spec, found in values.items()}
+
+
+def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any] | None:
+    """The primary score beside the one least like it, as JSON values; None where a single score was evaluated."""
+    where, values = pooled_scores(evaluation)
+    if len(values) < 2 or not where:
+        return None
+    primary = evaluation.primary
+    other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
+    images = [
+        {"set": where[one.row][0].name, "image": where[one.row][0].scored.items[where[one.row][1]].id, **_places(one)}
+        for one in disagreements(values[primary], values[other], count)
+    ]
+    correlation = rank_correlation(values[primary], values[other])
+    return {"first": primary, "second": other, "correlation": correlation, "images": images}
+
+
+def _places(one: Disagreement) -> dict[str, float]:
+    return {"by_first": one.first, "by_second": one.second}
+
+
+def _two(first: Any, second: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    a, b = places(first), places(second)
+    if len(a) != len(b):
+        raise InputError(f"Two scores of the same images are compared, got {len(a)} and {len(b)} values.")
+    return a, b

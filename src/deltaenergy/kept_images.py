@@ -1,0 +1,109 @@
+"""Calibration images that a detector keeps, where it was asked to: what a rejected image can be compared with.
+
+Of each image: what it was called, its unit feature, the class it was named and how similar it was to that, and a small
+picture of its central square. They lie in the detector's own files, in the order of its calibration scores. Whoever is
+given such a detector can see the pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from deltaenergy.data.thumbnails import square_jpeg
+from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.files.schema import Check, TensorSpec, list_of, record, text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.scoring import Scored
+
+FORMAT = "kept images 1"
+PREFIX = "kept."
+# About 3 kB each.
+SIDE, QUALITY = 96, 75
+CHECK: Check = record({"format": text(among={FORMAT}), "names": list_of(text(blank=True))})
+
+
+@dataclass(frozen=True, eq=False)
+class KeptImages:
+    """Row i of everything belongs to the i-th smallest calibration score.
+
+    Attributes:
+        names: what the images were called.
+        features: unit features (n, D), as the model gives them.
+        named: position of the most similar class (n,).
+        similarity: the similarity of that class (n,).
+        thumbnails: JPEG files; empty where there was no picture.
+    """
+
+    names: tuple[str, ...]
+    features: npt.NDArray[np.float32]
+    named: npt.NDArray[np.int64]
+    similarity: npt.NDArray[np.float32]
+    thumbnails: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, scored: Scored) -> KeptImages:
+        """From what was found for calibration images, in their order; pictures are read again."""
+        if scored.features is None or scored.similarity is None:
+            raise InputError("keep_images needs the features of the calibration images: score them with keep_features.")
+        thumbnails = tuple(square_jpeg(item, SIDE, QUALITY) or b"" for item in scored.items)
+        names = tuple(item.id for item in scored.items)
+        return cls(names, scored.features, scored.predicted, scored.similarity, thumbnails)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def record(self) -> dict[str, Any]:
+        """What stands in the detector's record; `CHECK` checks it."""
+        return {"format": FORMAT, "names": list(self.names)}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What stands in the detector's tensors; `specs` checks them."""
+        ends = np.cumsum([len(one) for one in self.thumbnails], dtype=np.int64)
+        found = {
+            "features": torch.from_numpy(np.ascontiguousarray(self.features)),
+            "named": torch.from_numpy(np.ascontiguousarray(self.named)),
+            "similarity": torch.from_numpy(np.ascontiguousarray(self.similarity)),
+            "thumbnails": torch.from_numpy(np.frombuffer(b"".join(self.thumbnails), np.uint8).copy()),
+            "ends": torch.from_numpy(ends),
+        }
+        return {PREFIX + name: tensor for name, tensor in found.items()}
+
+
+def specs(images: int, classes: int) -> dict[str, TensorSpec]:
+    """What the tensors must be, for so many calibration images and classes."""
+    return {
+        f"{PREFIX}features": TensorSpec((images, None), ("float32",)),
+        f"{PREFIX}named": TensorSpec((images,), ("int64",), low=0, high=classes - 1),
+        f"{PREFIX}similarity": TensorSpec((images,), ("float32",)),
+        f"{PREFIX}thumbnails": TensorSpec((None,), ("uint8",)),
+        f"{PREFIX}ends": TensorSpec((images,), ("int64",), ascending=True, low=0),
+    }
+
+
+def restore(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], feature_dim: int, file: str) -> KeptImages:
+    """The kept images of a detector whose record and tensors were checked, each for itself."""
+    features, named, similarity, joined, ends = (
+        tensors[PREFIX + name].numpy() for name in ("features", "named", "similarity", "thumbnails", "ends")
+    )
+    names = tuple(saved["names"])
+    if len(names) != len(ends):
+        raise ArtifactError(f"{file}: there are {len(names)} names for {len(ends)} kept images.")
+    if features.shape[1] != feature_dim:
+        raise ArtifactError(
+            f"{file}: the kept images have features of {features.shape[1]} numbers, and the model's have {feature_dim}."
+        )
+    if len(joined) != (ends[-1] if len(ends) else 0):
+        raise ArtifactError(f"{file}: the kept pictures do not fill their {len(joined)} bytes.")
+    cuts = [0, *ends.tolist()]
+    data = joined.tobytes()
+    thumbnails = tuple(data[start:end] for start, end in pairwise(cuts))
+    return KeptImages(names, features, named, similarity, thumbnails)

@@ -42,6 +42,9 @@ def explain(
         str, typer.Option("--target", help="class: the one each image is named; score: the score; or a class name.")
     ] = "class",
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Show where in each image it stands what speaks for its class, or what moves its score.
@@ -61,10 +64,11 @@ def explain(
     if png is not None:
         check_writable(png, folder=True, option="--png")
     _check_method(method)
+    place = common.Place(device, backend, precision, calibrate_on)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
     png_names(items, png)
-    judge = _judge(detector, classes, model, score, template, target, device)
+    judge = _judge(detector, classes, model, score, template, target, place)
     with keeping("Finished images are kept: the same command goes on."), common.progress_bar("Explaining") as progress:
         written = write_explanations(
             judge,
@@ -79,9 +83,9 @@ def explain(
         )
     before = f", {written.from_before} of them in an earlier run" if written.from_before else ""
     err.print(f"{written.images} explained{before}.")
-    for place, what in ((out_file, "Page"), (png, "PNGs")):
-        if place is not None:
-            err.print(f"{what} written to {place}", markup=False)
+    for where, what in ((out_file, "Page"), (png, "PNGs")):
+        if where is not None:
+            err.print(f"{what} written to {where}", markup=False)
     common.finish(written.unreadable)
 
 
@@ -100,7 +104,7 @@ def _judge(
     score: str | None,
     template: list[str] | None,
     target: str,
-    device: str,
+    place: common.Place,
 ) -> Detector | Classifier:
     """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
     from deltaenergy.detector import Detector
@@ -112,7 +116,7 @@ def _judge(
         for name, value in (("--classes", classes), ("--score", score), ("--template", template)):
             if value:
                 raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
-        return common.prepare(common.load_detector(detector, device))
+        return common.prepare(common.load_detector(detector, place))
     used = None
     if score is not None or target == SCORE:
         nothing = Lack("no --detector", "it is fitted on in-distribution images: give a --detector.")
@@ -122,5 +126,5 @@ def _judge(
         if len(found) > 1:
             raise InputError("A map shows one score: give --score once.")
         used = found[0]
-    classifier = common.zero_shot(model, device, classes, template)
+    classifier = common.zero_shot(model, place, classes, template)
     return classifier if used is None else common.prepare(Detector(classifier, used))

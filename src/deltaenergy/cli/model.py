@@ -91,14 +91,14 @@ def _print(found: Agreement) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    same = found.images - found.labels_differ
-    table.add_row("labels", f"{same:,} of {found.images:,} agree ({same / found.images:.2%})")
-    for name, differ in (
-        ("verdicts, torch's threshold", found.verdicts_differ),
-        ("verdicts, own thresholds", found.own_verdicts_differ),
+    for name, differ, total in (
+        ("labels", found.labels_differ, found.known),
+        ("labels, open set", found.open_labels_differ, found.images - found.known),
+        ("verdicts, torch's threshold", found.verdicts_differ, found.judged),
+        ("verdicts, own thresholds", found.own_verdicts_differ, found.judged),
     ):
-        agree = found.judged - differ
-        table.add_row(name, f"{agree:,} of {found.judged:,} agree ({agree / found.judged:.2%})")
+        if total:
+            table.add_row(name, f"{total - differ:,} of {total:,} agree ({1 - differ / total:.2%})")
     table.add_row("thresholds", f"{found.thresholds[0]:.6g} on torch, {found.thresholds[1]:.6g} here")
     if found.difference is not None and found.auroc is not None:
         change, low, high = found.difference

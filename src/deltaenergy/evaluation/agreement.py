@@ -52,7 +52,9 @@ class Agreement:
     Attributes:
         images: that were read, in-distribution and of the open set; each has a label from both.
         judged: those that did not set thresholds; each has verdicts from both.
-        labels_differ: of all images.
+        known: the in-distribution ones among `images`.
+        labels_differ: of the in-distribution images.
+        open_labels_differ: of the open set, whose labels mean little.
         verdicts_differ: of those judged, by torch's threshold.
         own_verdicts_differ: of those judged, the backend by its own threshold.
         judged_differ: of those judged, with another label or any other verdict.
@@ -69,8 +71,10 @@ class Agreement:
     precision: str
     score: str
     images: int
+    known: int
     judged: int
     labels_differ: int
+    open_labels_differ: int
     verdicts_differ: int
     own_verdicts_differ: int
     judged_differ: int
@@ -92,7 +96,7 @@ class Agreement:
     @property
     def differs(self) -> bool:
         """Whether any label or verdict is another."""
-        return bool(self.labels_differ or self.judged_differ)
+        return bool(self.labels_differ or self.open_labels_differ or self.judged_differ)
 
     @property
     def equal(self) -> bool:
@@ -115,7 +119,10 @@ class Agreement:
                 f"Not shown to be equal: nothing differs among {self.judged} judged images, but {share}. "
                 f"{needed} of them would be enough."
             )
-        return f"Not equal: {self.judged_differ} of {self.judged} judged images get another label or verdict; {share}."
+        differ = self.judged_differ
+        if not differ:
+            return f"Not equal: {self.labels_differ} of the images that set thresholds get another label."
+        return f"Not equal: {differ} of {self.judged} judged images get another label or verdict; {share}."
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -165,10 +172,11 @@ def check_agreement(
     check_runnable([score], given_by([np.zeros((1, reference.feature_dim))], model=reference))
     classifier = ZeroShotClassifier(reference, classes, templates=templates)
     both = _SideBySide(reference, candidate)
-    is_open = {id(item) for item in unknown}
-    encoded = both.encode([*known, *unknown], batch_size=batch_size, progress=progress)
-    opened = np.array([id(item) in is_open for item in encoded.items], dtype=bool)
-    return _compare(both, classifier, score, keep, encoded.features, opened, encoded.unreadable)
+    parts = [both.encode(part, batch_size=batch_size, progress=progress) for part in (known, unknown) if part]
+    features = np.concatenate([part.features for part in parts])
+    opened = np.arange(len(features)) >= len(parts[0].features)
+    unreadable = [image for part in parts for image in part.unreadable]
+    return _compare(both, classifier, score, keep, features, opened, unreadable)
 
 
 def _compare(
@@ -204,8 +212,10 @@ def _compare(
         precision=both.candidate.precision,
         score=score.spec,
         images=len(features),
+        known=len(known),
         judged=len(judged),
-        labels_differ=int(other_label.sum()),
+        labels_differ=int(other_label[known].sum()),
+        open_labels_differ=int(other_label[opened].sum()),
         verdicts_differ=int(other.sum()),
         own_verdicts_differ=int(other_own.sum()),
         judged_differ=int((other_label[judged] | other | other_own).sum()),

@@ -43,9 +43,6 @@ class Engine(ABC):
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
         """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) if asked for."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
-        return self  # it never changes, and sessions of other libraries cannot be copied
-
 
 class BackendModel(TowerModel):
     """`base` with its image tower on another backend, and with a fingerprint that says so.
@@ -89,11 +86,10 @@ class BackendModel(TowerModel):
                 f"{self.backend!r}, which has none: load it with backend='torch'."
             )
         side = self.preprocessing.crop
-        if pixels.ndim != 4 or tuple(pixels.shape[1:]) != (3, side, side):
-            raise InputError(f"pixels must have the shape (images, 3, {side}, {side}), got {tuple(pixels.shape)}.")
-        if not len(pixels):
-            with torch.no_grad():
-                return ImageTower(self.base, patches=patches)(pixels)  # type: ignore[no-any-return]
+        if pixels.ndim != 4 or tuple(pixels.shape[1:]) != (3, side, side) or not len(pixels):
+            raise InputError(
+                f"pixels must have the shape (images, 3, {side}, {side}), one image or more, got {tuple(pixels.shape)}."
+            )
         return self.engine.run(pixels, patches=patches)
 
 

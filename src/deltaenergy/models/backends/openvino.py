@@ -81,6 +81,7 @@ def quantiser_version() -> str:
 def _quantised(converted: Any, model: TowerModel, calibration: CalibrationPixels) -> Any:
     nncf = library("nncf", "openvino", "openvino")
     nncf.set_log_level(logging.ERROR)
+    advanced = library("nncf.quantization.advanced_parameters", "openvino", "openvino")
     images = [pixels[None] for pixels in calibration.pixels]
     convolutional = isinstance(model, ConvolutionalModel)
     return nncf.quantize(
@@ -89,6 +90,9 @@ def _quantised(converted: Any, model: TowerModel, calibration: CalibrationPixels
         model_type=None if convolutional else nncf.ModelType.TRANSFORMER,
         subset_size=len(images),
         ignored_scope=nncf.IgnoredScope(names=_head(converted, convolutional)),
+        # Weights in 7 of the 8 bits: processors without VNNI add products in 16 bits, which would overflow, and every
+        # processor is to give the same features.
+        advanced_parameters=advanced.AdvancedQuantizationParameters(overflow_fix=advanced.OverflowFix.ENABLE),
     )
 
 

@@ -45,14 +45,14 @@ def on_engine(model: TowerModel, angle: float) -> BackendModel:
 def check(model: TowerModel, angle: float, known: int, unknown: int) -> Agreement:
     opened = pictures(unknown, 1) if unknown else None
     return check_agreement(
-        model, on_engine(model, angle), CLASSES, pictures(known, 0), opened, score=make_score("max-logit"), keep=0.9
+        model, on_engine(model, angle), CLASSES, pictures(known, 0), opened, score=make_score("max-logit"), keep=0.7
     )
 
 
 def test_counts_and_differences_are_those_worked_out_by_hand(tiny_clip: TowerModel) -> None:
     from sklearn.metrics import roc_auc_score
 
-    angle, known, unknown = 1.4, 60, 30
+    angle, known, unknown = 0.8, 60, 30
     found = check(tiny_clip, angle, known, unknown)
     images = [*pictures(known, 0), *pictures(unknown, 1)]
     texts = tiny_clip.encode_texts([f"a photo of a {name}." for name in CLASSES]).astype(np.float64)
@@ -64,7 +64,7 @@ def test_counts_and_differences_are_those_worked_out_by_hand(tiny_clip: TowerMod
     assert (found.labels_differ, found.open_labels_differ) == (labels[:60].sum(), labels[60:].sum())
 
     def threshold(scores: np.ndarray) -> float:
-        return float(np.sort(scores[:60:2])[30 - 27])  # at least 27 of the 30 reach it
+        return float(np.sort(scores[:60:2])[30 - 21])  # at least 21 of the 30 reach it
 
     judged = [*range(1, 60, 2), *range(60, 90)]
     plain, carried = (scores[judged] < threshold(first) for scores in (first, second))

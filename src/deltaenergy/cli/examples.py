@@ -22,6 +22,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",
         "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector other/ --zero-shot",
     ),
+    "explain": (
+        "deltaenergy explain photos/ --detector detector/ --out page.html",
+        "deltaenergy explain photos/ --detector detector/ --target score --png maps/",
+        'deltaenergy explain dog.jpg --classes "dog,cat,horse" --target cat --method occlusion --out page.html',
+    ),
     "data check": ("deltaenergy data check DATA", "deltaenergy data check DATA pacs dtd"),
     "data list": ("deltaenergy data list",),
     "tune": ("deltaenergy tune --train few/ --shots 16 --out tuned/",),
@@ -29,6 +34,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench": ("deltaenergy bench mini --out results/", "deltaenergy bench setup2 --data DATA --out results/"),
     "report": ("deltaenergy report results/", "deltaenergy report results/ --markdown tables.md --latex tables.tex"),
     "serve": ("deltaenergy serve --detector detector/",),
+    "monitor": (
+        "deltaenergy monitor today/ --detector detector/ --state state.json --report monitor.html",
+        "deltaenergy monitor verdicts.parquet --detector detector/ --state state.json --json",
+    ),
     "features": ("deltaenergy features photos/ --out store/",),
     "methods": ("deltaenergy methods", "deltaenergy methods mcm"),
 }

@@ -19,8 +19,10 @@ from deltaenergy.cli import (
     data,
     demo,
     evaluate,
+    explain,
     features,
     methods,
+    monitor,
     report,
     score,
     serve,
@@ -59,12 +61,14 @@ _add("calibrate", calibrate.calibrate)
 _add("choose", choose.choose)
 _add("clipn-train", clipn_train.clipn_train)
 _add("evaluate", evaluate.evaluate)
+_add("explain", explain.explain)
 app.add_typer(data.app, name="data")
 _add("tune", tune.tune)
 _add("theory", theory.theory)
 _add("bench", bench.bench)
 _add("report", report.report)
 _add("serve", serve.serve)
+_add("monitor", monitor.monitor)
 _add("features", features.features)
 _add("methods", methods.methods)
 

@@ -1,0 +1,126 @@
+"""`deltaenergy explain`: maps of what speaks for a class or moves the score, as a page or as one PNG per image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deltaenergy.cli import common
+from deltaenergy.cli.common import err
+from deltaenergy.cli.guard import keeping
+from deltaenergy.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.detector import Detector
+
+
+def explain(
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
+    ],
+    out_file: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page to FILE.html.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write one PNG per image to this folder.")] = None,
+    detector: common.DetectorOption = None,
+    classes: common.ClassesOption = None,
+    model: common.ModelOption = "lite",
+    score: Annotated[
+        str | None,
+        typer.Option("--score", "-s", help="Score for --target score, if there is no --detector.", show_default=False),
+    ] = None,
+    template: common.TemplateOption = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", help="value-path, rollout (transformers), grad-cam (convolutional), occlusion, or auto."
+        ),
+    ] = "auto",
+    target: Annotated[
+        str, typer.Option("--target", help="class: the one each image is named; score: the score; or a class name.")
+    ] = "class",
+    device: common.DeviceOption = "auto",
+    batch_size: common.BatchOption = 32,
+) -> None:
+    """Show where in each image it stands what speaks for its class, or what moves its score.
+
+    Give --detector (written by calibrate or tune), or --classes. The page also takes ΔEnergy apart for every image.
+    After an interruption, the same command goes on where it stopped.
+    """
+    from deltaenergy.data.inputs import load_images
+    from deltaenergy.explain.page import check_page_name, png_names, write_explanations
+    from deltaenergy.files import check_writable
+
+    if out_file is None and png is None:
+        raise InputError("Give --out page.html for a page, --png DIR for one PNG per image, or both.")
+    if out_file is not None:
+        check_page_name(out_file, "--out")
+        check_writable(out_file, option="--out")
+    if png is not None:
+        check_writable(png, folder=True, option="--png")
+    _check_method(method)
+    # Resolved before the model is loaded, so that a mistyped path is reported at once.
+    items = load_images(common.read_image_arguments(images))
+    png_names(items, png)
+    judge = _judge(detector, classes, model, score, template, target, device)
+    with keeping("Finished images are kept: the same command goes on."), common.progress_bar("Explaining") as progress:
+        written = write_explanations(
+            judge,
+            items,
+            out_file,
+            png=png,
+            method=method,
+            target=target,
+            batch_size=batch_size,
+            progress=progress,
+            command=common.typed(),
+        )
+    before = f", {written.from_before} of them in an earlier run" if written.from_before else ""
+    err.print(f"{written.images} explained{before}.")
+    for place, what in ((out_file, "Page"), (png, "PNGs")):
+        if place is not None:
+            err.print(f"{what} written to {place}", markup=False)
+    common.finish(written.unreadable)
+
+
+def _check_method(name: str) -> None:
+    """Told before a model is loaded."""
+    from deltaenergy.explain.methods import AUTO, METHODS
+
+    if name != AUTO and name not in METHODS:
+        raise InputError(f"Unknown --method {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
+
+
+def _judge(
+    detector: str | None,
+    classes: str | None,
+    model: str,
+    score: str | None,
+    template: list[str] | None,
+    target: str,
+    device: str,
+) -> Detector | Classifier:
+    """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
+    from deltaenergy.detector import Detector
+    from deltaenergy.explain.targets import SCORE
+    from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
+    from deltaenergy.scores.runnable import Given, Lack
+
+    if detector is not None:
+        for name, value in (("--classes", classes), ("--score", score), ("--template", template)):
+            if value:
+                raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
+        return common.prepare(common.load_detector(detector, device))
+    used = None
+    if score is not None or target == SCORE:
+        nothing = Lack("no --detector", "it is fitted on in-distribution images: give a --detector.")
+        found = common.make_scores(
+            None if score is None else [score], Given().without(id_data=nothing), default=WITHOUT_ID_IMAGES
+        )
+        if len(found) > 1:
+            raise InputError("A map shows one score: give --score once.")
+        used = found[0]
+    classifier = common.zero_shot(model, device, classes, template)
+    return classifier if used is None else common.prepare(Detector(classifier, used))

@@ -214,7 +214,7 @@ def test_duplicate_class_names_count_as_one_class(tmp_path, sets):
 
 def test_a_folder_of_an_id_set_that_is_no_class(classifier, sets):
     paint(sets / "known" / "yelow" / "0.png", (200, 200, 0))
-    with pytest.raises(InputError, match=r"ID set 'known'.*'yelow'"):
+    with pytest.raises(InputError, match=r"known set 'known'.*'yelow'"):
         run(classifier, sets)
 
 

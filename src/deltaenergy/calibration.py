@@ -16,7 +16,7 @@ from deltaenergy.models.features import is_feature_array
 from deltaenergy.predictions import Predictions
 from deltaenergy.progress import Progress
 from deltaenergy.recognition import asks_words, check_known
-from deltaenergy.scores.runnable import check_runnable, given_by
+from deltaenergy.scores.runnable import check_runnable, given_by, unlabelled
 from deltaenergy.scoring import Scored, score_images
 from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, check_confidence, check_keep, fit_count
 
@@ -45,7 +45,8 @@ def calibrate_together(
     """`Detector.calibrate` of several detectors of one classifier, with one pass over the images."""
     check_calibration(keep, confidence, by_class=by_class, labels=labels)
     classifier = detectors[0].classifier
-    check_runnable([one.score for one in detectors], given_by([images], classifier))
+    given = given_by([images], classifier).without(labels=unlabelled(images))
+    check_runnable([one.score for one in detectors], given)
     # What they learned from other images is learned anew.
     scorers = [replace(one.scorer, fitted=not one.score.needs_fit) for one in detectors]
 

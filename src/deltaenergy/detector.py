@@ -100,6 +100,13 @@ class Detector(Shown):
         self._scorer = self.score.bind(classifier, state=state) if state else None
         self._binding = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # For other processes of the same program: a lock cannot be sent.
+        return {name: value for name, value in self.__dict__.items() if name != "_binding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _binding=threading.Lock())
+
     def calibrate(
         self,
         images: Any,

@@ -200,7 +200,8 @@ def _calibrate(
 
 def _given(images: Any, id_images: list[ImageItem]) -> Given:
     """What is there for scores, before a model is loaded and a prompt encoded."""
-    from deltaenergy.scores.runnable import Lack, given_by
+    from deltaenergy.scores.runnable import Lack, given_by, unlabelled
 
     nothing = Lack("no --id", "it is fitted on known images. Give some with --id, or a --detector.")
-    return given_by([images, id_images]).without(id_data=None if id_images else nothing)
+    given = given_by([images, id_images]).without(labels=unlabelled(id_images))
+    return given.without(id_data=None if id_images else nothing)

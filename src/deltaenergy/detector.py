@@ -171,7 +171,7 @@ class Detector(Shown):
             scored, truth = scored.take(rest), None if truth is None else truth[rest]
         values = scored.values[spec]
         if not len(values):
-            raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+            raise InputError("calibrate needs at least one readable known image, and got none.")
         check_numbers(scored, spec)
         if self.score.needs_fit:
             self._scorer = scored.scorers[spec]

@@ -216,7 +216,7 @@ class Scorer:
 
     def _not_fitted(self) -> NotFittedError:
         return NotFittedError(
-            f"Score {self.spec!r} must see in-distribution images first: calibrate a detector with it, which also "
+            f"Score {self.spec!r} must see known images first: calibrate a detector with it, which also "
             "saves what it learned."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePath
 
 import numpy as np
@@ -49,7 +50,8 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
     if truth is not None:
         lines.append(tag("span", truth, class_="truth"))
     if one.verdict is not None:
-        numbers = f"score {score_value(one.verdict.score)}, p {one.verdict.p_value:.3f}"
+        known = math.isfinite(one.verdict.p_value)  # an evaluation has none
+        numbers = f"score {score_value(one.verdict.score)}" + (f", p {one.verdict.p_value:.3f}" if known else "")
         lines.append(tag("span", numbers, class_="file"))
     return lines
 

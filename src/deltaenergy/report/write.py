@@ -13,6 +13,7 @@ from deltaenergy.evaluation.results import Evaluation
 from deltaenergy.files import write_text
 from deltaenergy.report.comparison import comparison_page
 from deltaenergy.report.evaluation import evaluation_page
+from deltaenergy.report.page import Section
 from deltaenergy.report.verdicts import judged_by_id, verdicts_page
 
 
@@ -23,6 +24,7 @@ def write_report(
     detector: Detector | None = None,
     title: str | None = None,
     command: str | None = None,
+    more: Sequence[Section] = (),
 ) -> None:
     """Write a report that opens offline in any browser.
 
@@ -32,9 +34,10 @@ def write_report(
         detector: the one that made the predictions; an evaluation does not need it.
         title: in place of the usual one.
         command: what the user typed; an evaluation brings its own.
+        more: further sections for an evaluation, such as `explain.mistakes.mistakes_section` makes one.
     """
     if isinstance(results, Evaluation):
-        write_text(path, evaluation_page(results, title, Path(path).parent))
+        write_text(path, evaluation_page(results, title, Path(path).parent, more=more))
     elif isinstance(results, Comparison):
         write_text(path, comparison_page(results, title))
     elif detector is None:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Scope
 
 from deltaenergy import __version__
 from deltaenergy.errors import DeltaEnergyError
-from deltaenergy.serve import pages, v1, v2
+from deltaenergy.serve import explained, pages, v1, v2
 from deltaenergy.serve.answers import Problem
 from deltaenergy.serve.bodies import Refused
 from deltaenergy.serve.engine import Busy, Engine
@@ -47,6 +47,7 @@ def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] =
     )
     app.state.engine = engine
     app.include_router(v1.router)
+    app.include_router(explained.router)
     app.include_router(v2.router)
     _errors(app)
 

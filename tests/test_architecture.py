@@ -35,6 +35,7 @@ ORDER = [
     "recognition",
     "detector",
     "adaptive",
+    "monitor",
     "comparing",
     "tuned_detector",
     "evaluation",
@@ -48,7 +49,7 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = {"artifact": "detector", "calibration": "detector", "kept_images": "detector", "predictions": "detector"}
+SAME_ROOM = dict.fromkeys(["artifact", "calibration", "kept_images", "predictions", "verdict_tables"], "detector")
 
 
 def room_of(module: str) -> str:

@@ -28,6 +28,7 @@ _PUBLIC = {
     "Detector": "deltaenergy.detector",
     "Verdict": "deltaenergy.detector",
     "AdaptiveDetector": "deltaenergy.adaptive",
+    "Monitor": "deltaenergy.monitor",
     "Score": "deltaenergy.scores.base",
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
@@ -52,6 +53,7 @@ __all__ = [
     "FeatureStore",
     "LabelledFeatures",
     "Model",
+    "Monitor",
     "PrecomputedClassifier",
     "PrecomputedModel",
     "Score",
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
+    from deltaenergy.monitor import Monitor
     from deltaenergy.progress import show_progress
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score

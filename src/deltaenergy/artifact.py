@@ -6,6 +6,7 @@ classes by their hash, the model by its fingerprint, and the score by a trial on
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,22 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
         dimension = classifier.model.feature_dim
         detector.kept_images = restore_kept_images(saved["kept_images"], tensors, dimension, str(folder))
     return detector
+
+
+def version_of(detector: Detector) -> str:
+    """A short hash of all that decides a verdict."""
+    digest = hashlib.blake2b(digest_size=8)
+    classifier = detector.classifier
+    for part in (classifier.model.fingerprint, classifier.method.spec, detector.score.spec, repr(detector.threshold)):
+        digest.update(part.encode() + b"\0")
+    for name in classifier.classes:
+        digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
+    for tensors in (classifier.state_dict(), detector.score_state):
+        for key in sorted(tensors):
+            tensor = tensors[key].detach().cpu().contiguous()
+            digest.update(key.encode() + tensor.numpy().tobytes())
+    digest.update(detector.calibration_scores.tobytes())
+    return digest.hexdigest()
 
 
 def _guarantee(saved: dict[str, Any], detector: Detector) -> Guarantee | None:

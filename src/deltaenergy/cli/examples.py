@@ -34,6 +34,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench": ("deltaenergy bench mini --out results/", "deltaenergy bench setup2 --data DATA --out results/"),
     "report": ("deltaenergy report results/", "deltaenergy report results/ --markdown tables.md --latex tables.tex"),
     "serve": ("deltaenergy serve --detector detector/",),
+    "monitor": (
+        "deltaenergy monitor today/ --detector detector/ --state state.json --report monitor.html",
+        "deltaenergy monitor verdicts.parquet --detector detector/ --state state.json --json",
+    ),
     "features": ("deltaenergy features photos/ --out store/",),
     "methods": ("deltaenergy methods", "deltaenergy methods mcm"),
 }

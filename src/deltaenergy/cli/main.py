@@ -22,6 +22,7 @@ from deltaenergy.cli import (
     explain,
     features,
     methods,
+    monitor,
     report,
     score,
     serve,
@@ -67,6 +68,7 @@ _add("theory", theory.theory)
 _add("bench", bench.bench)
 _add("report", report.report)
 _add("serve", serve.serve)
+_add("monitor", monitor.monitor)
 _add("features", features.features)
 _add("methods", methods.methods)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     from deltaenergy.detector import Detector
     from deltaenergy.models.base import TowerModel
+    from deltaenergy.monitor import Monitor
 
 
 def serve(
@@ -30,6 +32,10 @@ def serve(
             help="For class names that come with a request. [default: lite, or the detectors' own if they share one]",
             show_default=False,
         ),
+    ] = None,
+    monitor: Annotated[
+        list[str] | None,
+        typer.Option("--monitor", help="STATE.json, or NAME=STATE.json: watch for a change, as `monitor` does."),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
@@ -72,10 +78,13 @@ def serve(
     )
     keys = None if api_key_file is None else Keys.read(api_key_file)
     wanted = [server.named(argument) for argument in detector or []]
+    watching = [server.watched(argument, [name for name, _ in wanted]) for argument in monitor or []]
     bound = server.listen(host, port)
-    try:
+    with contextlib.ExitStack() as held:
+        held.callback(bound.close)
         detectors, own = _load(wanted, model, device)
-        engine = server.make_engine(detectors, own, limits)
+        watches = _watches(watching, dict(detectors), held)
+        engine = server.make_engine(detectors, own, limits, watches=watches)
         bound.listen(1024)  # whoever asks from now on is answered, if only in a moment
         address = bound.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
@@ -83,8 +92,20 @@ def serve(
             err.print("Anyone who reaches this address may ask: give --api-key-file to change that.", style="yellow")
         err.print(f"Ready: http://{shown}:{address}/ (page), /docs (API). Ctrl+C stops.")
         server.run(engine, bound, keys, tuple(cors or ()))
-    finally:
-        bound.close()
+
+
+def _watches(
+    wanted: list[tuple[str, Path]], detectors: dict[str, Detector], held: contextlib.ExitStack
+) -> dict[str, tuple[Monitor, Path]]:
+    """The monitors, whose state files are held while the service runs, and written when it ends."""
+    from deltaenergy.monitor import open_monitor
+
+    watches: dict[str, tuple[Monitor, Path]] = {}
+    for name, path in wanted:
+        if name in watches:
+            raise InputError(f"--monitor names two state files for the detector {name!r}.")
+        watches[name] = held.enter_context(open_monitor(path, detectors[name])), path
+    return watches
 
 
 def _load(

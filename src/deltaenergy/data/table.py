@@ -45,6 +45,20 @@ def table_file_texts(path: Path) -> list[str]:
     return [text for text in texts if text is not None]
 
 
+def read_columns(source: Any, wanted: Sequence[Sequence[str]]) -> list[list[Any] | None]:
+    """Of each group of names the values of the first column that is called so; None where there is none.
+
+    Args:
+        source: a table file, or a pyarrow, pandas or polars table.
+        wanted: names of each column, whatever their case.
+    """
+    if is_table(source):
+        names = [str(name) for name in (source.column_names if hasattr(source, "column_names") else source.columns)]
+        return [None if (name := find_column(names, known)) is None else as_list(source[name]) for known in wanted]
+    with _reading(Path(source)) as (columns, values):
+        return [None if (name := find_column(columns, known)) is None else values(name) for known in wanted]
+
+
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[tuple[list[str], Callable[[str], list[Any]]]]:
     """The columns' names and a function that gives a column's values; whatever goes wrong is said with the path."""

@@ -11,14 +11,16 @@ from deltaenergy.errors import InputError
 from deltaenergy.evaluation.compare import Comparison
 from deltaenergy.evaluation.results import Evaluation
 from deltaenergy.files import write_text
+from deltaenergy.monitor import Monitor
 from deltaenergy.report.comparison import comparison_page
 from deltaenergy.report.evaluation import evaluation_page
+from deltaenergy.report.monitor import write_monitor
 from deltaenergy.report.page import Section
 from deltaenergy.report.verdicts import judged_by_id, verdicts_page
 
 
 def write_report(
-    results: Evaluation | Comparison | Predictions,
+    results: Evaluation | Comparison | Predictions | Monitor,
     path: str | Path,
     *,
     detector: Detector | None = None,
@@ -29,7 +31,7 @@ def write_report(
     """Write a report that opens offline in any browser.
 
     Args:
-        results: what `evaluate`, `compare` or `Detector.predict` returned.
+        results: what `evaluate`, `compare` or `Detector.predict` returned, or a monitor.
         path: the HTML file.
         detector: the one that made the predictions; an evaluation does not need it.
         title: in place of the usual one.
@@ -40,6 +42,8 @@ def write_report(
         write_text(path, evaluation_page(results, title, Path(path).parent, more=more))
     elif isinstance(results, Comparison):
         write_text(path, comparison_page(results, title))
+    elif isinstance(results, Monitor):
+        write_monitor(results, path, title=title, command=command)
     elif detector is None:
         raise InputError("write_report: give the detector that made these predictions, as detector=….")
     else:

@@ -27,6 +27,7 @@ from deltaenergy.serve.batcher import Batcher
 from deltaenergy.serve.limits import Limits
 from deltaenergy.serve.metrics import Metrics
 from deltaenergy.serve.targets import Target
+from deltaenergy.serve.watching import Watch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,6 +60,7 @@ class Engine:
     default_score: str
     limits: Limits
     metrics: Metrics
+    watches: dict[str, Watch] = field(default_factory=dict)
     under_way: int = 0
     _batchers: dict[tuple[str, bool], Batcher[Picture, ImageAnswer]] = field(default_factory=dict)
     _lists: OrderedDict[tuple[Any, ...], Target] = field(default_factory=OrderedDict)
@@ -139,6 +141,9 @@ class Engine:
         for answer in answers:
             if answer.verdict is not None:
                 self.metrics.verdicts.labels(answer.detector, answer.verdict).inc()
+        for name, watch in self.watches.items():
+            if watch.look([answer for answer in answers if answer.detector == name]):
+                watch.save_soon(self._decoders)
 
     def _batcher(self, target: Target, model: TowerModel) -> Batcher[Picture, ImageAnswer]:
         key = model.fingerprint, target.patches
@@ -176,6 +181,8 @@ class Engine:
             await batcher.close()
         self._decoders.shutdown()
         self._tower.shutdown()
+        for watch in self.watches.values():
+            watch.save()
 
 
 def check_unfitted(spec: str) -> None:

@@ -22,6 +22,24 @@ class Metrics:
         self.under_way = Gauge(f"{OWN}_images_under_way", "Images decoded, waiting or being looked at.", registry=own)
         self.unreadable = Counter(f"{OWN}_unreadable_images", "Images that could not be read.", registry=own)
         self.verdicts = Counter(f"{OWN}_verdicts", "Verdicts by detector.", ["detector", "verdict"], registry=own)
+        self.monitored = Gauge(
+            f"{OWN}_monitor_images", "Images that the monitor has looked at.", ["detector"], registry=own
+        )
+        self.monitor_rate = Gauge(
+            f"{OWN}_monitor_rate", "Share of them called none of these.", ["detector"], registry=own
+        )
+        self.monitor_bound = Gauge(
+            f"{OWN}_monitor_rate_bound", "Share that the calibration allows for.", ["detector"], registry=own
+        )
+        self.monitor_evidence = Gauge(
+            f"{OWN}_monitor_evidence", "Evidence of a change, log10, by test.", ["detector", "test"], registry=own
+        )
+        self.monitor_bar = Gauge(
+            f"{OWN}_monitor_evidence_bar", "Evidence that raises the alarm, log10.", ["detector"], registry=own
+        )
+        self.monitor_changed = Gauge(
+            f"{OWN}_monitor_changed", "1 once the images have changed, else 0.", ["detector"], registry=own
+        )
 
     def text(self) -> bytes:
         """All of it, in Prometheus's format."""

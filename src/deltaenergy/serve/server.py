@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deltaenergy.detector import Detector
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.base import TowerModel
+from deltaenergy.monitor import Monitor
 from deltaenergy.serve.app import create_app
 from deltaenergy.serve.engine import Engine
 from deltaenergy.serve.keys import Keys
 from deltaenergy.serve.limits import Limits
 from deltaenergy.serve.metrics import Metrics
 from deltaenergy.serve.targets import Target
+from deltaenergy.serve.watching import Watch
 
 LONGEST_NAME = 100
 
@@ -25,14 +27,17 @@ def make_engine(
     model: TowerModel | None,
     limits: Limits | None = None,
     default_score: str = "mcm",
+    watches: Mapping[str, tuple[Monitor, Path]] | None = None,
 ) -> Engine:
-    """An engine for named detectors, and for class names on `model`."""
+    """An engine for named detectors, and for class names on `model`; `watches` are monitors and their state files."""
     targets: dict[str, Target] = {}
     for name, detector in detectors:
         if name in targets:
             raise InputError(f"Two detectors are called {name!r}: give each a name, --detector NAME=FOLDER.")
         targets[name] = Target.of_detector(name, detector)
-    return Engine(targets, model, default_score, limits or Limits(), Metrics())
+    metrics = Metrics()
+    watched = {name: Watch(name, monitor, path, metrics) for name, (monitor, path) in (watches or {}).items()}
+    return Engine(targets, model, default_score, limits or Limits(), metrics, watched)
 
 
 def named(argument: str) -> tuple[str, str]:
@@ -43,6 +48,18 @@ def named(argument: str) -> tuple[str, str]:
     if not name or len(name) > LONGEST_NAME or "/" in name or not name.isprintable():
         raise InputError(f"--detector {argument}: a name has 1 to {LONGEST_NAME} printable characters without a slash.")
     return name, folder
+
+
+def watched(argument: str, detectors: Sequence[str]) -> tuple[str, Path]:
+    """NAME=STATE, or the state file of the only detector there is."""
+    name, equals, path = argument.partition("=")
+    if not equals or "/" in name:
+        if len(detectors) != 1:
+            raise InputError(f"--monitor {argument}: there are {len(detectors)} detectors, so say which: NAME=STATE.")
+        return detectors[0], Path(argument)
+    if name not in detectors:
+        raise InputError(f"--monitor {argument}: there is no detector {name!r}.{did_you_mean(name, detectors)}")
+    return name, Path(path)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from deltaenergy.artifact import version_of
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector import Detector
@@ -128,19 +128,3 @@ class Target:
 def guarantee_of(detector: Detector) -> str | None:
     """What the threshold promises, in a sentence."""
     return None if detector.guarantee is None else str(detector.guarantee)
-
-
-def version_of(detector: Detector) -> str:
-    """A short hash of all that decides a verdict."""
-    digest = hashlib.blake2b(digest_size=8)
-    classifier = detector.classifier
-    for text in (classifier.model.fingerprint, classifier.method.spec, detector.score.spec, repr(detector.threshold)):
-        digest.update(text.encode() + b"\0")
-    for name in classifier.classes:
-        digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
-    for tensors in (classifier.state_dict(), detector.score_state):
-        for key in sorted(tensors):
-            tensor = tensors[key].detach().cpu().contiguous()
-            digest.update(key.encode() + tensor.numpy().tobytes())
-    digest.update(detector.calibration_scores.tobytes())
-    return digest.hexdigest()

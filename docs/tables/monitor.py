@@ -1,0 +1,100 @@
+"""Print the tables "Monitor: false alarms and delay" of docs/results.md.
+
+    python docs/tables/monitor.py [--runs 400] [--images 2000]
+
+Scores of known images are normal; unknown ones lie three deviations lower, where the threshold finds most of them. The
+threshold is set on n known images (keep 0.95, confidence 0.9), and both tests of `deltaenergy.Monitor`, with its usual
+alpha and delta, look at a stream in which the given share is unknown from the first image on. Every run draws
+calibration and stream anew. In the second table the stream begins with known images alone.
+tests/docs/test_monitor_table.py compares a run with the monitor itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from deltaenergy.monitor.monitor import ALPHA, DELTA
+from deltaenergy.monitor.rate import count_below, log_rate_evidence, rate_bound
+from deltaenergy.monitor.shift import Cells, log_shift_evidence
+from deltaenergy.thresholds import threshold_of
+
+Floats = npt.NDArray[np.float64]
+SIZES, SHARES = (100, 500, 2000), (0.0, 0.05, 0.1, 0.2)
+KEEP, CONFIDENCE = 0.95, 0.9
+QUIET, QUIET_SIZE = (0, 1000, 5000), 500
+AT_ONCE = 200
+
+
+def draw(size: int, share: float, images: int, seed: int, quiet: int = 0) -> tuple[Floats, Floats]:
+    """Ascending scores of the calibration images, and those of the stream, whose first `quiet` images are known."""
+    rng = np.random.default_rng([size, round(1000 * share), seed])
+    known, unknown = np.sort(rng.normal(size=size)), rng.random(images) < share
+    return known, np.concatenate([rng.normal(size=quiet), rng.normal(size=images) - 3.0 * unknown])
+
+
+def first_alarm(known: Floats, stream: Floats, seed: int) -> tuple[int | None, str]:
+    """The number of the image that raised the first alarm, and the test that did; the rate bet if both did."""
+    threshold = threshold_of(known, KEEP, CONFIDENCE)[0]
+    bound = rate_bound(count_below(known, threshold), len(known), DELTA)
+    bar, cells, log_p, flagged = math.log(2 / ALPHA), Cells(known, seed), 0.0, 0
+    for start in range(0, len(stream), AT_ONCE):
+        part = stream[start : start + AT_ONCE]
+        alarms = []
+        for i in np.flatnonzero(part < threshold):  # the evidence falls with all others
+            flagged += 1
+            if log_rate_evidence(flagged, start + int(i) + 1, bound) >= bar:
+                alarms.append((start + int(i) + 1, "rate"))
+                break
+        logs = log_p + np.cumsum(np.log(cells.p_values(part)))
+        evidence = log_shift_evidence(start + np.arange(1, len(part) + 1), logs)
+        alarms += [(start + int(i) + 1, "shift") for i in np.flatnonzero(evidence >= bar)[:1]]
+        if alarms:
+            return min(alarms)
+        log_p = float(logs[-1])
+    return None, ""
+
+
+def print_row(first: str, share: float, found: list[tuple[int | None, str]], quiet: int = 0) -> None:
+    """Alarms, delays, and which test was first."""
+    at = np.sort([np.inf if number is None else number - quiet for number, _ in found])
+    alarms = np.isfinite(at).mean()
+    by_rate = np.mean([test == "rate" for number, test in found if number is not None]) if alarms else 0.0
+    delays = ["–" if share == 0 or not np.isfinite(number) else f"{number:,.0f}" for number in _parts(at)]
+    print(f"| {first} | {100 * share:.0f} % | {100 * alarms:.1f} % | {delays[0]} | {delays[1]} | ", end="")
+    print(f"{100 * by_rate:.0f} % |", flush=True)
+
+
+def _parts(at: Floats) -> list[float]:
+    """The median and the ninth tenth, among observed values."""
+    return [float(at[int(q * (len(at) - 1))]) for q in (0.5, 0.9)]
+
+
+def main() -> None:
+    """Print the tables, row by row."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=400)
+    parser.add_argument("--images", type=int, default=2000)
+    given = parser.parse_args()
+    head = (
+        "unknown | alarms | median delay | 90 % found after | first by the rate bet |\n|---:|---:|---:|---:|---:|---:|"
+    )
+    print(f"| calibration images | {head}")
+    for size in SIZES:
+        for share in SHARES:
+            runs = [first_alarm(*draw(size, share, given.images, seed), seed) for seed in range(given.runs)]
+            print_row(f"{size:,}", share, runs)
+    print(f"\n| known images before | {head}")
+    for quiet in QUIET:
+        for share in SHARES[2:]:
+            drawn = [draw(QUIET_SIZE, share, given.images, seed, quiet) for seed in range(given.runs // 4)]
+            runs = [first_alarm(*one, seed) for seed, one in enumerate(drawn)]
+            # An alarm before the change is a false one, and no delay.
+            print_row(f"{quiet:,}", share, [run for run in runs if run[0] is None or run[0] > quiet], quiet)
+
+
+if __name__ == "__main__":
+    main()

@@ -38,6 +38,7 @@ ORDER = [
     "monitor",
     "comparing",
     "tuned_detector",
+    "sklearn",
     "evaluation",
     "choosing",
     "benchmarks",

@@ -3,24 +3,28 @@
     python docs/tables/clip_features.py FOLDER            # every feature-space score on every test
     python docs/tables/clip_features.py FOLDER --choose   # does `choose` beat every fixed score?
 
-FOLDER holds real CLIP features (see clip_data.py). Scores that need patches, pixels, a "no" tower or the text tower
-(gl-mcm, odin, clipn, neglabel, csp) cannot run on features alone and are not in the tables.
+FOLDER holds real CLIP features (see clip_data.py). Scores that need patches, pixels or a "no" tower (gl-mcm, odin,
+clipn) cannot run on features alone and are not in the tables. Scores of words have ImageNet's names that are no class
+of the test, where a hundred or more are left (see default_tests.py); else the cell says –.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from clip_data import ClipFeatures, OpenTest
+from default_tests import clip_words
 
 from deltaenergy import make_score
 from deltaenergy.choosing import CANDIDATES, choose_from_features
 from deltaenergy.metrics import RankedScores
 from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.neglabel import MinedScore
 
 SCORES = (
     "msp",
@@ -37,16 +41,35 @@ SCORES = (
     "delta-energy(tau=1)",
     "delta-energy:robust",
     "multi-delta-energy",
+    "guarded-delta-energy",
+    "neglabel:quick",
+    "delta-energy+words",
+    "knn",
+    "mahalanobis",
 )
+# They keep the pictures themselves, or a matrix of them: those that they are fitted on cannot judge them.
+KEEP_IMAGES = ("knn", "mahalanobis")
+NOT_RUN = (np.nan, np.nan)
 
 
-def judge(test: OpenTest, spec: str, rows: np.ndarray | None = None) -> tuple[float, float]:
+def judge(
+    test: OpenTest, spec: str, rows: np.ndarray | None = None, words: torch.Tensor | None = None
+) -> tuple[float, float]:
     """AUROC and FPR95 in percent, fitted scores fitted on the known pictures that are not in `rows`.
 
-    Without `rows` all known pictures are judged, and fitted on: they teach a score one to six numbers.
+    Without `rows` all known pictures are judged, and fitted on: they teach a score one to six numbers. Scores that keep
+    pictures are fitted on those that are to choose with, and judged on the others. A score of words that has neither
+    `words` nor a text tower is not run.
     """
     known, unknown = torch.from_numpy(test.known), torch.from_numpy(test.unknown)
-    scorer = make_score(spec).bind(test.classifier)
+    score = make_score(spec)
+    of_words = isinstance(score, MinedScore)
+    if of_words and words is None and test.classifier.model.text is None:
+        return NOT_RUN
+    if spec in KEEP_IMAGES and rows is None:
+        rows = ~test.to_choose
+    bound = score.bind(test.classifier, state={"negatives": words} if of_words and words is not None else None)
+    scorer = dataclasses.replace(bound, fitted=not score.needs_fit)
 
     def inputs(features: torch.Tensor) -> ScoreInputs:
         return ScoreInputs(test.classifier.similarities_of_features(features), features)
@@ -59,16 +82,26 @@ def judge(test: OpenTest, spec: str, rows: np.ndarray | None = None) -> tuple[fl
 
 
 def print_table(title: str, columns: Sequence[str], results: dict[str, np.ndarray]) -> None:
-    """A Markdown table of AUROC / FPR95; the best AUROC of each column is bold."""
-    best = np.max([np.round(values[:, 0], 1) for values in results.values()], axis=0)
+    """A Markdown table of AUROC / FPR95; the best AUROC of each column is bold, and – is what was not run."""
+    best = np.nanmax([np.round(values[:, 0], 1) for values in results.values()], axis=0)
     print(f"\n**{title}** (AUROC / FPR95)\n")
     print("| score | " + " | ".join(columns) + " |\n|---" + "|---:" * len(columns) + "|")
     for name, values in results.items():
         cells = [
-            f"**{auroc:.1f}** / {fpr:.1f}" if round(auroc, 1) >= top else f"{auroc:.1f} / {fpr:.1f}"
+            "–"
+            if np.isnan(auroc)
+            else f"**{auroc:.1f}** / {fpr:.1f}"
+            if round(auroc, 1) >= top
+            else f"{auroc:.1f} / {fpr:.1f}"
             for (auroc, fpr), top in zip(values, best)
         ]
         print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def judge_all(data: ClipFeatures, tests: Sequence[OpenTest]) -> dict[str, np.ndarray]:
+    """Every score on every test, with the words that are left for it."""
+    words = [clip_words(data, test) for test in tests]
+    return {spec: np.array([judge(test, spec, words=some) for test, some in zip(tests, words)]) for spec in SCORES}
 
 
 def tables(data: ClipFeatures) -> None:
@@ -76,7 +109,7 @@ def tables(data: ClipFeatures) -> None:
     means: dict[str, list[np.ndarray]] = {spec: [] for spec in SCORES}
     for text in ("photo", "descriptions"):
         tests = data.published(text)
-        results = {spec: np.array([judge(test, spec) for test in tests]) for spec in SCORES}
+        results = judge_all(data, tests)
         for spec in SCORES:
             # One column for the three seeds, then the others.
             seeds = results[spec][:3].mean(axis=0, keepdims=True)
@@ -85,7 +118,7 @@ def tables(data: ClipFeatures) -> None:
         columns = ["Setup-I, seeds 1–3", *(test.name for test in tests[3:]), "mean of 8"]
         print_table(f"Published splits, text `{text}`", columns, results)
     tests = data.pacs_table()
-    results = {spec: np.array([judge(test, spec) for test in tests]) for spec in SCORES}
+    results = judge_all(data, tests)
     all_eleven = {spec: np.concatenate([means[spec][0], results[spec]]).mean(axis=0, keepdims=True) for spec in SCORES}
     shown = {spec: np.concatenate([results[spec], all_eleven[spec]]) for spec in SCORES}
     print_table("PACS, 7 names, all domains", [*(test.name for test in tests), "mean of 8 + 3"], shown)
@@ -93,23 +126,22 @@ def tables(data: ClipFeatures) -> None:
     print(f"\nZero-shot accuracy on PACS: {accuracy:.1f} %.")
     for text in ("photo", "descriptions"):
         tests, left_out = data.fresh(text), data.pacs_left_out()
-        results = {}
-        for spec in SCORES:
-            rows = [judge(test, spec) for test in tests]
-            rows.append(tuple(np.mean([judge(test, spec) for test in left_out], axis=0)))
-            results[spec] = np.concatenate([rows, np.mean(rows, axis=0, keepdims=True)])
+        results, without_one = judge_all(data, tests), judge_all(data, left_out)
+        for spec, values in results.items():
+            rows = np.concatenate([values, without_one[spec].mean(axis=0, keepdims=True)])
+            results[spec] = np.concatenate([rows, rows.mean(axis=0, keepdims=True)])
         columns = [*(test.name for test in tests), "PACS, a class out", "mean"]
         print_table(f"Tests that took no part in choosing any setting, text `{text}`", columns, results)
         lead_over({spec: values[:-1] for spec, values in results.items()}, "mcm")
 
 
 def lead_over(results: dict[str, np.ndarray], rival: str) -> None:
-    """Mean AUROC minus the rival's over the same tests, with an interval from resampling the tests."""
-    pick = np.random.default_rng(0).integers(len(results[rival]), size=(10_000, len(results[rival])))
+    """Mean AUROC minus the rival's over the tests that a score was run on, with an interval from resampling them."""
     print(f"\nAUROC above {rival}, mean over these tests (95 % interval, tests resampled; tests won):\n")
     for name, values in results.items():
         if name != rival:
-            lead = values[:, 0] - results[rival][:, 0]
+            lead = (values - results[rival])[~np.isnan(values[:, 0]), 0]
+            pick = np.random.default_rng(0).integers(len(lead), size=(10_000, len(lead)))
             low, high = np.quantile(lead[pick].mean(axis=1), [0.025, 0.975])
             print(f"- {name}: {lead.mean():+.2f} ({low:+.2f} to {high:+.2f}; {(lead > 0).sum()} of {len(lead)})")
 

@@ -201,7 +201,7 @@ def main() -> None:
     if clip is not None:
         (test,) = [one for one in clip.pacs_table() if one.name.endswith("DTD-10")]
         known, unknown = (inputs_of(test.classifier, rows) for rows in (test.known, test.unknown))
-        words = clip_words(clip, test, {})
+        words = clip_words(clip, test)
         laws.append(Law("PACS, CLIP", test.classifier, known, test.truth, unknown, words))
 
     print("**Scores that learn nothing**\n")

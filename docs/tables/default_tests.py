@@ -49,10 +49,9 @@ def clip_cases(data: ClipFeatures, part: str) -> dict[str, list[Case]]:
         tests = [*data.fresh("photo"), *data.fresh("descriptions"), *data.pacs_left_out()]
         styles = [data.pacs("PACS/food3", pacs["food3"]), data.pacs("PACS/ImageNet-20", _imagenet20(data))]
     shifted = [one for test in styles for one in in_styles(test, data.pacs_domains())]
-    unknown = _unknown_names()
     return {
-        "CLIP": [Case(test, clip_words(data, test, unknown)) for test in tests],
-        "CLIP, styles": [Case(test, clip_words(data, test, unknown)) for test in shifted],
+        "CLIP": [Case(test, clip_words(data, test)) for test in tests],
+        "CLIP, styles": [Case(test, clip_words(data, test)) for test in shifted],
     }
 
 
@@ -70,8 +69,12 @@ def _unknown_names() -> dict[str, list[str]]:
     return found | {name: [] for name in ("1k/DTD", "IN-100/DTD-10", "IN-20/food3", "IN-20/PACS")}
 
 
-def clip_words(data: ClipFeatures, test: OpenTest, unknown: dict[str, list[str]]) -> torch.Tensor | None:
-    """Names of ImageNet that are no class of the test, the half that is farthest from the known ones."""
+def clip_words(data: ClipFeatures, test: OpenTest, opened: list[str] | None = None) -> torch.Tensor | None:
+    """Names of ImageNet that are no class of the test, the half that is farthest from the known ones.
+
+    Unknown are the `opened` classes; by default those that the test's name stands for.
+    """
+    unknown = _unknown_names() if opened is None else {test.name: opened}
     names = torch.from_numpy(data.texts("photo"))
     classes = test.classifier.text_features.float()
     if test.name.startswith("PACS"):
@@ -116,7 +119,7 @@ def _fresh_of_clip(data: ClipFeatures) -> list[Case]:
     for part in (names[:3], names[3:]):
         out = ~np.isin(truth, [names.index(name) for name in part])
         test = data.pacs(f"PACS, {' and '.join(part)}", features[out], part)
-        cases.append(Case(test, clip_words(data, test, {})))
+        cases.append(Case(test, clip_words(data, test)))
     return cases
 
 
@@ -136,7 +139,7 @@ def _imagenet_case(
     unknown: np.ndarray | None = None,
 ) -> Case:
     test = data.imagenet(name, text, closed, opened, unknown)
-    return Case(test, clip_words(data, test, {name: opened or []}))
+    return Case(test, clip_words(data, test, opened or []))
 
 
 def lite_cases(stores: Stores, part: str) -> dict[str, list[Case]]:

@@ -112,7 +112,7 @@ class AdaptiveDetector:
             values.append(batch.values[self.adapter.spec])
         scores = np.sort(np.concatenate(values))
         if not len(scores):
-            raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+            raise InputError("calibrate needs at least one readable known image, and got none.")
         self.threshold, self.keep = threshold_at(scores, keep), keep
         return self
 

@@ -16,7 +16,7 @@ from deltaenergy.models.features import is_feature_array
 from deltaenergy.predictions import Predictions
 from deltaenergy.progress import Progress
 from deltaenergy.recognition import asks_words, check_known
-from deltaenergy.scores.runnable import check_runnable, given_by
+from deltaenergy.scores.runnable import check_runnable, given_by, unlabelled
 from deltaenergy.scoring import Scored, score_images
 from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, check_confidence, check_keep, fit_count
 
@@ -45,7 +45,8 @@ def calibrate_together(
     """`Detector.calibrate` of several detectors of one classifier, with one pass over the images."""
     check_calibration(keep, confidence, by_class=by_class, labels=labels)
     classifier = detectors[0].classifier
-    check_runnable([one.score for one in detectors], given_by([images], classifier))
+    given = given_by([images], classifier).without(labels=unlabelled(images))
+    check_runnable([one.score for one in detectors], given)
     # What they learned from other images is learned anew.
     scorers = [replace(one.scorer, fitted=not one.score.needs_fit) for one in detectors]
 
@@ -159,7 +160,7 @@ def check_numbers(scored: Scored, spec: str) -> None:
     bad = np.flatnonzero(np.isnan(scored.values[spec]))
     if len(bad):
         raise InputError(
-            f"The score {spec} of the in-distribution image {scored.items[bad[0]].id} is not a number"
+            f"The score {spec} of the known image {scored.items[bad[0]].id} is not a number"
             f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
             "Leave it out, or use another score."
         )

@@ -100,6 +100,13 @@ class Detector(Shown):
         self._scorer = self.score.bind(classifier, state=state) if state else None
         self._binding = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # For other processes of the same program: a lock cannot be sent.
+        return {name: value for name, value in self.__dict__.items() if name != "_binding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _binding=threading.Lock())
+
     def calibrate(
         self,
         images: Any,
@@ -164,7 +171,7 @@ class Detector(Shown):
             scored, truth = scored.take(rest), None if truth is None else truth[rest]
         values = scored.values[spec]
         if not len(values):
-            raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+            raise InputError("calibrate needs at least one readable known image, and got none.")
         check_numbers(scored, spec)
         if self.score.needs_fit:
             self._scorer = scored.scorers[spec]

@@ -11,7 +11,7 @@ import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,14 @@ ROUNDING = 1e-9
 
 class NoGuarantee(UserWarning):
     """There were too few images for the guarantee that was asked for."""
+
+
+class Words(NamedTuple):
+    """How a promise calls an image, those that it was set on, and what becomes of the share that is kept."""
+
+    image: str = "image"
+    these: str = "these"
+    accepted: str = "accepted"
 
 
 @dataclass(frozen=True)
@@ -62,61 +70,73 @@ class Guarantee:
     pooled: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        sentences = [self._promise() if self.confidence is not None else self._in_sample()]
+        return self.told(Words())
+
+    def told(self, words: Words) -> str:
+        """The promise in the words of a page that has its own."""
+        image = words.image
+        sentences = [self._promise(words) if self.confidence is not None else self._in_sample(words)]
         if self.seen:
-            sentences.append("Score or classifier learned from the same images, so that new ones fare worse.")
+            sentences.append(f"Score or classifier learned from the same {image}s, so that new ones fare worse.")
         if self.wanted is not None and self.confidence is None:
-            sentences.append(self._lacking(self.wanted))
+            sentences.append(self._lacking(self.wanted, words))
         if self.own or self.pooled:
-            sentences.append(self._classes())
+            sentences.append(self._classes(words))
         return " ".join(sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and the words, as JSON values."""
         return {**asdict(self), "own": list(self.own), "pooled": list(self.pooled), "text": str(self)}
 
-    def _promise(self) -> str:
-        told = f"set on {self.images} image{'s' * (self.images != 1)}"
+    def _promise(self, words: Words) -> str:
+        told = f"set on {self.images} {words.image}{'s' * (self.images != 1)}"
         told += f", the score fitted to {self.fitted_on} others" if self.fitted_on else ""
         return (
-            f"Of new images like these, at least {percent(self.keep)} are accepted, with {percent(self.confidence)} "
-            f"confidence ({told})."
+            f"Of new {words.image}s like {words.these}, at least {percent(self.keep)} are {words.accepted}, with "
+            f"{percent(self.confidence)} confidence ({told})."
         )
 
-    def _in_sample(self) -> str:
+    def _in_sample(self, words: Words) -> str:
         average = in_sample_count(self.images, self.keep) / (self.images + 1)
         share = "All" if self.keep == 1 else f"At least {percent(self.keep)}"
         about = "fewer" if self.seen else f"{percent(round(average, 3))} on average"
         return (
-            f"{share} of the {self.images} calibration images are accepted; of new ones {about}, without a guarantee."
+            f"{share} of the {self.images} calibration {words.image}s are {words.accepted}; of new ones {about}, "
+            "without a guarantee."
         )
 
-    def _lacking(self, wanted: float) -> str:
+    def _lacking(self, wanted: float, words: Words) -> str:
+        image = words.image
         if self.keep == 1:
-            return "No number of images can promise that all new ones are accepted."
+            return f"No number of {image}s can promise that all new ones are {words.accepted}."
         least = least_images(self.keep, wanted)
         takes, apart = least, ""
         if self.seen or self.fitted_on:
             takes, apart = least + LEAST_TO_FIT, f" ({LEAST_TO_FIT} to fit the score, {least} to set the threshold)"
         if self.images + self.fitted_on >= takes:
-            return "So there is no guarantee, whatever their number: take images that were not learned from."
+            return f"So there is no guarantee, whatever their number: take {image}s that were not learned from."
         return (
-            f"A guarantee with {percent(wanted)} confidence takes {takes} images{apart}; from about "
+            f"A guarantee with {percent(wanted)} confidence takes {takes} {image}s{apart}; from about "
             f"{comfortable_images(self.keep, wanted)} on it costs little."
         )
 
-    def _classes(self) -> str:
+    def _classes(self, words: Words) -> str:
+        image, accepted = words.image, words.accepted
         least = least_in_class(self.keep, self.wanted)
         if not self.own:
-            return f"No class has the {least} rightly named images that a threshold of its own takes."
+            return f"No class has the {least} rightly named {image}s that a threshold of its own takes."
         of = f"of {'each class' if not self.pooled else _listed(self.own)} that are named rightly"
         if self.confidence is None:
-            text = f"By class: at least {percent(self.keep)} of the calibration images {of} are accepted."
+            text = f"By class: at least {percent(self.keep)} of the calibration {image}s {of} are {accepted}."
         else:
-            sure = f"at least {percent(self.keep)} are accepted, each class with {percent(self.confidence)} confidence"
-            text = f"By class: of new images {of}, {sure}."
+            sure = (
+                f"at least {percent(self.keep)} are {accepted}, each class with {percent(self.confidence)} confidence"
+            )
+            text = f"By class: of new {image}s {of}, {sure}."
         if self.pooled:
-            text += f" With fewer than {least} rightly named images, {_listed(self.pooled)} share the threshold of all."
+            text += (
+                f" With fewer than {least} rightly named {image}s, {_listed(self.pooled)} share the threshold of all."
+            )
         return text
 
 

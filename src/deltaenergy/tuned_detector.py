@@ -29,12 +29,12 @@ from deltaenergy.labels import class_names
 from deltaenergy.models.base import Model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.recognition import check_predictions
 from deltaenergy.scores import defaults
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
-from deltaenergy.thresholds import CONFIDENCE, check_keep
+from deltaenergy.scores.runnable import Lack, check_runnable, given_by, unlabelled
+from deltaenergy.thresholds import CONFIDENCE, check_confidence, check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.loop import EpochLog
@@ -81,6 +81,7 @@ def tune_detector(
     id_images: Any = None,
     score: str | Score | None = None,
     keep: float = 0.95,
+    confidence: float | None = CONFIDENCE,
     domains: bool = False,
     views: int | str = DEFAULT_VIEWS,
     search: bool = False,
@@ -103,6 +104,7 @@ def tune_detector(
     """
     out, asked, methods = Path(out), None if score is None else make_score(score), _methods(method)
     check_keep(keep)
+    check_confidence(confidence)
     for one in methods:
         check_recipe(one, recipe or {})
     if search and val is None:
@@ -113,12 +115,16 @@ def tune_detector(
     names = check_tuned_classes(classes or _names_of(items, train))
     held_out = None if id_images is None else load_images(id_images)
     validation_items = None if val is None else labelled_items(val, domains, classes or ())
+    to_calibrate = held_out or validation_items or items
+    if asked is not None:
+        _check_score(asked, methods, to_calibrate)
     loaded = model() if callable(model) else model
     scored = asked or make_score(defaults.default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
         methods = [one for one in methods if one.name in WITHOUT_TEXTS]
     for one in methods:
         check_fits(one, loaded, names, shots * len(names), recipe or {})
+    _check_score(scored, methods, to_calibrate, loaded)
     workplace = out / FOLDER
     with FolderLock(out):
         if overwrite:
@@ -169,7 +175,12 @@ def tune_detector(
         detector = Detector(classifier, scored)
         with announce("Calibrating") as progress:
             readable = None if test is None or test.drawn else test
-            source = _calibrate(detector, prepared, held_out, validation, rest, readable, keep, batch_size, progress)
+            images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
+            # Images that the classifier was trained on promise nothing of new ones.
+            sure = None if trained else confidence
+            detector.calibrate(images, keep, sure, batch_size=batch_size, progress=progress)
+            if trained and detector.guarantee is not None:
+                detector.guarantee = replace(detector.guarantee, seen=True)
         with saving("The tuned detector", out, f"The finished training is in {workplace}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
             record["comparison"] = None if comparison is None else comparison.to_dict()
@@ -190,6 +201,16 @@ def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
     if len(several) > 1 and "auto" in several:
         raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
     return list({one.spec: one for one in map(make_method, several)}.values())
+
+
+def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem], model: Model | None = None) -> None:
+    """Refuse a score that cannot run on the images for the threshold or with one of the methods, before any work."""
+    lacks = {"labels": unlabelled(images)}
+    if model is not None and has_no_pictures(model, images):
+        features = Lack("features were given", "give it images, not features.")
+        lacks = {"labels": features, "patches": features, "pixels": features}
+    for one in methods:
+        check_runnable([score], given_by([images], model=model, method=one.name).without(**lacks))
 
 
 def _seen_by(method: Method, validation: Validation | None) -> Validation | None:
@@ -297,22 +318,20 @@ def _check_replaceable(out: Path, overwrite: bool) -> None:
             raise InputError(f"{out / TRAINING} was not written by deltaenergy, and is left alone. Move it away.")
 
 
-def _calibrate(
+def _calibration_images(
     detector: Detector,
     train: TrainSet,
     held_out: list[ImageItem] | None,
     validation: Validation | None,
     rest: list[ImageItem],
     encoded: TestImages | None,
-    keep: float,
-    batch_size: int,
-    progress: Progress | None,
-) -> str:
-    """Set the threshold on the best images there are; returns what they were."""
+) -> tuple[Any, str, bool]:
+    """The best images there are to set the threshold on, what they are, and whether they were trained on."""
     images: Any
     trained = False
-    classifier = detector.classifier
-    features_do = not (detector.score.needs_images or classifier.prompts_images) and classifier.needs <= {Need.FEATURES}
+    classifier, score = detector.classifier, detector.score
+    features_do = not (score.needs_images or Need.LABELS in score.needs or classifier.prompts_images)
+    features_do = features_do and classifier.needs <= {Need.FEATURES}
     if held_out is not None:
         images, source = train.without_trained(held_out), "in-distribution images"
         if len(images) < len(held_out):
@@ -337,9 +356,4 @@ def _calibrate(
         )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
         images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
-    # Images that the classifier was trained on promise nothing of new ones.
-    confidence = None if trained else CONFIDENCE
-    detector.calibrate(images, keep, confidence, batch_size=batch_size, progress=progress)
-    if trained and detector.guarantee is not None:
-        detector.guarantee = replace(detector.guarantee, seen=True)
-    return source
+    return images, source, trained

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> Non
         (["--score", "mcm,msp"], "one score"),
         (["--classes", "cat,dog"], "not among the 2 classes"),
         (["--lr", "-1"], "lr must be above 0"),
+        (["--keep", "1.5"], "--keep must be above 0"),
+        (["--confidence", "95"], "--confidence must be above 0 and below 1"),
     ],
 )
 def test_wrong_use(
@@ -90,6 +93,59 @@ def test_wrong_use(
     done = command("tune", "--train", pictures, "--shots", 2, *common(tiny_clip_folder, tmp_path), *arguments)
     assert done.code == 2 and message in " ".join(done.err.split())
     assert not (tmp_path / "out" / "detector.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("clipn", "no_tower"),
+        ("negprompt", "tuned by negprompt"),
+        ("gl-mcm", "holds no patch features"),
+        ("odin", "needs pixels"),
+        ("interneg", "needs labels: none of the in-distribution images has a class"),
+    ],
+)
+def test_a_score_that_cannot_run_is_refused_before_any_work(
+    command: Runner,
+    tiny_clip_folder: Path,
+    pictures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    score: str,
+    message: str,
+) -> None:
+    """Not even the model is loaded. The threshold is set on a feature store, or on images without classes."""
+    given = tmp_path / "given"
+    if score == "interneg":
+        shutil.copytree(pictures / "cat", given)
+    else:
+        assert command("features", pictures, "--out", given, "--model", tiny_clip_folder).code == 0
+
+    def no_model(*_: object, **__: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("deltaenergy.cli.common.load_model_with_status", no_model)
+    done = command(
+        "tune", "--train", pictures, "--id", given, "--score", score, "--shots", 2,
+        *common(tiny_clip_folder, tmp_path),
+    )  # fmt: skip
+    assert done.code == 2 and message in " ".join(done.err.split()), done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_promise_is_that_of_calibrate(
+    command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
+) -> None:
+    """Six pictures that were not drawn: enough for half of new ones with 90 % confidence, not for 95 %."""
+    options = ["--train", pictures, "--method", "centroids", "--shots", 4, "--score", "mcm"]
+    options += [*common(tiny_clip_folder, tmp_path), "--overwrite"]
+    told = " ".join(command("tune", *options).err.split())
+    assert "of the 6 calibration images are accepted" in told and "A guarantee with 90 % confidence takes 45" in told
+    assert told.count("without a guarantee") == 1
+    told = " ".join(command("tune", *options, "--keep", "0.5").err.split())
+    assert "at least 50 % are accepted, with 90 % confidence (set on 6 images)" in told
+    found = command("tune", *options, "--keep", "0.5", "--confidence", "none", "--json").json["guarantee"]
+    assert (found["keep"], found["confidence"], found["wanted"], found["images"]) == (0.5, None, None, 6)
 
 
 def test_a_missing_folder_is_named(command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path) -> None:

@@ -259,5 +259,5 @@ def test_an_uncalibrated_detector_explains_without_a_verdict(lite: de.TowerModel
     (one,) = de.explain(de.Detector(de.ZeroShotClassifier(lite, CLASSES), "mcm"), pictures(1), target="score")
     assert one.verdict is None and 0 < one.value < 1
     unfitted = de.Detector(de.ZeroShotClassifier(lite, CLASSES), "react")
-    with pytest.raises(de.DeltaEnergyError, match="must see in-distribution images first"):
+    with pytest.raises(de.DeltaEnergyError, match="must see known images first"):
         de.explain(unfitted, pictures(1), target="score")

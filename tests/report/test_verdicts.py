@@ -51,11 +51,32 @@ def test_counts_groups_and_pictures(tmp_path: Path, sets: Path, detector: Detect
     page = read(tmp_path / "page.html")
     rejected = sum(verdict.is_ood for verdict in predictions)
     text = words(page)
-    assert f"Of 15 pictures, {15 - rejected} were recognised" in text and 0 < rejected < 15
+    assert f"Of 15 pictures, {15 - rejected} are called known, one of 3 classes, and {rejected} none of these" in text
+    assert 0 < rejected < 15
     assert f"None of these ({rejected} pictures)" in text and "unknown" not in text.lower()
     assert "1 picture could not be read" in text and "broken.png" in text
     assert len(cards(page)) == 15
     assert sum(card["data-verdict"] == "none of these" for card in cards(page)) == rejected
+
+
+def test_the_summary_says_which_guarantee_stands(tmp_path: Path, sets: Path, detector: Detector) -> None:
+    known = len(detector.calibration_scores)
+
+    def told(fdr: float | None = None) -> str:
+        predictions = detector.predict(sets / "grey", fdr=fdr)
+        write_report(predictions, tmp_path / "page.html", detector=detector)
+        return words(read(tmp_path / "page.html"))
+
+    assert f"At least 95 % of the {known} calibration pictures are called known; of new ones" in told()
+    assert "A guarantee with 90 % confidence takes 45 pictures" in told()
+    controlled = told(0.5)
+    assert "Of the pictures called none of these, at most 50 % are known ones in expectation." in controlled
+    assert "are called known; of new ones" not in controlled.split("Pictures In every group")[0].split("Summary")[-1]
+    detector.calibrate(sets / "dark", keep=0.5)
+    assert (
+        "Of new pictures like those that the threshold was set on, at least 50 % are called known, with 90 % "
+        f"confidence (set on {known} pictures)." in told()
+    )
 
 
 def test_closest_to_the_threshold_first_in_every_group(tmp_path: Path, sets: Path, detector: Detector) -> None:
@@ -90,7 +111,8 @@ def test_borderline_goes_by_the_threshold_of_the_class(tmp_path: Path, sets: Pat
         group = "none" if card["data-verdict"] == "none of these" else str(card["data-class"])
         groups.setdefault(group, []).append(margins(page)[str(card["data-name"])])
     assert all(found == sorted(found) for found in groups.values())
-    assert "at the threshold of their class that keeps 50 % of known pictures" in words(page)
+    assert "none of these, at the threshold of their class." in words(page)
+    assert "By class: at least 50 % of the calibration pictures of each class" in words(page)
 
 
 def test_borderline_goes_by_what_was_kept_where_a_rate_decided(tmp_path: Path, sets: Path, detector: Detector) -> None:
@@ -100,7 +122,7 @@ def test_borderline_goes_by_what_was_kept_where_a_rate_decided(tmp_path: Path, s
     write_report(predictions, tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
     assert margins(page) == pytest.approx({one.id: abs(one.score - min(kept)) for one in predictions})
-    assert "at most 50 % are known ones in expectation" in words(page) and "threshold that keeps" not in words(page)
+    assert "at most 50 % are known ones in expectation" in words(page) and "at the threshold" not in words(page)
 
 
 def test_links_lead_to_the_files_from_where_the_page_lies(tmp_path: Path, sets: Path, detector: Detector) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -106,3 +107,47 @@ def test_closing_finishes_what_waits(pool: ThreadPoolExecutor) -> None:
         return [await task for task in tasks]
 
     assert asyncio.run(main()) == list(range(6))
+
+
+def test_workers_that_are_free_share_what_waits_and_all_is_done_before_it_closes() -> None:
+    together, sizes = threading.Barrier(2), []
+
+    def run(jobs: Sequence[int]) -> list[int]:
+        sizes.append(len(jobs))
+        together.wait(10)  # passes only if two batches are under way at the same time
+        return [10 * job for job in jobs]
+
+    async def main(pool: ThreadPoolExecutor) -> list[int]:
+        batcher = Batcher(run, pool, size=8, wait=0.05, workers=2)
+        jobs = [asyncio.create_task(batcher.submit(i)) for i in range(7)]
+        await asyncio.sleep(0)
+        await batcher.close()
+        assert all(job.done() for job in jobs)
+        return [job.result() for job in jobs]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert asyncio.run(main(pool)) == [10 * i for i in range(7)]
+    assert sorted(sizes) == [3, 4]
+
+
+def test_no_more_batches_run_than_there_are_workers() -> None:
+    lock, running, most = threading.Lock(), 0, 0
+
+    def run(jobs: Sequence[int]) -> list[int]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+        return list(jobs)
+
+    async def main(pool: ThreadPoolExecutor) -> None:
+        batcher = Batcher(run, pool, size=1, wait=0, workers=2)
+        await asyncio.gather(*(batcher.submit(i) for i in range(12)))
+        await batcher.close()
+
+    with ThreadPoolExecutor(6) as pool:
+        asyncio.run(main(pool))
+    assert most == 2

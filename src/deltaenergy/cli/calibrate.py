@@ -1,4 +1,4 @@
-"""`deltaenergy calibrate`: set the threshold on in-distribution images and save the detector."""
+"""`deltaenergy calibrate`: set the threshold on known images and save the detector."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def calibrate(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
-    from deltaenergy.scores.runnable import check_runnable, given_by
+    from deltaenergy.scores.runnable import check_runnable, given_by, unlabelled
 
     if by_class and keep == 1:
         raise InputError("--by-class needs --keep below 1: one threshold for all keeps every image as it is.")
@@ -57,7 +57,7 @@ def calibrate(
     items = load_images(common.read_image_arguments(images))
     if by_class and all(item.label is None for item in items):
         raise InputError("--by-class needs to know each image's class: give a folder with one subfolder per class.")
-    given = given_by([items]) if detector is None else None
+    given = given_by([items]).without(labels=unlabelled(items)) if detector is None else None
     chosen = common.make_scores(scores, given) if scores or detector is None else None
     if chosen is not None and len(chosen) != 1:
         raise InputError("A detector has one score: give --score once.")

@@ -134,7 +134,8 @@ def check_report(path: Path | None) -> None:
 
 def typed() -> str:
     """The command as it was typed, for reports."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    return shlex.join(["deltaenergy" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
 def check_detector_out(folder: Path, overwrite: bool) -> None:

@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy explain photos/ --detector detector/ --out page.html",
         "deltaenergy explain photos/ --detector detector/ --target score --png maps/",
         'deltaenergy explain dog.jpg --classes "dog,cat,horse" --target cat --method occlusion --out page.html',
+        'deltaenergy explain --paper-figure --known good/ --unknown other/ --classes "dog,cat" --out figure.html',
     ),
     "data check": ("deltaenergy data check DATA", "deltaenergy data check DATA pacs dtd"),
     "data list": ("deltaenergy data list",),

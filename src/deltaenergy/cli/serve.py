@@ -67,6 +67,7 @@ def serve(
             f"serve needs {error.name}, which is not installed: pip install 'deltaenergy[serve]'."
         ) from None
 
+    server.keep_memory_flat()
     limits = Limits(
         body_mb=max_body,
         files=max_files,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,6 +61,7 @@ def tune(
     ] = None,
     score: common.ScoreOption = None,
     keep: common.KeepOption = 0.95,
+    confidence: common.ConfidenceOption = "0.9",
     model: common.ModelOption = "lite",
     batch_size: common.BatchOption = 32,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
@@ -72,6 +74,7 @@ def tune(
     An interrupted run goes on where it stopped when the same command is given again.
     """
     from deltaenergy.classes import read_classes
+    from deltaenergy.thresholds import NoGuarantee
     from deltaenergy.tuned_detector import tune_detector
 
     scores = common.make_scores(score) if score else None
@@ -80,29 +83,32 @@ def tune(
     methods = _methods(method)
     changes = {"epochs": epochs, "lr": lr, "batch_size": train_batch}
     began = time.perf_counter()
-    tuned = tune_detector(
-        lambda: common.load_model_with_status(model, device),
-        train,
-        out_folder,
-        methods,
-        classes=read_classes(classes) if classes else None,
-        shots=shots,
-        seed=seed,
-        val=val,
-        id_images=calibrate,
-        score=scores[0] if scores else None,
-        keep=keep,
-        domains=domains,
-        views=_views(views),
-        search=search,
-        recipe={name: value for name, value in changes.items() if value is not None},
-        overwrite=overwrite,
-        batch_size=batch_size,
-        # The epochs of several methods would bury the table that follows.
-        on_epoch=_print_epoch if isinstance(methods, str) and methods != "auto" else None,
-        on_candidate=lambda spec, accuracy: err.print(f"{spec}: validation accuracy {accuracy:.1%}", markup=False),
-        announce=common.progress_bar,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoGuarantee)  # said at the end
+        tuned = tune_detector(
+            lambda: common.load_model_with_status(model, device),
+            train,
+            out_folder,
+            methods,
+            classes=read_classes(classes) if classes else None,
+            shots=shots,
+            seed=seed,
+            val=val,
+            id_images=calibrate,
+            score=scores[0] if scores else None,
+            keep=keep,
+            confidence=common.read_confidence(confidence),
+            domains=domains,
+            views=_views(views),
+            search=search,
+            recipe={name: value for name, value in changes.items() if value is not None},
+            overwrite=overwrite,
+            batch_size=batch_size,
+            # The epochs of several methods would bury the table that follows.
+            on_epoch=_print_epoch if isinstance(methods, str) and methods != "auto" else None,
+            on_candidate=lambda spec, accuracy: err.print(f"{spec}: validation accuracy {accuracy:.1%}", markup=False),
+            announce=common.progress_bar,
+        )
     detector = tuned.detector
     if json_output:
         common.print_json(_summary(out_folder, tuned))
@@ -113,10 +119,11 @@ def tune(
         err.print(
             f"{detector.classifier.method.spec} tuned on {tuned.training_images} images of "
             f"{len(detector.classifier.classes)} classes in {seconds:.0f} s. "
-            f"Threshold {detector.threshold:.6g} for {detector.score.spec} keeps {keep:.0%} of "
-            f"{len(detector.calibration_scores)} {tuned.calibrated_on}. Detector saved to {out_folder}.",
+            f"Threshold {detector.threshold:.6g} for {detector.score.spec}, set on {tuned.calibrated_on}. Detector "
+            f"saved to {out_folder}.",
             markup=False,
         )
+        common.tell_guarantee(detector)
     common.finish(tuned.unreadable)
 
 
@@ -192,6 +199,7 @@ def _summary(folder: Path, tuned: TunedDetector) -> dict[str, Any]:
         "score": detector.score.spec,
         "threshold": detector.threshold,
         "calibrated_on": tuned.calibrated_on,
+        "guarantee": None if detector.guarantee is None else detector.guarantee.to_dict(),
         "comparison": None if tuned.comparison is None else tuned.comparison.to_dict(),
         "unreadable": [{"path": image.id, "reason": image.reason} for image in tuned.unreadable],
     }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Group(str, Enum):
     """What a set of images is: known classes, known classes in another style, or no known class."""
 
-    ID = "ID"
+    ID = "known"
     SHIFTED = "shifted"
     OPEN = "open"
 

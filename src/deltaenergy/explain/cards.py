@@ -11,6 +11,8 @@ from deltaenergy.explain.explanation import Explanation, jpeg_uri
 from deltaenergy.explain.parts import TAU, C, energy_parts, energy_settings, parts_fragment
 from deltaenergy.explain.run import Explainer
 from deltaenergy.explain.targets import SCORE
+from deltaenergy.explain.why import Reasons
+from deltaenergy.explain.why_page import why_fragment
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.words import percent, score_value
 
@@ -18,8 +20,23 @@ from deltaenergy.report.words import percent, score_value
 NEAREST = 3
 
 
-def card(one: Explanation, explainer: Explainer, *, link: str | None = None, truth: str | None = None) -> Markup:
-    """The image as a panel; `link` leads to its file, `truth` says what it is where that was missed."""
+def card(
+    one: Explanation,
+    explainer: Explainer,
+    *,
+    link: str | None = None,
+    truth: str | None = None,
+    reasons: Reasons | None = None,
+) -> Markup:
+    """The image as a panel.
+
+    Args:
+        one: the image with its map.
+        explainer: that made it.
+        link: leads to its file.
+        truth: what it is, where the verdict missed that.
+        reasons: with them, a rejected image is told why.
+    """
     name = PurePath(one.id).name or one.id
     pictures = [
         _picture(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", link),
@@ -31,6 +48,7 @@ def card(one: Explanation, explainer: Explainer, *, link: str | None = None, tru
         _scale(one),
         tag("div", said(one, truth), class_="said"),
         tag("p", tag("a", name, href=link) if link else name, class_="file", title=one.id),
+        why_not(one, reasons),
         tag("details", tag("summary", "The classes and the energy behind it"), behind(one, explainer)),
         class_="explained wrong" if truth else "explained",
     )
@@ -54,6 +72,14 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
         numbers = f"score {score_value(one.verdict.score)}" + (f", p {one.verdict.p_value:.3f}" if known else "")
         lines.append(tag("span", numbers, class_="file"))
     return lines
+
+
+def why_not(one: Explanation, reasons: Reasons | None) -> Markup | None:
+    """Why a rejected image is none of these, folded."""
+    if reasons is None or one.verdict is None or not one.verdict.is_ood:
+        return None
+    (why,) = reasons.of([one.verdict], one.similarities[None], one.features[None])
+    return tag("details", tag("summary", "Why none of these"), why_fragment(why))
 
 
 def behind(one: Explanation, explainer: Explainer) -> Markup:

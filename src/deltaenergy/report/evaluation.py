@@ -103,7 +103,7 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.primary in evaluation.given_thresholds:
         return "The upright line is the detector’s own threshold."
-    return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the ID pictures."
+    return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures."
 
 
 def _histograms(evaluation: Evaluation) -> list[Markup]:

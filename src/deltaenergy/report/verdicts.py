@@ -24,6 +24,7 @@ from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
 from deltaenergy.report.pictures import Picture, card
 from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
 from deltaenergy.report.words import count, percent
+from deltaenergy.thresholds import Words
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 # Small copies inside the page, all groups together: about six megabytes.
@@ -57,7 +58,10 @@ def verdicts_page(
     title: str | None = None,
     command: str | None = None,
 ) -> str:
-    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
+    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files.
+
+    With `fdr`, that share decided the verdicts in place of the threshold.
+    """
     if detector.threshold is None:
         raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
     score = detector.score
@@ -92,17 +96,13 @@ def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dic
     return dict.fromkeys(detector.classifier.classes, line)
 
 
-def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None = None) -> Section:
+def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
     rejected = sum(verdict.is_ood for _, verdict in judged)
     known = len(judged) - rejected
-    if fdr is not None:
-        rule = f": of these, at most {percent(fdr, 0)} are known ones in expectation"
-    else:
-        kept = f" that keeps {percent(detector.keep, 0)} of known pictures" if detector.keep else ""
-        rule = f", at the threshold{' of their class' if detector.by_class is not None else ''}{kept}"
+    rule = f", at the threshold{' of their class' if detector.by_class is not None else ''}" if fdr is None else ""
     text = (
-        f"Of {count(len(judged), 'picture')}, {known:,} were recognised as one of "
-        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} as none of these{rule}."
+        f"Of {count(len(judged), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
+        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}{rule}."
     )
     figures = [
         Tile("Pictures", f"{len(judged):,}"),
@@ -110,9 +110,21 @@ def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable
         Tile(NONE_OF_THESE.capitalize(), f"{rejected:,}"),
         Tile("Unreadable", f"{len(unreadable):,}"),
     ]
-    return Section(
-        "summary", "Summary", join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
-    )
+    answer = tag("p", text, class_="answer")
+    promise = tag("p", _promise(detector, fdr))
+    return Section("summary", "Summary", join(answer, tiles(figures), promise, unreadable_note(unreadable)))
+
+
+def _promise(detector: Detector, fdr: float | None) -> str:
+    """What may be expected of the verdicts, in their own words."""
+    if fdr is not None:
+        return (
+            f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones in expectation. No "
+            "threshold decides here: all pictures of the folder were looked at together."
+        )
+    if detector.guarantee is None:
+        return "What the threshold promises of new pictures was not recorded."
+    return detector.guarantee.told(Words("picture", "those that the threshold was set on", f"called {KNOWN}"))
 
 
 def _pictures(judged: Judged, detector: Detector, lines: Mapping[str, float], folder: Path) -> Section:

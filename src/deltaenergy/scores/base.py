@@ -14,7 +14,7 @@ import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -179,6 +179,10 @@ class Scorer:
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MappingProxyType(dict(self.state)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For other processes of the same program: a read-only mapping cannot be sent.
+        return Scorer, (self.score, self.classifier, dict(self.state), self.fitted)
+
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """N images -> scores (N,), larger = more in-distribution."""
         return self.score.compute(inputs, self)
@@ -212,7 +216,7 @@ class Scorer:
 
     def _not_fitted(self) -> NotFittedError:
         return NotFittedError(
-            f"Score {self.spec!r} must see in-distribution images first: calibrate a detector with it, which also "
+            f"Score {self.spec!r} must see known images first: calibrate a detector with it, which also "
             "saves what it learned."
         )
 

@@ -97,7 +97,7 @@ class NegRefine(CspPool, NegLabel):
         base = super().compute(inputs, scorer)
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)
-        words = bytes(scorer.state["words"].cpu().numpy()).decode("utf-8").split(_BETWEEN)
+        words = refined_words(scorer)
         size = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // len(negatives)))
         found = []
         for start in range(0, len(features), size):
@@ -118,3 +118,8 @@ class NegRefine(CspPool, NegLabel):
         texts = [joined(names[position], word) for position in classes for word in words]
         pairs = text_features(scorer.classifier.model, texts, tuple(self.noun_templates.split("|"))).to(feature)
         return matches((pairs @ feature).view(len(classes), len(words)), cosines, self.temperature)
+
+
+def refined_words(scorer: Scorer) -> list[str]:
+    """What was prompted of each negative, in their order."""
+    return bytes(scorer.state["words"].cpu().numpy()).decode("utf-8").split(_BETWEEN)

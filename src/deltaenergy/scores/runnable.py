@@ -21,7 +21,7 @@ from deltaenergy.data.manifest import is_store, read_manifest
 from deltaenergy.data.regular import user_path
 from deltaenergy.data.store import FeatureStore, StoredImage, no_patches
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import TowerModel
+from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import Score, Scorer
@@ -51,20 +51,28 @@ class Given:
         return Given({**self.lacks, **more}, self.method)
 
 
-def given_by(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
+def given_by(
+    images: Iterable[Any] = (),
+    classifier: Classifier | None = None,
+    *,
+    model: Model | None = None,
+    method: str = ZeroShot.name,
+) -> Given:
     """What sets of images, each as `load_images` or `score_images` takes it, and a classifier have for scores.
 
-    Without a classifier, a zero-shot one of a whole model is meant.
+    Without a classifier, one that `method` will make of `model` is meant; without a model, a whole one.
     """
+    if classifier is not None:
+        model, method = classifier.model, classifier.method.name
     lacks: dict[Need, Lack] = {}
-    if classifier is not None and classifier.model.text is None:
+    if model is not None and model.text is None:
         lacks[Need.TEXTS] = Lack(
-            f"{classifier.model.name!r} has no text tower",
-            f"{classifier.model.name!r} holds precomputed features and cannot encode texts. Load the model itself "
-            "with load_model.",
+            f"{model.name!r} has no text tower",
+            f"{model.name!r} holds precomputed features and cannot encode texts. Load the model itself with "
+            "load_model.",
         )
     features = Lack("features were given", "give it images, not features.")
-    if classifier is not None and not isinstance(classifier.model, TowerModel):
+    if model is not None and not isinstance(model, TowerModel):
         lacks |= {Need.PATCHES: features, Need.PIXELS: features}
     for one in images:
         if is_feature_array(one):
@@ -76,7 +84,20 @@ def given_by(images: Iterable[Any] = (), classifier: Classifier | None = None) -
             )
             if not has_patches:
                 lacks[Need.PATCHES] = Lack(f"{path} holds none", str(no_patches(path)))
-    return Given(lacks, ZeroShot.name if classifier is None else classifier.method.name)
+    return Given(lacks, method)
+
+
+def unlabelled(images: Any) -> Lack | None:
+    """What a score that learns from classes lacks if these are to learn from; None if they may have classes."""
+    if is_feature_array(images):
+        return Lack("features were given", "rows of features have no classes. Give images, or a feature store.")
+    items = images if isinstance(images, list) else []
+    if items and all(isinstance(item, ImageItem) and item.label is None for item in items):
+        return Lack(
+            "no image has a class",
+            "none of the in-distribution images has a class. Give a folder with one subfolder per class.",
+        )
+    return None
 
 
 def _stores(images: Any) -> Iterator[tuple[Path, bool]]:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Scope
@@ -15,8 +16,9 @@ from starlette.types import ASGIApp, Scope
 from deltaenergy import __version__
 from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.serve import explained, pages, v1, v2
-from deltaenergy.serve.answers import Problem
-from deltaenergy.serve.bodies import Refused
+from deltaenergy.serve.answers import ClassifyRequest, Problem, VerdictRequest
+from deltaenergy.serve.bodies import Refused, field_errors
+from deltaenergy.serve.description import describe
 from deltaenergy.serve.engine import Busy, Engine
 from deltaenergy.serve.guard import Guard, TooLarge, TooSlow, too_large
 from deltaenergy.serve.keys import Keys
@@ -43,13 +45,14 @@ def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] =
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        responses={status: {"model": Problem} for status in (400, 401, 408, 413, 422, 429, 504)},
+        responses={status: {"model": Problem} for status in (400, 401, 404, 408, 413, 422, 429, 504)},
     )
     app.state.engine = engine
     app.include_router(v1.router)
     app.include_router(explained.router)
     app.include_router(v2.router)
     _errors(app)
+    describe(app, [VerdictRequest, ClassifyRequest, explained.ExplainRequest, v2.InferRequest])
 
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
@@ -59,9 +62,9 @@ def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] =
     async def docs() -> HTMLResponse:
         return HTMLResponse(pages.docs())
 
-    @app.get("/metrics", tags=["operation"], summary="Counters for Prometheus")
-    async def metrics() -> Response:
-        return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    @app.get("/metrics", tags=["operation"], summary="Counters for Prometheus", response_class=PlainTextResponse)
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(engine.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     inner: ASGIApp = app
     if cors:
@@ -104,6 +107,10 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(DeltaEnergyError)
     async def wrong(_: Request, error: DeltaEnergyError) -> JSONResponse:
         return _problem(422, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def fields(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _problem(422, "The request has wrong fields.", detail=field_errors(error))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:

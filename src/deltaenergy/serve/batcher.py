@@ -1,13 +1,14 @@
-"""Jobs of many requests, done together: whatever waits when the worker is free becomes one batch.
+"""Jobs of many requests, done together: what waits is shared out among the workers that are free.
 
-A job waits at most `wait` seconds for company, and only while the worker is idle: under load, batches fill by
-themselves. A job whose caller has gone is left out. Should a batch fail, its jobs are tried one by one, so that one
-cannot spoil the others.
+A job waits at most `wait` seconds for company, and only while all are idle: under load, batches fill by themselves. A
+job whose caller has gone is left out. Should a batch fail, its jobs are tried one by one, so that one cannot spoil the
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -18,13 +19,14 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Job, Result]):
-    """Runs jobs in batches, one batch at a time.
+    """Runs jobs in batches, as many at a time as there are workers.
 
     Args:
         run: does a batch, in a thread of `executor`; results in the order of the jobs.
         executor: where; several batchers may share it.
         size: jobs of a batch at most.
         wait: seconds that a job may wait for others.
+        workers: batches that run at a time.
         on_batch: is told the size of every batch.
     """
 
@@ -34,12 +36,15 @@ class Batcher(Generic[Job, Result]):
         executor: Executor,
         size: int,
         wait: float,
+        workers: int = 1,
         on_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run, self._executor, self._size, self._wait, self._on_batch = run, executor, size, wait, on_batch
         self._waiting: deque[tuple[Job, asyncio.Future[Result]]] = deque()
         self._come = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._free, self._worker = workers, asyncio.Semaphore(workers)
+        self._batches: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         """Jobs that wait."""
@@ -56,7 +61,7 @@ class Batcher(Generic[Job, Result]):
 
     async def close(self) -> None:
         """Finish what waits, then stop."""
-        while self._waiting:
+        while self._waiting or self._batches:
             await asyncio.sleep(0.01)
         if self._task is not None:
             self._task.cancel()
@@ -67,8 +72,20 @@ class Batcher(Generic[Job, Result]):
             await self._come.wait()
             await self._company()
             self._come.clear()
-            while batch := self._take():
+            while self._waiting:
+                await self._worker.acquire()
+                self._free -= 1
+                batch = asyncio.create_task(self._work_on(self._take()))
+                self._batches.add(batch)
+                batch.add_done_callback(self._batches.discard)
+
+    async def _work_on(self, batch: list[tuple[Job, asyncio.Future[Result]]]) -> None:
+        try:
+            if batch:
                 await self._do(batch)
+        finally:
+            self._free += 1
+            self._worker.release()
 
     async def _company(self) -> None:
         """Give others a moment to come."""
@@ -79,8 +96,10 @@ class Batcher(Generic[Job, Result]):
             await asyncio.sleep(min(left, 0.001))
 
     def _take(self) -> list[tuple[Job, asyncio.Future[Result]]]:
+        """A fair share of what waits: other workers that are free, this one among them no longer, take theirs."""
+        share = min(self._size, math.ceil(len(self._waiting) / (self._free + 1)))
         batch: list[tuple[Job, asyncio.Future[Result]]] = []
-        while self._waiting and len(batch) < self._size:
+        while self._waiting and len(batch) < share:
             job, future = self._waiting.popleft()
             if not future.done():
                 batch.append((job, future))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -81,7 +82,7 @@ async def read_json(request: Request, kind: type[Model]) -> Model:
         raise Refused(422, "The request has wrong fields.", detail=field_errors(error)) from None
 
 
-def field_errors(error: ValidationError) -> list[dict[str, str]]:
+def field_errors(error: ValidationError | RequestValidationError) -> list[dict[str, str]]:
     """Where and what, without the values that were sent."""
     return [{"field": ".".join(map(str, one["loc"])), "error": one["msg"]} for one in error.errors()[:20]]
 

@@ -1,4 +1,4 @@
-"""The work behind the service: pictures are decoded by threads, towers run one batch at a time for all requests."""
+"""The work behind the service: pictures are decoded by threads, and pass through towers in batches of all requests."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.scores.registry import make_score
 from deltaenergy.serve.answers import ImageAnswer
 from deltaenergy.serve.batcher import Batcher
+from deltaenergy.serve.cores import Cores
 from deltaenergy.serve.limits import Limits
 from deltaenergy.serve.metrics import Metrics
 from deltaenergy.serve.targets import Target
@@ -67,8 +68,10 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
-        # One thread: towers use all cores by themselves.
-        self._tower = ThreadPoolExecutor(1, thread_name_prefix="tower")
+        self._cores = Cores()
+        self._tower = ThreadPoolExecutor(self._cores.workers(), thread_name_prefix="tower")
+        # One thread: lists of classes and calibrations are made one after the other.
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
     def detector(self, name: str | None) -> Target:
         """A detector by its name; without one, the only one there is."""
@@ -93,7 +96,7 @@ class Engine:
             self.metrics.under_way.set(self.under_way)
 
     async def with_pixels(self, target: Target, data: bytes, work: Callable[[Pixels], Result]) -> Result:
-        """Decode one picture and hand it to `work` in the tower's thread. It counts as any other that is under way."""
+        """Decode one picture and hand it to `work` beside the batches. It counts as any other that is under way."""
         model = target.model
         if model is None:
             raise InputError("This detector holds no image tower: it has nothing to look at pictures with.")
@@ -104,7 +107,7 @@ class Engine:
         try:
             loop = asyncio.get_running_loop()
             pixels = await loop.run_in_executor(self._decoders, decode, data, model, self.limits.pixels)
-            found: Result = await self.in_tower(work, pixels)
+            found: Result = await self.aside(work, pixels)
             return found
         except UnreadableImage as error:
             self.metrics.unreadable.inc()
@@ -115,13 +118,18 @@ class Engine:
 
     async def judge_features(self, target: Target, features: list[list[float]], top_k: int) -> list[ImageAnswer]:
         """Answers for rows of features, computed beside the towers' batches."""
-        answers: list[ImageAnswer] = await self.in_tower(target.judge_features, features, top_k)
+        answers: list[ImageAnswer] = await self.aside(target.judge_features, features, top_k)
         self._count(answers)
         return answers
 
-    async def in_tower(self, work: Any, *arguments: Any) -> Any:
-        """Run `work` in the thread that runs the towers, between two batches."""
-        return await asyncio.get_running_loop().run_in_executor(self._tower, work, *arguments)
+    async def aside(self, work: Any, *arguments: Any) -> Any:
+        """Run `work` in a thread of its own, one at a time, beside the batches."""
+
+        def run() -> Any:
+            with self._cores.share():
+                return work(*arguments)
+
+        return await asyncio.get_running_loop().run_in_executor(self._aside, run)
 
     async def _one(self, target: Target, name: str, data: bytes, top_k: int) -> ImageAnswer:
         model = target.model
@@ -149,8 +157,13 @@ class Engine:
         key = model.fingerprint, target.patches
         if key not in self._batchers:
             wait, observe = self.limits.wait_ms / 1000, self.metrics.batch_sizes.observe
-            self._batchers[key] = Batcher(encode_and_judge, self._tower, self.limits.batch, wait, observe)
+            workers = self._cores.workers(model.device.type)
+            self._batchers[key] = Batcher(self._judge_batch, self._tower, self.limits.batch, wait, workers, observe)
         return self._batchers[key]
+
+    def _judge_batch(self, pictures: Sequence[Picture]) -> list[ImageAnswer]:
+        with self._cores.share():
+            return encode_and_judge(pictures)
 
     def class_list(self, classes: Sequence[str], template: str | None, score: str | None) -> Target:
         """A classifier of names that came with a request; the last few lists are kept. Runs the text tower."""
@@ -181,6 +194,7 @@ class Engine:
             await batcher.close()
         self._decoders.shutdown()
         self._tower.shutdown()
+        self._aside.shutdown()
         for watch in self.watches.values():
             watch.save()
 

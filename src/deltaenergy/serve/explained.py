@@ -25,6 +25,7 @@ from deltaenergy.serve.bodies import (
     split_names,
     while_connected,
 )
+from deltaenergy.serve.description import form_or_json
 from deltaenergy.serve.engine import Engine, Pixels
 from deltaenergy.serve.targets import Target
 
@@ -60,7 +61,19 @@ class Explained(BaseModel):
 _FIELDS = tuple(name for name in ExplainRequest.model_fields if name != "image")
 
 
-@router.post("/explain", summary="Where in a picture it stands what decided")
+@router.post(
+    "/explain",
+    summary="Where in a picture it stands what decided",
+    openapi_extra=form_or_json(
+        ExplainRequest,
+        detector="Its name; or `classes`.",
+        classes="Names of your own, separated by commas.",
+        score="With `classes`: a score that needs no calibration images.",
+        template="Such as: a photo of a {}.",
+        method="auto, value-path, rollout, grad-cam or occlusion.",
+        target="class, score, or the name of a class.",
+    ),
+)
 async def explain(request: Request) -> Explained:
     """A form with one file and the fields of `ExplainRequest`, or JSON."""
     engine: Engine = request.app.state.engine
@@ -84,7 +97,7 @@ async def explain(request: Request) -> Explained:
 async def _target(engine: Engine, asked: ExplainRequest) -> Target:
     if asked.classes is not None:
         names = split_names(asked.classes) if isinstance(asked.classes, str) else asked.classes
-        found: Target = await engine.in_tower(engine.class_list, names, asked.template, asked.score)
+        found: Target = await engine.aside(engine.class_list, names, asked.template, asked.score)
         return found
     try:
         return engine.detector(asked.detector)
@@ -93,7 +106,7 @@ async def _target(engine: Engine, asked: ExplainRequest) -> Target:
 
 
 def explain_pixels(target: Target, name: str, pixels: Pixels, asked: ExplainRequest) -> Explained:
-    """Encode, judge and explain one picture. Runs in the tower's thread."""
+    """Encode, judge and explain one picture; beside the batches, since covering parts takes its time."""
     judge = target.detector or Detector(target.classifier, target.scorer.score, state=target.scorer.state)
     explainer = Explainer(judge, asked.method, asked.target)
     model = target.model

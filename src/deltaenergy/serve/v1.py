@@ -29,30 +29,13 @@ from deltaenergy.serve.bodies import (
     while_connected,
 )
 from deltaenergy.serve.calibration import MOST_NAMES, calibrated_zip
+from deltaenergy.serve.description import form_body, form_or_json
 from deltaenergy.serve.engine import Engine
 from deltaenergy.serve.limits import Limits
 from deltaenergy.serve.targets import Target, guarantee_of
 
 router = APIRouter(prefix="/v1", tags=["verdicts"])
 MOST_SCORES = 2000
-
-
-def _body(model: type[Any], **fields: str) -> dict[str, Any]:
-    """The request body in the API's description: a form with files, or JSON."""
-    form = {name: {"type": "string", "description": text} for name, text in fields.items()}
-    files = {"type": "array", "items": {"type": "string", "format": "binary"}}
-    properties = {"files": files, **form}
-    json_schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    json_schema.pop("$defs", None)
-    return {
-        "requestBody": {
-            "required": True,
-            "content": {
-                "multipart/form-data": {"schema": {"type": "object", "properties": properties}},
-                "application/json": {"schema": json_schema},
-            },
-        }
-    }
 
 
 @router.get("/detectors", summary="The detectors that there are")
@@ -75,7 +58,7 @@ async def calibration_scores(request: Request, name: str) -> CalibrationScores:
 @router.post(
     "/verdicts",
     summary="Which class, and whether any at all",
-    openapi_extra=_body(VerdictRequest, detector="Its name.", top_k="How many of the likeliest classes."),
+    openapi_extra=form_or_json(VerdictRequest, detector="Its name.", top_k="How many of the likeliest classes."),
 )
 async def verdicts(request: Request) -> Verdicts:
     """Files of a multipart form, or JSON with base64 images or with features."""
@@ -102,8 +85,9 @@ async def verdicts(request: Request) -> Verdicts:
 @router.post(
     "/classify",
     summary="The same with class names of your own",
-    openapi_extra=_body(
+    openapi_extra=form_or_json(
         ClassifyRequest,
+        ["classes"],
         classes="Names, separated by commas.",
         template="Such as: a photo of a {}.",
         score="A score that needs no calibration images.",
@@ -122,11 +106,22 @@ async def classify(request: Request) -> Verdicts:
         names, template, score, top_k = asked.classes, asked.template, asked.score, asked.top_k
         images = _sent(asked.images, engine.limits)
     classes = split_names(names) if isinstance(names, str) else names
-    target = await engine.in_tower(engine.class_list, classes, template or None, score or None)
+    target = await engine.aside(engine.class_list, classes, template or None, score or None)
     return await _judged(request, engine, target, images, top_k)
 
 
-@router.post("/calibrate", summary="A detector of your own, as a zip", response_class=Response)
+@router.post(
+    "/calibrate",
+    summary="A detector of your own, as a zip",
+    response_class=Response,
+    responses={200: {"content": {"application/zip": {}}, "description": "The folder of a detector."}},
+    openapi_extra=form_body(
+        ["classes"],
+        classes="Names, separated by commas.",
+        keep="Share of known images to keep.",
+        score="A score by its name.",
+    ),
+)
 async def calibrate(request: Request) -> Response:
     """A form with `classes`, known images as `files`, and if you like `keep` and `score`: a detector to load.
 
@@ -141,7 +136,7 @@ async def calibrate(request: Request) -> Response:
         raise Refused(422, f"classes has {len(classes):,} names, and {MOST_NAMES} are the most here.")
     if not form.files:
         raise Refused(422, "Send images of known things as `files`.")
-    work = engine.in_tower(calibrated_zip, engine, classes, form)
+    work = engine.aside(calibrated_zip, engine, classes, form)
     data, told = await while_connected(request, work, engine.limits.seconds)
     headers = {"Content-Disposition": 'attachment; filename="detector.zip"', "X-Deltaenergy": told}
     return Response(data, media_type="application/zip", headers=headers)
@@ -161,7 +156,12 @@ async def settings(request: Request) -> dict[str, Any]:
     }
 
 
-@router.get("/samples/{number}", summary="A sample photograph", response_class=Response)
+@router.get(
+    "/samples/{number}",
+    summary="A sample photograph",
+    response_class=Response,
+    responses={200: {"content": {"image/jpeg": {}}, "description": "A photograph."}},
+)
 async def sample(number: int) -> Response:
     """As the page shows them."""
     data = await asyncio.to_thread(samples.photograph, number)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from deltaenergy import __version__
 from deltaenergy.serve.answers import ImageAnswer
 from deltaenergy.serve.bodies import Refused, decode_base64, read_json, while_connected
+from deltaenergy.serve.description import json_body
 from deltaenergy.serve.engine import Engine
 from deltaenergy.serve.targets import Target
 
@@ -92,7 +93,7 @@ async def model_ready(request: Request, name: str) -> dict[str, Any]:
     return {"name": _target(request, name).name, "ready": True}
 
 
-@router.post("/models/{name}/infer", summary="Verdicts as tensors")
+@router.post("/models/{name}/infer", summary="Verdicts as tensors", openapi_extra=json_body(InferRequest))
 async def infer(request: Request, name: str) -> InferResponse:
     """`image`: base64 texts; `features`: rows of unit features."""
     engine: Engine = request.app.state.engine

@@ -50,7 +50,8 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = dict.fromkeys(["artifact", "calibration", "kept_images", "predictions", "verdict_tables"], "detector")
+OF_DETECTOR = ("artifact", "calibration", "fiftyone_export", "kept_images", "notebook", "predictions", "verdict_tables")
+SAME_ROOM = dict.fromkeys(OF_DETECTOR, "detector")
 
 
 def room_of(module: str) -> str:

@@ -52,19 +52,6 @@ def test_a_page_has_two_pictures_with_words_for_each_image(judge: de.Detector, p
     assert sorted(path.name for path in file.parent.iterdir()) == ["page.html"], "nothing else is left"
 
 
-def test_a_rejected_image_is_told_why(tiny_clip: de.Model, photos: Path, tmp_path: Path) -> None:
-    judge = de.Detector(de.ZeroShotClassifier(tiny_clip, ["dog", "cat"]), "mcm")
-    judge.calibrate(photos, confidence=None, keep_images=True)
-    assert judge.threshold is not None
-    judge.threshold = float(np.median(judge.calibration_scores))
-    rejected = sum(verdict.is_ood for verdict in judge.predict(photos))
-    assert 0 < rejected < 8
-    write_explanations(judge, photos, tmp_path / "page.html", method="value-path")
-    page = check_page((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert page.text.count("Why none of these") == page.text.count("It was taken for none of these") == rejected
-    assert page.text.count("The calibration images most like it") == rejected
-
-
 def test_one_png_per_image_under_its_own_name(judge: de.Detector, photos: Path, tmp_path: Path) -> None:
     write_explanations(judge, photos, png=tmp_path / "maps", method="value-path")
     # Both class folders have a 0.png.

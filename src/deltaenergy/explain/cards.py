@@ -11,7 +11,6 @@ from deltaenergy.explain.explanation import Explanation, jpeg_uri
 from deltaenergy.explain.parts import TAU, C, energy_parts, energy_settings, parts_fragment
 from deltaenergy.explain.run import Explainer
 from deltaenergy.explain.targets import SCORE
-from deltaenergy.explain.why import Reasons
 from deltaenergy.explain.why_page import why_fragment
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.words import percent, score_value
@@ -26,7 +25,6 @@ def card(
     *,
     link: str | None = None,
     truth: str | None = None,
-    reasons: Reasons | None = None,
 ) -> Markup:
     """The image as a panel.
 
@@ -35,7 +33,6 @@ def card(
         explainer: that made it.
         link: leads to its file.
         truth: what it is, where the verdict missed that.
-        reasons: with them, a rejected image is told why.
     """
     name = PurePath(one.id).name or one.id
     pictures = [
@@ -48,7 +45,6 @@ def card(
         _scale(one),
         tag("div", said(one, truth), class_="said"),
         tag("p", tag("a", name, href=link) if link else name, class_="file", title=one.id),
-        why_not(one, reasons),
         tag("details", tag("summary", "The classes and the energy behind it"), behind(one, explainer)),
         class_="explained wrong" if truth else "explained",
     )
@@ -74,23 +70,18 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
     return lines
 
 
-def why_not(one: Explanation, reasons: Reasons | None) -> Markup | None:
-    """Why a rejected image is none of these, folded."""
-    if reasons is None or one.verdict is None or not one.verdict.is_ood:
-        return None
-    (why,) = reasons.of([one.verdict], one.similarities[None], one.features[None])
-    return tag("details", tag("summary", "Why none of these"), why_fragment(why))
-
-
 def behind(one: Explanation, explainer: Explainer) -> Markup:
-    """The most similar classes, and ΔEnergy taken apart."""
+    """Why it was rejected, or else the most similar classes; and ΔEnergy taken apart."""
     classes = explainer.classifier.classes
-    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
-    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     detector = explainer.detector
     fitted = detector is not None and detector.scorer.fitted
     tau, c, reset = energy_settings(detector.scorer) if detector is not None and fitted else (TAU, C, 0.0)
     (parts,) = energy_parts(one.similarities[None], classes, tau, c, reset)
+    if one.verdict is not None and one.verdict.is_ood and explainer.reasons is not None:
+        (why,) = explainer.reasons.of([one.verdict], one.similarities[None], one.features[None])
+        return join(why_fragment(why), parts_fragment(parts))
+    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
+    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     return join(tag("p", "Most similar classes"), tag("ol", nearest, class_="rest"), parts_fragment(parts))
 
 

@@ -22,7 +22,6 @@ from deltaenergy.explain.finished import Finished, FinishedImages, image_key, re
 from deltaenergy.explain.methods import AUTO
 from deltaenergy.explain.run import Explainer
 from deltaenergy.explain.targets import CLASS, SCORE
-from deltaenergy.explain.why import Reasons
 from deltaenergy.files import replacing
 from deltaenergy.progress import Progress
 from deltaenergy.report.html import Markup, join, tag
@@ -75,13 +74,11 @@ def write_explanations(
         known = {n: done for n, item in enumerate(items) if (done := finished.get(n, item)) and _there(done, folder)}
         rest = [n for n in range(len(items)) if n not in known]
         ahead = _shifted(progress, len(known), len(items))
-        detector = explainer.detector
-        reasons = Reasons(detector) if place and rest and detector and detector.threshold is not None else None
         stream = explainer.stream([items[n] for n in rest], batch_size=batch_size, progress=ahead)
         for number, one in _numbered(stream, rest, items):
             if folder is not None:
                 one.save(folder / names[number])
-            finished.put(number, _done(one, items[number], explainer, reasons, place, names[number] if folder else ""))
+            finished.put(number, _done(one, items[number], explainer, place, names[number] if folder else ""))
         if place is not None:
             _write_page(place, finished, items, explainer, stream.unreadable, command)
         return Written(len(items) - len(stream.unreadable), len(known), stream.unreadable)
@@ -145,11 +142,9 @@ def _numbered(
                 break
 
 
-def _done(
-    one: Explanation, item: ImageItem, explainer: Explainer, reasons: Reasons | None, page: Path | None, png: str
-) -> Finished:
+def _done(one: Explanation, item: ImageItem, explainer: Explainer, page: Path | None, png: str) -> Finished:
     said = "" if one.verdict is None else one.verdict.verdict
-    shown = "" if page is None else str(card(one, explainer, link=file_link(item, page.parent), reasons=reasons))
+    shown = "" if page is None else str(card(one, explainer, link=file_link(item, page.parent)))
     return Finished(image_key(item), said, png, shown)
 
 

@@ -50,7 +50,10 @@ ORDER = [
     "testing",
     "cli",
 ]
-OF_DETECTOR = ("artifact", "calibration", "fiftyone_export", "kept_images", "notebook", "predictions", "verdict_tables")
+OF_DETECTOR = (
+    "artifact", "calibration", "fiftyone_export", "hub_detectors", "kept_images", "notebook", "predictions",
+    "verdict_tables",
+)  # fmt: skip
 SAME_ROOM = dict.fromkeys(OF_DETECTOR, "detector")
 
 

@@ -209,8 +209,9 @@ def _load(
     device: str,
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores, which must run on all `images`."""
-    from deltaenergy.scores.runnable import given_by
+    from deltaenergy.scores.runnable import given_by, unlabelled
 
+    labels = unlabelled([item for _, items in known for item in items])
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
@@ -219,10 +220,10 @@ def _load(
         found = common.load_detector(detector, device)
         if not scores:
             return found, found.classifier, [found.scorer]
-        used = common.make_scores(scores, given_by(images, found.classifier))
+        used = common.make_scores(scores, given_by(images, found.classifier).without(labels=labels))
         return found, found.classifier, _prepared(scores, used, found.classifier)
     # What cannot run is told before a model is loaded and a prompt encoded.
-    used = common.make_scores(scores, given_by(images))
+    used = common.make_scores(scores, given_by(images).without(labels=labels))
     named = classes if classes is not None else _folder_classes(known)
     classifier = common.zero_shot(model, device, named, template)
     return None, classifier, _prepared(scores, used, classifier)

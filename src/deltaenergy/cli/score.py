@@ -41,7 +41,10 @@ def score(
     confidence: common.ConfidenceOption = "0.9",
     fdr: common.FdrOption = None,
     out_file: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet, or to a folder called fiftyone."
+        ),
     ] = None,
     adapt: Annotated[
         str | None,

@@ -20,6 +20,7 @@ from deltaenergy.cli.records import (
     unreadable_records,
 )
 from deltaenergy.cli.text import visible
+from deltaenergy.fiftyone_export import names_fiftyone, write_fiftyone
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ class Run:
 
 def emit(run: Run, parts: Iterator[Records], out_file: Path | None, json_output: bool) -> None:
     """To a file or a pipe as they come; JSON and a terminal's table need all records."""
+    if out_file is not None and names_fiftyone(out_file):
+        records = [record for part in parts for record in part]
+        _write_fiftyone(run, records, out_file)
+        parts, out_file = iter([records]), None
+        if not json_output:
+            return
     if out_file is not None and not json_output:
         count = stream_rows(out_file, parts, run.columns)
         err.print(f"{count} image(s) written to {out_file}")
@@ -108,6 +115,18 @@ def emit(run: Run, parts: Iterator[Records], out_file: Path | None, json_output:
         )
     else:
         _print_table(run, records)
+
+
+def _write_fiftyone(run: Run, records: Records, folder: Path) -> None:
+    from deltaenergy.files import keeping_result
+
+    told: list[tuple[int, int]] = []
+    classes = run.classifier.classes
+    keeping_result(folder, lambda place: told.append(write_fiftyone(place, records, classes)), what="The table")
+    written, left_out = told[-1]
+    err.print(f"{written} image(s) written to {folder}")
+    if left_out:
+        err.print(f"{left_out} image(s) are no files of their own, and FiftyOne cannot show them.", style="yellow")
 
 
 def counts(run: Run) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from deltaenergy.explain.explanation import Explanation, jpeg_uri
 from deltaenergy.explain.parts import TAU, C, energy_parts, energy_settings, parts_fragment
 from deltaenergy.explain.run import Explainer
 from deltaenergy.explain.targets import SCORE
+from deltaenergy.explain.why_page import why_fragment
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.words import percent, score_value
 
@@ -55,14 +56,17 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
 
 
 def behind(one: Explanation, explainer: Explainer) -> Markup:
-    """The most similar classes, and ΔEnergy taken apart."""
+    """Why it was rejected, or else the most similar classes; and ΔEnergy taken apart."""
     classes = explainer.classifier.classes
-    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
-    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     detector = explainer.detector
     fitted = detector is not None and detector.scorer.fitted
     tau, c, reset = energy_settings(detector.scorer) if detector is not None and fitted else (TAU, C, 0.0)
     (parts,) = energy_parts(one.similarities[None], classes, tau, c, reset)
+    if one.verdict is not None and one.verdict.is_ood and explainer.reasons is not None:
+        (why,) = explainer.reasons.of([one.verdict], one.similarities[None], one.features[None])
+        return join(why_fragment(why), parts_fragment(parts))
+    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
+    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     return join(tag("p", "Most similar classes"), tag("ol", nearest, class_="rest"), parts_fragment(parts))
 
 

@@ -40,6 +40,7 @@ ORDER = [
     "comparing",
     "tuned_detector",
     "sklearn",
+    "pytorch_ood",
     "evaluation",
     "choosing",
     "benchmarks",

@@ -15,6 +15,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.explain import Explainer
 from deltaenergy.models.encoding import EncodedBatch
 from tests.checkpoints import write_clip
+from tests.colours import ColourModel
 
 CLASSES = ["dog", "cat", "red car"]
 
@@ -205,7 +206,8 @@ def test_learned_tokens_in_the_tower_are_part_of_the_map(clip: de.TowerModel) ->
 
 def test_auto_is_the_tower_s_usual_method(clip: de.TowerModel, lite: de.TowerModel) -> None:
     assert Explainer(de.ZeroShotClassifier(lite, CLASSES)).method.name == "grad-cam"
-    assert Explainer(de.ZeroShotClassifier(clip, CLASSES)).method.name == "occlusion"
+    assert Explainer(de.ZeroShotClassifier(clip, CLASSES)).method.name == "rollout"
+    assert Explainer(de.ZeroShotClassifier(ColourModel(), ["red", "blue"])).method.name == "occlusion"
 
 
 def test_mistakes_are_told_at_once(clip: de.TowerModel, lite: de.TowerModel) -> None:

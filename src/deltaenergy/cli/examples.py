@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "choose": ("deltaenergy choose --id good/",),
     "clipn-train": ("deltaenergy clipn-train pairs.csv --model CLIP_FOLDER --out no-tower/",),
     "evaluate": (
-        "deltaenergy evaluate --id good/ --open other/ --report report.html",
+        "deltaenergy evaluate --id good/ --open other/ --report report.html --explain 6",
         "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",
         "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector other/ --zero-shot",
     ),

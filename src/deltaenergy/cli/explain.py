@@ -140,7 +140,7 @@ def _judge(
         return common.prepare(common.load_detector(detector, device))
     used = None
     if score is not None or target == SCORE:
-        nothing = Lack("no --detector", "it is fitted on in-distribution images: give a --detector.")
+        nothing = Lack("no --detector", "it is fitted on known images: give a --detector.")
         found = common.make_scores(
             None if score is None else [score], Given().without(id_data=nothing), default=WITHOUT_ID_IMAGES
         )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.scores.base import Score
     from deltaenergy.scoring import Scored
+    from deltaenergy.thresholds import Guarantee
 
 Records = list[dict[str, Any]]
 
@@ -150,14 +151,18 @@ def say_counts(run: Run) -> None:
 
 
 def say_promise(run: Run) -> None:
-    """What the verdicts promise; of scores that promise the same, once."""
+    """What the verdicts promise; of scores that promise the same, once, and with their names if others differ."""
     from deltaenergy.thresholds import percent
 
     if run.fdr is None:
-        for one in {detector.guarantee: detector for detector in run.detectors}.values():
-            common.tell_guarantee(one)
+        promises: dict[Guarantee | None, list[Detector]] = {}
+        for one in run.detectors:
+            promises.setdefault(one.guarantee, []).append(one)
+        for same in promises.values():
+            names = ", ".join(one.score.spec for one in same) if len(promises) > 1 else ""
+            common.tell_guarantee(same[0], names)
     elif run.detectors:
-        count = len(run.detectors[0].calibration_scores)
+        count = min(len(one.calibration_scores) for one in run.detectors)
         err.print(
             f"Of the images called {NONE_OF_THESE}, at most {percent(run.fdr)} are known ones in expectation. "
             f"With {count} calibration images no p-value is below {1 / (count + 1):.2g}: a few unknown images "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePath
 
 import numpy as np
@@ -18,8 +19,21 @@ from deltaenergy.report.words import percent, score_value
 NEAREST = 3
 
 
-def card(one: Explanation, explainer: Explainer, *, link: str | None = None, truth: str | None = None) -> Markup:
-    """The image as a panel; `link` leads to its file, `truth` says what it is where that was missed."""
+def card(
+    one: Explanation,
+    explainer: Explainer,
+    *,
+    link: str | None = None,
+    truth: str | None = None,
+) -> Markup:
+    """The image as a panel.
+
+    Args:
+        one: the image with its map.
+        explainer: that made it.
+        link: leads to its file.
+        truth: what it is, where the verdict missed that.
+    """
     name = PurePath(one.id).name or one.id
     pictures = [
         _picture(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", link),
@@ -50,7 +64,8 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
     if truth is not None:
         lines.append(tag("span", truth, class_="truth"))
     if one.verdict is not None:
-        numbers = f"score {score_value(one.verdict.score)}, p {one.verdict.p_value:.3f}"
+        known = math.isfinite(one.verdict.p_value)  # an evaluation has none
+        numbers = f"score {score_value(one.verdict.score)}" + (f", p {one.verdict.p_value:.3f}" if known else "")
         lines.append(tag("span", numbers, class_="file"))
     return lines
 

@@ -137,7 +137,7 @@ def _energies(found: PaperFigure) -> Markup:
     chart = histogram_chart(
         rows,
         title="ΔEnergy of known and unknown images",
-        x_label="ΔEnergy (larger = more in-distribution)",
+        x_label="ΔEnergy (larger = more like the known)",
         description=f"AUROC {percent(auroc.value)}.",
         width=620,
     )

@@ -140,8 +140,10 @@ def get_method(name: str, model: TowerModel) -> MapMethod:
 
 
 def usual_method(model: TowerModel) -> str:
-    """The method that docs/results.md supports for this kind of tower."""
-    return "grad-cam" if isinstance(model, ConvolutionalModel) else "occlusion"
+    """The method that docs/results.md supports for this kind of tower; occlusion for a kind that was not measured."""
+    if isinstance(model, ConvolutionalModel):
+        return "grad-cam"
+    return "rollout" if model.vision is not None else "occlusion"
 
 
 def make_maps(method: MapMethod, subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""Ask a running `deltaenergy serve` about pictures, a few at a time, with nothing but the standard library.
+"""Ask a running `deltaenergy serve` for verdicts, with the standard library alone; wait when it is busy.
 
-    deltaenergy serve --detector pets=detector/ &
-    python examples/service_client.py http://127.0.0.1:8000 pets photo.jpg other.jpg
+deltaenergy serve --detector pets=detector/
+python examples/service_client.py http://127.0.0.1:8000 pets photo.jpg other.jpg
 
-A busy service answers 429 and says when to ask again; the client waits, and asks again.
+Every file has an answer of its own.
 """
 
 from __future__ import annotations
@@ -17,38 +17,27 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-AT_A_TIME = 16
 
-
-def ask(url: str, detector: str, paths: list[str]) -> list[dict[str, Any]]:
-    """The service's answers, in the order of the pictures."""
-    images = [{"id": path, "data": base64.b64encode(Path(path).read_bytes()).decode()} for path in paths]
+def verdicts(url: str, detector: str, files: list[str], tries: int = 5) -> list[dict[str, Any]]:
+    """One answer per file, in their order: a verdict, or an error of its own."""
+    images = [{"id": file, "data": base64.b64encode(Path(file).read_bytes()).decode()} for file in files]
     body = json.dumps({"detector": detector, "images": images}).encode()
     request = urllib.request.Request(f"{url}/v1/verdicts", body, {"Content-Type": "application/json"})
-    while True:
+    for _ in range(tries):
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["images"]
                 return found
         except urllib.error.HTTPError as error:
-            if error.code == 422:  # no picture of these could be read: each says why
-                failed: list[dict[str, Any]] = json.load(error)["detail"]
-                return failed
             if error.code != 429:
-                raise
+                raise SystemExit(f"{error.code}: {json.load(error)['error']}") from None
             time.sleep(float(error.headers.get("Retry-After", 1)))
+    raise SystemExit("The service is too busy. Try later.")
 
 
-def main(url: str, detector: str, *paths: str) -> None:
-    """Print a line for each picture."""
-    for start in range(0, len(paths), AT_A_TIME):
-        for image in ask(url, detector, list(paths[start : start + AT_A_TIME])):
-            told = (
-                image["error"]
-                if image.get("error")
-                else f"{image['verdict']}\t{image['label']}\t{image['p_value']:.3f}"
-            )
-            print(f"{image['id']}\t{told}")
+def main(url: str, detector: str, *files: str) -> None:
+    for answer in verdicts(url, detector, list(files)):
+        print(answer["id"], answer.get("error") or f"{answer['verdict']}, most like {answer['label']}", sep="\t")
 
 
 if __name__ == "__main__":

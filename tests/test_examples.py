@@ -6,12 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-import deltaenergy as de
-from tests.labelled_pictures import write_pictures
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -84,48 +80,3 @@ def test_a_model_from_another_package(installed: dict[str, str]) -> None:
 def test_the_command_line_knows_them(installed: dict[str, str]) -> None:
     out = run(installed, "from deltaenergy.cli.main import run; run(['methods'])")
     assert "margin" in out and "class-bias" in out
-
-
-def run_example(name: str, *arguments: str, **options: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(EXAMPLES / name), *arguments], capture_output=True, text=True, **options
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_sorting_a_folder(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "good", 6)
-    write_pictures(tmp_path / "photos", 2, seed=1)
-    out = run_example("sort_a_folder.py", "good", "photos", "sorted", cwd=tmp_path)
-    assert "none of these" in out
-    assert len(list((tmp_path / "sorted").rglob("*.png"))) == 6
-    assert len(list((tmp_path / "photos").rglob("*.png"))) == 6
-
-
-def test_scikit_learn() -> None:
-    pytest.importorskip("sklearn", reason="the extra `sklearn` is not installed")
-    out = run_example("with_scikit_learn.py").splitlines()
-    assert float(out[0].rsplit(" ", 1)[1]) > 0.95
-    kept, rejected = (float(part.rsplit(" ", 1)[1]) for part in out[-1].split(";"))
-    assert kept > 0.85 and rejected > 0.95
-
-
-def test_a_client_of_the_service(tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
-    from tests.serve.process import Service
-
-    pictures = [str(path) for path in sorted(write_pictures(tmp_path / "good", 6).rglob("*.png"))]
-    (tmp_path / "notes.jpg").write_text("no picture")
-    classifier = de.ZeroShotClassifier(de.load_model("lite"), ["cat", "dog", "red car"])
-    de.Detector(classifier, "energy").calibrate(pictures, confidence=None).save(tmp_path / "detector")
-    service = Service({"pets": tmp_path / "detector"})
-    try:
-        address = f"http://127.0.0.1:{service.port}"
-        lines = run_example("service_client.py", address, "pets", *pictures, str(tmp_path / "notes.jpg")).splitlines()
-    finally:
-        service.process.kill()
-        service.process.wait()
-    assert [line.split("\t")[0] for line in lines] == [*pictures, str(tmp_path / "notes.jpg")]
-    assert {line.split("\t")[1] for line in lines[:-1]} <= {"known", "none of these"}
-    assert "not an image" in lines[-1]

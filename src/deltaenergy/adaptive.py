@@ -176,4 +176,5 @@ def _join(parts: list[Scored]) -> Scored:
         predicted=np.concatenate([part.predicted for part in parts]),
         confidence=np.concatenate([part.confidence for part in parts]),
         features=np.concatenate([part.features for part in parts if part.features is not None]),
+        similarity=np.concatenate([part.similarity for part in parts if part.similarity is not None]),
     )

@@ -243,8 +243,9 @@ def test_a_score_without_a_gradient_names_the_remedy(clip: de.TowerModel) -> Non
     judge = detector(clip, "odin")
     with pytest.raises(InputError, match=r"The score 'odin' has no gradient.*occlusion"):
         de.explain(judge, pictures(1), method="rollout", target="score")
-    (one,) = de.explain(judge, pictures(1), method="occlusion", target="score")
-    assert one.heatmap.shape == (7, 7)
+    (one,) = de.explain(judge, pictures(1), target="score")
+    assert one.method == "occlusion" and one.heatmap.shape == (7, 7), "auto knows that"
+    assert de.explain(judge, pictures(1))[0].method == "rollout", "its classes have gradients"
 
 
 def test_unreadable_images_are_listed(lite: de.TowerModel, photos: Path) -> None:

@@ -80,7 +80,6 @@ class Explainer:
             check_classifier(judge, "explain")
             classifier = judge
         model = require_towers(classifier.model, "explain")
-        self.method = get_method(method, model)
         self.target = target
         self._scorer: Scorer | None = None
         if self.detector is not None:
@@ -92,8 +91,10 @@ class Explainer:
         self._position: int | None = None
         if target not in (CLASS, SCORE):
             self._position = class_position(target, classifier, scored=self.detector is not None)
-        needs = classifier.needs | (self._scorer.score.needs if self._scorer is not None else frozenset())
-        self._subject = Subject(classifier, model, patches=Need.PATCHES in needs)
+        of_score = self._scorer.score.needs if self._scorer is not None else frozenset()
+        self._subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs | of_score)
+        looked_at = classifier.needs | (of_score if target == SCORE else frozenset())
+        self.method = get_method(method, model, looked_at)
 
     @cached_property
     def reasons(self) -> Reasons | None:

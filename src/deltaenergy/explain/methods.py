@@ -68,9 +68,10 @@ def rollout_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> 
     """`rollout` of a batch."""
     tower = subject.model.vision
     if tower is None:
+        kind = "a convolutional one" if isinstance(subject.model, ConvolutionalModel) else "one without"
         raise InputError(
-            "rollout follows the attention of a vision transformer with a class token; the image tower of "
-            f"{subject.model.name!r} {subject.model.why_no_vision}. {_instead(subject.model, 'rollout')}"
+            "rollout follows the attention of an image tower that is a vision transformer with a class token; "
+            f"{subject.model.name!r} has {kind}. {_instead(subject.model, 'rollout')}"
         )
     run = tower.run(
         pixels.detach().clone().requires_grad_(), subject.model.vision_prompts, patches=subject.patches, attention=True

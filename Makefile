@@ -6,12 +6,13 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo serve test lint bench fuzz lite clean help
+.PHONY: demo serve docs test lint bench fuzz lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
 	@echo "make serve  the page and the service on this machine, with the bundled model"
 	@echo "make test   lint, types and the test suite"
+	@echo "make docs   the documentation site, built offline into site/"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
 	@echo "make fuzz   kill, damage and fuzz what is read and written, longer than the tests do, and count"
@@ -41,6 +42,13 @@ $(BIN)/.serve: $(BIN)/.base
 
 serve: $(BIN)/.serve
 	$(BIN)/deltaenergy serve
+
+$(BIN)/.docs: $(BIN)/.base
+	$(PIP) -e '.[demo,docs]'
+	@touch $@
+
+docs: $(BIN)/.docs
+	$(BIN)/python tools/site/make.py
 
 test: $(BIN)/.dev
 	$(BIN)/ruff check .

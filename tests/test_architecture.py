@@ -32,6 +32,7 @@ ORDER = [
     "tuning",
     "scores",
     "scoring",
+    "listing",
     "recognition",
     "detector",
     "adaptive",

@@ -28,7 +28,7 @@ $(BIN)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(BIN)/.dev: $(BIN)/.base
-	$(PIP) -e '.[demo,dev]'
+	$(PIP) -e '.[demo,dev,docs]'
 	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null 2>&1 || \
 		echo "chromium is not installed: tests of pages in a browser are skipped"
 	@touch $@

@@ -27,6 +27,7 @@ from deltaenergy.thresholds import (
     in_sample_count,
     least_images,
     least_in_class,
+    slack_of,
     threshold_at,
     threshold_of,
 )
@@ -238,3 +239,10 @@ def test_the_words_of_a_guarantee() -> None:
     assert "the score fitted to 100 others" in str(Guarantee(0.95, 0.9, 100, fitted_on=100))
     by_class = str(Guarantee(0.95, 0.9, 500, wanted=0.9, own=("dog", "cat"), pooled=("bird",)))
     assert "new images of dog, cat that are named rightly" in by_class and "bird share the threshold of all" in by_class
+
+
+def test_slack_by_hand() -> None:
+    """Two hundred-thousandths of the range, and four millionths of the largest size: both count."""
+    assert slack_of(np.array([-3.0, 0.5, 1.0])) == pytest.approx(2e-5 * 4 + 4e-6 * 3, rel=1e-12)
+    assert slack_of(np.array([7.0, 7.0])) == pytest.approx(4e-6 * 7, rel=1e-12)
+    assert slack_of(np.array([])) == 0

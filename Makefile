@@ -6,13 +6,14 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo serve test test-backends lint bench fuzz lite clean help
+.PHONY: demo serve docs test test-backends lint bench fuzz lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
 	@echo "make serve  the page and the service on this machine, with the bundled model"
 	@echo "make test   lint, types and the test suite"
 	@echo "make test-backends  the tests of OpenVINO and ONNX Runtime, which make test skips without them"
+	@echo "make docs   the documentation site, built offline into site/"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
 	@echo "make fuzz   kill, damage and fuzz what is read and written, longer than the tests do, and count"
@@ -28,7 +29,7 @@ $(BIN)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(BIN)/.dev: $(BIN)/.base
-	$(PIP) -e '.[demo,dev]'
+	$(PIP) -e '.[demo,dev,docs]'
 	@command -v chromium >/dev/null || apt-get install -y -qq chromium >/dev/null 2>&1 || \
 		echo "chromium is not installed: tests of pages in a browser are skipped"
 	@touch $@
@@ -42,6 +43,13 @@ $(BIN)/.serve: $(BIN)/.base
 
 serve: $(BIN)/.serve
 	$(BIN)/deltaenergy serve
+
+$(BIN)/.docs: $(BIN)/.base
+	$(PIP) -e '.[demo,docs]'
+	@touch $@
+
+docs: $(BIN)/.docs
+	$(BIN)/python tools/site/make.py
 
 test: $(BIN)/.dev
 	$(BIN)/ruff check .

@@ -89,15 +89,18 @@ def test_verdicts_have_places_and_no_p_values(classifier: ZeroShotClassifier, wo
     assert sum(not verdict.is_ood for verdict in detector.stream(known)) == 12
 
 
-def test_unreadable_images_are_named_and_skipped(classifier: ZeroShotClassifier, words: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "broken"), [(6, 2), (5, 4)], ids=["amid others", "after a whole group"])
+def test_unreadable_images_are_named_and_skipped(
+    classifier: ZeroShotClassifier, words: Path, tmp_path: Path, count: int, broken: int
+) -> None:
     from deltaenergy.testing.samples import random_pictures
 
-    for i, picture in enumerate(random_pictures(6)):
+    for i, picture in enumerate(random_pictures(count)):
         picture.save(tmp_path / f"{i}.png")
-    (tmp_path / "2.png").write_bytes(b"no picture")
-    stream = AdaptiveDetector(classifier, ADAPTERS[0].format(words)).stream(tmp_path)
-    assert len(list(stream)) == 5
-    assert [Path(image.id).name for image in stream.unreadable] == ["2.png"]
+    (tmp_path / f"{broken}.png").write_bytes(b"no picture")
+    stream = AdaptiveDetector(classifier, ADAPTERS[0].format(words)).stream(tmp_path, batch_size=2)
+    assert len(list(stream)) == count - 1
+    assert [Path(image.id).name for image in stream.unreadable] == [f"{broken}.png"]
 
 
 def test_calibration_without_images_is_refused(classifier: ZeroShotClassifier, words: Path) -> None:

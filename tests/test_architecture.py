@@ -32,6 +32,7 @@ ORDER = [
     "tuning",
     "scores",
     "scoring",
+    "listing",
     "recognition",
     "detector",
     "adaptive",
@@ -39,6 +40,7 @@ ORDER = [
     "comparing",
     "tuned_detector",
     "sklearn",
+    "pytorch_ood",
     "evaluation",
     "choosing",
     "benchmarks",
@@ -50,7 +52,11 @@ ORDER = [
     "testing",
     "cli",
 ]
-SAME_ROOM = dict.fromkeys(["artifact", "calibration", "kept_images", "predictions", "verdict_tables"], "detector")
+OF_DETECTOR = (
+    "artifact", "calibration", "fiftyone_export", "hub_detectors", "kept_images", "notebook", "predictions",
+    "verdict_tables",
+)  # fmt: skip
+SAME_ROOM = dict.fromkeys(OF_DETECTOR, "detector")
 
 
 def room_of(module: str) -> str:

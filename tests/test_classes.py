@@ -26,6 +26,12 @@ def test_unusable_class_lists_are_refused(classes: list[str], message: str) -> N
         check_classes(classes)
 
 
+@pytest.mark.parametrize("text", ["", "  ", " , "])
+def test_a_text_without_a_name_is_empty(text: str) -> None:
+    with pytest.raises(InputError, match="classes is empty"):
+        check_classes(text)
+
+
 def test_duplicates_are_kept_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="'missile'"):
         assert check_classes(["missile", "dog", "missile"]) == ("missile", "dog", "missile")

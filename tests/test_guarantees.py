@@ -324,11 +324,15 @@ def test_a_calibration_image_scored_alone_is_never_rejected_when_all_are_kept(
 @given(st.integers(1, 12), st.floats(1e-9, 1e-4), st.integers(0, 1000))
 def test_slack_covers_what_a_batch_changes_in_saturated_scores(count: int, noise: float, seed: int) -> None:
     """Scores near zero that rounding moves by far more than millionths of their size or range."""
-    from deltaenergy import calibration
-
     rng = np.random.default_rng(seed)
     values = 1e-5 * rng.random(count)
     moved = values + noise * rng.choice([-1, 1], size=count)
+    assert (moved >= values.min() - widened_slack(values, moved)).all()
+
+
+def widened_slack(values: np.ndarray, moved: np.ndarray) -> float:
+    """The slack of a detector that keeps all images, whose scores are `moved` when they come alone."""
+    from deltaenergy import calibration
 
     class Stub:
         score = make_score("energy")
@@ -348,7 +352,19 @@ def test_slack_covers_what_a_batch_changes_in_saturated_scores(count: int, noise
             ),
         )
         calibration._widen_slack([stub], scored(values))  # type: ignore[list-item]
-    assert (moved >= values.min() - stub.slack).all()
+    return stub.slack
+
+
+@pytest.mark.parametrize(("change", "slack"), [(1e-5, 8e-5), (-2e-4, 16e-4), (9e-4, 72e-4), (0.002, 0.0), (-0.5, 0.0)])
+def test_slack_is_eight_times_a_change_by_rounding_and_nothing_for_a_larger_one(change: float, slack: float) -> None:
+    """What moves by more than a thousandth depends on its batch: no slack may hide that. Only the four next count."""
+    values = np.arange(6.0) / 10
+    moved = values.copy()
+    moved[3] += change
+    assert widened_slack(values, moved) == pytest.approx(slack, rel=1e-9, abs=1e-12)
+    moved = values.copy()
+    moved[4] += change
+    assert widened_slack(values, moved) == 0
 
 
 def test_batches_of_a_store_and_of_features_need_no_slack_of_their_own(classifier: de.Classifier) -> None:

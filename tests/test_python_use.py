@@ -148,7 +148,7 @@ def test_what_detectors_and_results_say_of_themselves(det: de.Detector, photos: 
     unknown = sum(v.is_ood for v in found)
     assert repr(found) == f"<Predictions: images 8; known {8 - unknown}; none of these {unknown}; unreadable 1>"
     measured = de.evaluate(det.classifier, "mcm", photos, open_sets=[np.zeros((9, 9, 3), np.uint8)] * 3, resamples=10)
-    assert "photos (ID, 8 images), open (open, 3 images)" in repr(measured) and "best AUROC" in repr(measured)
+    assert "photos (known, 8 images), open (open, 3 images)" in repr(measured) and "best AUROC" in repr(measured)
     for thing in (det, found, measured):
         assert thing._repr_html_().startswith("<table>")
 

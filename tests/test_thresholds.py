@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -23,8 +24,11 @@ from deltaenergy.thresholds import (
     conformal_p_values,
     fit_count,
     guaranteed_rank,
+    in_sample_count,
     least_images,
     least_in_class,
+    slack_of,
+    threshold_at,
     threshold_of,
 )
 
@@ -118,7 +122,10 @@ def test_false_discoveries_worked_by_hand() -> None:
     p = np.array([0.5, 0.14, 0.06, 0.11])
     assert benjamini_hochberg(p, 0.2).tolist() == [False, True, True, True]
     assert not benjamini_hochberg(p, 0.05).any()
-    assert benjamini_hochberg(np.full(3, 0.1), 0.1).all(), "p = fdr·m/m, whatever rounding says"
+    assert benjamini_hochberg(np.full(3, 0.1), 0.1).all(), "p = fdr·m/m"
+    assert benjamini_hochberg(np.array([0.1, 0.9, 0.95]), 0.3).tolist() == [True, False, False], (
+        "0.3·1/3 < 0.1 in floats"
+    )
     assert benjamini_hochberg(np.zeros(0), 0.1).shape == (0,)
 
 
@@ -141,6 +148,19 @@ def test_the_share_of_false_discoveries_is_kept() -> None:
         found.append(called[80:].mean())
     assert np.mean(shares) <= 0.08 + 5 * np.std(shares) / math.sqrt(500)
     assert np.mean(found) > 0.5, "a rule that calls nothing unknown would pass the bound"
+
+
+@given(st.integers(1, 500), st.integers(1, 100))
+def test_the_in_sample_rule_keeps_the_exact_share_rounded_up(images: int, percent: int) -> None:
+    """In floats 0.56 · 25 is 14.000000000000002, and 0.07 · 100 is 7.000000000000001."""
+    expected = math.ceil(Fraction(percent, 100) * images)
+    assert in_sample_count(images, percent / 100) == expected
+    assert threshold_at(np.arange(images, dtype=np.float64), percent / 100) == images - expected
+
+
+@pytest.mark.parametrize(("images", "keep", "kept"), [(25, 0.56, 14), (100, 0.07, 7), (20, 0.95, 19), (1, 0.001, 1)])
+def test_the_in_sample_rule_is_not_misled_by_rounding(images: int, keep: float, kept: int) -> None:
+    assert in_sample_count(images, keep) == kept
 
 
 def test_a_fitted_score_gets_half_of_the_images_or_what_can_be_spared() -> None:
@@ -219,3 +239,10 @@ def test_the_words_of_a_guarantee() -> None:
     assert "the score fitted to 100 others" in str(Guarantee(0.95, 0.9, 100, fitted_on=100))
     by_class = str(Guarantee(0.95, 0.9, 500, wanted=0.9, own=("dog", "cat"), pooled=("bird",)))
     assert "new images of dog, cat that are named rightly" in by_class and "bird share the threshold of all" in by_class
+
+
+def test_slack_by_hand() -> None:
+    """Two hundred-thousandths of the range, and four millionths of the largest size: both count."""
+    assert slack_of(np.array([-3.0, 0.5, 1.0])) == pytest.approx(2e-5 * 4 + 4e-6 * 3, rel=1e-12)
+    assert slack_of(np.array([7.0, 7.0])) == pytest.approx(4e-6 * 7, rel=1e-12)
+    assert slack_of(np.array([])) == 0

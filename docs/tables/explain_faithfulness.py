@@ -1,6 +1,6 @@
 """Print the table "Where: are the maps faithful?" of docs/results.md: every method against random maps and occlusion.
 
-    python docs/tables/explain_faithfulness.py --data IMAGES [--pictures 105] [--vit FOLDER]
+    python docs/tables/explain_faithfulness.py --data IMAGES [--pictures 56] [--vit FOLDER]
 
 IMAGES holds pacs and intel_scenes. A photograph of PACS, half as wide and high as the whole, is pasted anywhere on a
 scene without buildings, so that a quarter of the picture is the object. The classes are PACS's seven; the target is the
@@ -11,6 +11,7 @@ score. With --vit, the tower is the small vision transformer that explain_vit.py
 from __future__ import annotations
 
 import argparse
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from faithfulness import Array, Pasted, area, curves, interval, paste, points_at
 from PIL import Image
 
 import deltaenergy as de
+from deltaenergy.explain import occlusion
 from deltaenergy.explain.methods import METHODS, Subject, make_maps
 from deltaenergy.explain.targets import Target, class_target, score_target
 from deltaenergy.explain.tracing import look_at
@@ -31,6 +33,7 @@ CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 SCENES = ("forest", "glacier", "mountain", "sea")
 SHARE = 0.5
 RANDOM = "random"
+TARGETS = ("class", "score")
 MEASURES = ("pointing", "deletion", "insertion")
 
 
@@ -38,22 +41,22 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=105)
+    parser.add_argument("--pictures", type=int, default=56)
     parser.add_argument("--vit", type=Path)
     arguments = parser.parse_args()
     if arguments.vit is None:
         model = require_towers(de.load_model("lite"), "this table")
         classes, pasted = CLASSES, on_scenes(arguments.data, arguments.pictures, model.preprocessing.crop)
     else:
-        from explain_vit import TEST, drawn_classes, drawn_pictures
+        from explain_vit import COLOURS, TEST, drawn_pictures
 
         model = require_towers(de.load_model(arguments.vit), "this table")
-        classes = drawn_classes()
+        classes = tuple(COLOURS)
         pasted = list(drawn_pictures(arguments.data, arguments.pictures, TEST))
     judge = de.Detector(de.ZeroShotClassifier(model, list(classes)), WITHOUT_ID_IMAGES)
-    for target in ("class", "score"):
-        found = measure(judge, model, pasted, target)
-        print_table(found, target, judge, pasted)
+    found = measure(judge, model, pasted)
+    for target in TARGETS:
+        print_table(found[target], target, judge, pasted)
 
 
 def on_scenes(images: Path, count: int, side: int) -> list[Pasted]:
@@ -69,38 +72,95 @@ def on_scenes(images: Path, count: int, side: int) -> list[Pasted]:
     return found
 
 
-def measure(
-    judge: de.Detector, model: TowerModel, pasted: Sequence[Pasted], target: str
-) -> dict[str, dict[str, Array]]:
-    """By method and measure, one value for each picture."""
-    classifier = judge.classifier
+class Encoder:
+    """Features of images; of one picture's, each set of images is encoded once, whatever is asked of it."""
+
+    def __init__(self, model: TowerModel) -> None:
+        self.model = model
+        self.known: dict[bytes, torch.Tensor] = {}
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Unit features (n, D)."""
+        key = hashlib.blake2b(images.contiguous().numpy()).digest()
+        if key not in self.known:
+            with torch.inference_mode():
+                self.known[key] = self.model.image_features(images)
+        return self.known[key]
+
+
+def measure(judge: de.Detector, model: TowerModel, pasted: Sequence[Pasted]) -> dict[str, dict[str, dict[str, Array]]]:
+    """By target, method and measure, one value for each picture."""
     suits = {"rollout": model.vision is not None, "grad-cam": isinstance(model, ConvolutionalModel)}
     names = [name for name in METHODS if suits.get(name, True)]
-    found: dict[str, dict[str, list[float]]] = {n: {m: [] for m in MEASURES} for n in (*names, RANDOM)}
-    subject = Subject(classifier, model)
+    rows: dict[str, dict[str, dict[str, list[float]]]] = {
+        target: {name: {m: [] for m in MEASURES} for name in (*names, RANDOM)} for target in TARGETS
+    }
     rng = np.random.default_rng(1)
     for one in pasted:
-        pixels = torch.from_numpy(model.preprocessing(one.image))
-        k = classifier.classes.index(one.name)
+        pixels, encode = torch.from_numpy(model.preprocessing(one.image)), Encoder(model)
+        chance = rng.random((7, 7))
+        for target in TARGETS:
+            for name, heatmap in maps_of(judge, model, pixels, one.name, target, names, encode).items():
+                note(rows[target][name], judge, pixels, one, target, heatmap, encode)
+            note(rows[target][RANDOM], judge, pixels, one, target, chance, encode)
+    return {
+        target: {name: {m: np.array(values) for m, values in of.items()} for name, of in by_name.items()}
+        for target, by_name in rows.items()
+    }
 
-        def y(images: torch.Tensor, k: int = k) -> torch.Tensor:
-            with torch.inference_mode():
-                inputs = look_at(classifier, model.image_features(images), None, images)
-                if target == "score":
-                    return judge.scorer(inputs)
-                return torch.softmax(inputs.similarities.double() * model.logit_scale, dim=1)[:, k]
 
-        def target_of(rows: torch.Tensor, k: int = k) -> Target:
-            return score_target(judge.scorer) if target == "score" else class_target(torch.full_like(rows, k))
+def maps_of(
+    judge: de.Detector,
+    model: TowerModel,
+    pixels: torch.Tensor,
+    name: str,
+    target: str,
+    methods: Sequence[str],
+    encode: Encoder,
+) -> dict[str, Array]:
+    """One map by each method."""
+    k = judge.classifier.classes.index(name)
 
-        maps = {name: make_maps(METHODS[name], subject, pixels[None], target_of)[0].double().numpy() for name in names}
-        maps[RANDOM] = rng.random((7, 7))
-        for name, heatmap in maps.items():
-            deletion, insertion = curves(y, pixels, heatmap)
-            found[name]["pointing"].append(float(points_at(heatmap, one.box)))
-            found[name]["deletion"].append(area(deletion))
-            found[name]["insertion"].append(area(insertion))
-    return {name: {m: np.array(values) for m, values in of.items()} for name, of in found.items()}
+    def target_of(rows: torch.Tensor) -> Target:
+        return score_target(judge.scorer) if target == "score" else class_target(torch.full_like(rows, k))
+
+    def covered(images: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            return target_of(torch.zeros(len(images)).long())(look_at(judge.classifier, encode(images), None, images))
+
+    found = {}
+    for method in methods:
+        if method == "occlusion":
+            found[method] = occlusion(covered, pixels).double().numpy()
+        else:
+            subject = Subject(judge.classifier, model)
+            found[method] = make_maps(METHODS[method], subject, pixels[None], target_of)[0].double().numpy()
+    return found
+
+
+def note(
+    row: dict[str, list[float]],
+    judge: de.Detector,
+    pixels: torch.Tensor,
+    one: Pasted,
+    target: str,
+    heatmap: Array,
+    encode: Encoder,
+) -> None:
+    """Measure one map."""
+    k = judge.classifier.classes.index(one.name)
+
+    def y(images: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            inputs = look_at(judge.classifier, encode(images), None, images)
+            if target == "score":
+                return judge.scorer(inputs)
+            return torch.softmax(inputs.similarities.double() * judge.classifier.model.logit_scale, dim=1)[:, k]
+
+    deletion, insertion = curves(y, pixels, heatmap)
+    row["pointing"].append(float(points_at(heatmap, one.box)))
+    row["deletion"].append(area(deletion))
+    row["insertion"].append(area(insertion))
 
 
 def print_table(found: dict[str, dict[str, Array]], target: str, judge: de.Detector, pasted: Sequence[Pasted]) -> None:

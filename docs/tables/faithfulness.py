@@ -19,7 +19,7 @@ from PIL import Image
 Array = npt.NDArray[np.float64]
 ValuesOf = Callable[[torch.Tensor], torch.Tensor]
 # Cells per side in which images are covered; steps from the whole image to nothing.
-CELLS, STEPS = 14, 14
+CELLS, STEPS = 14, 7
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,14 @@ def curves(values_of: ValuesOf, pixels: torch.Tensor, heatmap: Array, fill: floa
     rank[order] = np.arange(len(order))
     rows, columns = (np.arange(side) * CELLS // side for side in pixels.shape[1:])
     of_pixel = torch.from_numpy(rank.reshape(CELLS, CELLS)[np.ix_(rows, columns)])
-    done = [round(step * CELLS * CELLS / STEPS) for step in range(STEPS + 1)]
-    deleted = torch.stack([torch.where(of_pixel < n, torch.full_like(pixels, fill), pixels) for n in done])
-    inserted = torch.stack([torch.where(of_pixel < n, pixels, torch.full_like(pixels, fill)) for n in done])
-    return values_of(deleted).double().numpy(), values_of(inserted).double().numpy()
+    blank = torch.full_like(pixels, fill)
+    done = [round(step * CELLS * CELLS / STEPS) for step in range(1, STEPS)]
+    deleted = [torch.where(of_pixel < n, blank, pixels) for n in done]
+    inserted = [torch.where(of_pixel < n, pixels, blank) for n in done]
+    # The ends are the same for every map: whoever keeps what it encoded encodes them once.
+    whole, nothing = values_of(torch.stack([pixels, blank])).double().numpy()
+    between = values_of(torch.stack([*deleted, *inserted])).double().numpy()
+    return np.array([whole, *between[: len(done)], nothing]), np.array([nothing, *between[len(done) :], whole])
 
 
 def resampled(heatmap: Array, cells: int) -> Array:

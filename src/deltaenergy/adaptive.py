@@ -112,7 +112,7 @@ class AdaptiveDetector:
             values.append(batch.values[self.adapter.spec])
         scores = np.sort(np.concatenate(values))
         if not len(scores):
-            raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+            raise InputError("calibrate needs at least one readable known image, and got none.")
         self.threshold, self.keep = threshold_at(scores, keep), keep
         return self
 
@@ -176,4 +176,5 @@ def _join(parts: list[Scored]) -> Scored:
         predicted=np.concatenate([part.predicted for part in parts]),
         confidence=np.concatenate([part.confidence for part in parts]),
         features=np.concatenate([part.features for part in parts if part.features is not None]),
+        similarity=np.concatenate([part.similarity for part in parts if part.similarity is not None]),
     )

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
 RECORD = "detector.json"
+# What a detector's place begins with if it is on the Hugging Face hub.
+HUB = "hf:"
 FORMAT = "deltaenergy detector 2"
 _OPEN_SHARE = number(above=0, high=1 - 2**-53)
 _RECORD = record(
@@ -112,6 +114,10 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
 
 def load_detector(folder: str | Path, model: Model | None, device: str | torch.device) -> Detector:
     """Read a detector. The model is loaded by its recorded name unless one is given; either must match."""
+    if isinstance(folder, str) and folder.startswith(HUB):
+        from deltaenergy.hub_detectors import fetch_detector
+
+        folder = fetch_detector(folder.removeprefix(HUB))
     folder = Path(folder)
     saved, tensors = read_described(folder, RECORD, FORMAT)
     _check(saved, tensors, folder)

@@ -160,7 +160,7 @@ def check_numbers(scored: Scored, spec: str) -> None:
     bad = np.flatnonzero(np.isnan(scored.values[spec]))
     if len(bad):
         raise InputError(
-            f"The score {spec} of the in-distribution image {scored.items[bad[0]].id} is not a number"
+            f"The score {spec} of the known image {scored.items[bad[0]].id} is not a number"
             f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
             "Leave it out, or use another score."
         )

@@ -22,7 +22,7 @@ def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[s
     One text with commas is a list: `"dog, cat"`. A name that holds a comma is given in a list.
     """
     if isinstance(classes, str):
-        if "," not in classes:
+        if "," not in classes and classes.strip():
             raise InputError(
                 f"classes must be a list of names, or one text with commas. Did you mean [{classes!r}]? "
                 "Names in a file: deltaenergy.classes.read_classes(FILE)."

@@ -171,7 +171,7 @@ class Detector(Shown):
             scored, truth = scored.take(rest), None if truth is None else truth[rest]
         values = scored.values[spec]
         if not len(values):
-            raise InputError("calibrate needs at least one readable in-distribution image, and got none.")
+            raise InputError("calibrate needs at least one readable known image, and got none.")
         check_numbers(scored, spec)
         if self.score.needs_fit:
             self._scorer = scored.scorers[spec]
@@ -356,9 +356,21 @@ class Detector(Shown):
 
         save_detector(self, folder)
 
+    def push_to_hub(self, repo: str, **options: Any) -> str:
+        """Send it to the Hugging Face hub as owner/name, with a model card; options of `hub_detectors.push_detector`.
+
+        These are `evaluation`, whose figures the card tells, `private`, `with_images` and `message`.
+        """
+        from deltaenergy.hub_detectors import push_detector
+
+        return push_detector(self, repo, **options)
+
     @classmethod
     def load(cls, folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Detector:
-        """Read a detector that `save` wrote, with the model it names or the one given, and check that they match."""
+        """Read a detector that `save` wrote, with the model it names or the one given, and check that they match.
+
+        `hf:owner/name` is one that `push_to_hub` sent; `hf:owner/name@revision` an earlier one.
+        """
         from deltaenergy.artifact import load_detector
 
         return load_detector(folder, model, device)

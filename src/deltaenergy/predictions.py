@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.data.items import Unreadable
+from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
+from deltaenergy.notebook import Shot, histogram_html, interleaved, pictures_html
 from deltaenergy.showing import Shown
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
+    import polars as pl
     import pyarrow as pa
 
 
@@ -76,6 +81,59 @@ class Predictions(Shown, Sequence[Verdict]):
             facts["unreadable"] = len(self.unreadable)
         return facts
 
+    def _repr_html_(self) -> str:
+        """In a notebook: counts, a histogram of the scores by verdict, and a few pictures, unknown ones first."""
+        shots: dict[bool, list[Shot]] = {True: [], False: []}
+        for verdict in self:
+            lines: tuple[str, ...] = (f"{verdict.label} {verdict.confidence:.0%}", f"score {verdict.score:.4g}")
+            if verdict.is_ood:
+                lines = (NONE_OF_THESE, f"most like {verdict.label}", lines[1])
+            shots[verdict.is_ood].append(Shot(ImageItem(verdict.id, Path(verdict.id)), lines, not verdict.is_ood))
+        return (
+            super()._repr_html_()
+            + histogram_html(self._by_verdict(), None)
+            + pictures_html(interleaved(shots[True], shots[False]))
+        )
+
+    def _by_verdict(self) -> dict[str, npt.NDArray[np.float64]]:
+        """The scores of known images, and of the others."""
+        return {
+            name: np.array([verdict.score for verdict in self if verdict.is_ood is unknown], np.float64)
+            for name, unknown in ((KNOWN, False), (NONE_OF_THESE, True))
+        }
+
+    @classmethod
+    def from_table(cls, table: Any) -> Predictions:
+        """Verdicts from a table: a file that `score --out` wrote, or a pandas, polars or Arrow table in memory.
+
+        It needs the columns `path` or `id`, `label`, `score` and `is_ood`; what it lacks of the others is NaN.
+        """
+        from deltaenergy.verdict_tables import read_predictions
+
+        return read_predictions(table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's own interface, by which polars, duckdb, pandas and pyarrow take tables from each other."""
+        return self.to_table().__arrow_c_stream__(requested_schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row per verdict, as a polars data frame, where polars is installed."""
+        try:
+            import polars as pl
+        except ImportError:
+            raise InputError("to_polars needs polars: pip install polars. to_table does without.") from None
+        return pl.from_arrow(self.to_table())
+
+    def to_fiftyone(self, folder: str | Path) -> None:
+        """Write `labels.json` and `data.json` for FiftyOne; images stay where they are (`fiftyone_export`)."""
+        from deltaenergy.fiftyone_export import write_fiftyone
+
+        names = Verdict.__dataclass_fields__
+        rows = [{"path": verdict.id} | {name: getattr(verdict, name) for name in names} for verdict in self]
+        written, left_out = write_fiftyone(folder, rows, [verdict.label for verdict in self])
+        if left_out:
+            warnings.warn(f"{left_out} of {written + left_out} images are no files, and were left out.", stacklevel=2)
+
     def to_pandas(self) -> pd.DataFrame:
         """One row per verdict, as a pandas data frame, where pandas is installed."""
         try:
@@ -89,11 +147,7 @@ class Predictions(Shown, Sequence[Verdict]):
         """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
         from deltaenergy.plotting import score_histogram
 
-        groups = {
-            name: np.array([verdict.score for verdict in self if verdict.is_ood is unknown], np.float64)
-            for name, unknown in ((KNOWN, False), (NONE_OF_THESE, True))
-        }
-        return score_histogram(groups, None, "score", ax)
+        return score_histogram(self._by_verdict(), None, "score", ax)
 
     def to_table(self) -> pa.Table:
         """One row per verdict, as a pyarrow table (`.to_pandas()` makes a data frame)."""

@@ -237,7 +237,7 @@ def threshold_at(ascending: npt.NDArray[np.float64], keep: float) -> float:
 
 def in_sample_count(images: int, keep: float) -> int:
     """How many of the images the in-sample rule keeps (more if there are ties)."""
-    # keep·n is rounded first: 0.95 · 20 is 19.000000000000004 in floating point, and its ceiling would be 20.
+    # keep·n is rounded first: 0.56 · 25 is 14.000000000000002 in floating point, and its ceiling would be 15.
     return max(1, math.ceil(round(keep * images, 9)))
 
 
@@ -323,7 +323,7 @@ def benjamini_hochberg(p_values: npt.NDArray[np.float64], fdr: float) -> npt.NDA
     check_fdr(fdr)
     count = len(p_values)
     ordered = np.sort(p_values)
-    # p-values are fractions: 0.1·3/3 must not fall short of 1/10 by rounding.
+    # p-values are fractions: 0.3·1/3 must not fall short of 1/10 by rounding.
     within = np.flatnonzero(ordered <= fdr * np.arange(1, count + 1) / max(1, count) * (1 + ROUNDING))
     return np.asarray(p_values <= ordered[within[-1]]) if len(within) else np.zeros(count, dtype=bool)
 

@@ -102,9 +102,17 @@ def read_predictions(source: Any) -> Predictions:
 
 
 def check_own(rows: ScoredRows, detector: Detector) -> None:
-    """Raise `InputError` where p-values in the table are not those that this detector gives the scores beside them."""
-    told = ~np.isnan(rows.p_values)
-    wrong = np.flatnonzero(told & (np.abs(detector.p_values(rows.scores) - rows.p_values) > _SAME_P))
+    """Raise `InputError` where p-values in the table are not those that this detector gives the scores beside them.
+
+    Without p-values nothing says whose the scores are, and the table is refused as well.
+    """
+    untold = np.flatnonzero(np.isnan(rows.p_values))
+    if len(untold):
+        raise InputError(
+            f"The table has no p-value for {rows.ids[untold[0]]}, so that nothing says whether this detector made it: "
+            "write it with `deltaenergy score --detector`."
+        )
+    wrong = np.flatnonzero(np.abs(detector.p_values(rows.scores) - rows.p_values) > _SAME_P)
     if len(wrong):
         raise InputError(
             f"The verdicts of the table are not this detector's: {rows.ids[wrong[0]]} has p {rows.p_values[wrong[0]]:g}"

@@ -176,6 +176,9 @@ def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared()
     assert {"react", "odin:features"} <= found
     assert "far unknowns" in choice.to_dict()["caveat"]
     assert choice.caveat == choosing.NEAR_ONLY
+    best, second = choice.ranking[:2]
+    assert repr(choice).startswith(f"<Choice: best {best.spec}, AUROC {100 * best.auroc.value:.1f}%")
+    assert f"next {second.spec}, " in repr(choice) and "<table>" in choice._repr_html_()
 
 
 def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:

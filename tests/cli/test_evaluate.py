@@ -40,7 +40,8 @@ def test_prints_accuracy_and_detection_for_every_score(sets, tiny_clip_folder, c
         "accuracy",
         "mcm",
         "delta-energy(tau=0.1,c=1)",
-        "known (ID, 19) against grey (open, 8)",
+        "known (known, 19) against grey (open, 8)",
+        "Best of 2 scores: ",
     ):
         assert expected in printed
 

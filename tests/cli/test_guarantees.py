@@ -49,6 +49,15 @@ def test_calibrate_says_what_it_promises(command: Runner, base: list[str], many:
     assert "with 90 % confidence" in " ".join(result.err.split())
 
 
+def test_score_says_which_promise_is_whose(command: Runner, base: list[str], many: Path) -> None:
+    """Fitted scores set their threshold on 25 of the images, others on all 50."""
+    told = " ".join(command("score", many, *base, "--score", "mcm", "--score", "react", "--id", many).err.split())
+    assert "energy, mcm: Of new images like these, at least 95 % are accepted, with 90 % confidence (set on 50" in told
+    assert "react: At least 95 % of the 25 calibration images are accepted" in told
+    told = " ".join(command("score", many, *base, "--score", "react", "--id", many, "--fdr", "0.4").err.split())
+    assert "With 25 calibration images no p-value is below 0.038" in told
+
+
 def test_calibrate_by_class(command: Runner, base: list[str], many: Path, tmp_path: Path) -> None:
     options = ["--by-class", "--keep", "0.6", "--confidence", "0.5", "--json"]
     found = json.loads(command("calibrate", many, *base, *options, "--out", tmp_path / "d").out)

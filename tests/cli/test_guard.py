@@ -27,7 +27,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def raise_it() -> None:
             raise error
 
-        monkeypatch.setattr("deltaenergy.cli.methods._scores", raise_it)
+        monkeypatch.setattr("deltaenergy.listing._scores", raise_it)
 
     return fail
 

@@ -46,3 +46,25 @@ def test_an_archive_is_refused_in_a_sentence(command: Runner, photos: Path, tmp_
     (tmp_path / "ViT-B-32.pt").write_bytes(b"PK\x03\x04")
     result = command("score", photos, "--model", tmp_path / "ViT-B-32.pt", "--classes", "dog,cat")
     assert result.code == 2 and "openai/clip-vit-base-patch32" in result.err.replace("\n", "")
+
+
+@pytest.mark.parametrize("family", ["own ViT", "SigLIP"])
+def test_real_pictures_through_a_folder(
+    command: Runner, shared_data: Path, tiny_clip_folder: Path, tmp_path: Path, family: str
+) -> None:
+    """Weights of chance, real files: each is read and named as the model's towers name it, and sorted."""
+    photos = shared_data / "images" / "pacs" / "photo"
+    if not photos.is_dir():
+        pytest.skip("the pictures of PACS are not there")
+    folder = tiny_clip_folder if family == "own ViT" else write_siglip(tmp_path / "model")
+    files = [path for label in ("dog", "guitar") for path in sorted((photos / label).iterdir())[:4]]
+    named = ["--model", folder, "--classes", "dog,guitar"]
+    detector = tmp_path / "detector"
+    assert command("calibrate", *files, *named, "--score", "mcm", "--out", detector).code == 0
+    result = command("score", *files, "--detector", detector, "--copy-to", tmp_path / "sorted")
+    model = de.load_model(folder)
+    texts = torch.from_numpy(model.encode_texts(["a photo of a dog.", "a photo of a guitar."]))
+    images = torch.from_numpy(model.encode_images([Image.open(file) for file in files]))
+    expected = [("dog", "guitar")[i] for i in (images @ texts.T).argmax(dim=1)]
+    assert [row["label"] for row in csv.DictReader(io.StringIO(result.out))] == expected
+    assert len(list((tmp_path / "sorted").rglob("*.jpg"))) == len(files)

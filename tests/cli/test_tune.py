@@ -102,7 +102,7 @@ def test_wrong_use(
         ("negprompt", "tuned by negprompt"),
         ("gl-mcm", "holds no patch features"),
         ("odin", "needs pixels"),
-        ("interneg", "needs labels: none of the in-distribution images has a class"),
+        ("interneg", "needs labels: none of the known images has a class"),
     ],
 )
 def test_a_score_that_cannot_run_is_refused_before_any_work(

@@ -114,7 +114,7 @@ def test_of_an_evaluation(tmp_path):
         ("green", "green"): 6,
         ("blue", "blue"): 6,
     }
-    assert [curve.of for curve in known.risk_coverage] == ["ID images", "ID and open images"]
+    assert [curve.of for curve in known.risk_coverage] == ["known images", "known and open images"]
     assert known.risk_coverage[1].images == 27 and known.risk_coverage[1].risk[-1] == pytest.approx(9 / 27)
     written = json.loads(json.dumps(found.to_dict()))["classification"]
     assert written[0]["reliability"]["ece"] == known.ece

@@ -106,16 +106,16 @@ def test_several_sets_are_pooled(classifier, sets):
         open_sets=[("first", [sets / "grey" / f"{i}.png" for i in range(3)]), ("grey", [sets / "grey" / "7.png"])],
     )
     assert {(row.closed, row.open) for row in found.detection} == {
-        ("all ID sets", "first"),
-        ("all ID sets", "grey"),
-        ("all ID sets", "all open sets"),
+        ("all known sets", "first"),
+        ("all known sets", "grey"),
+        ("all known sets", "all open sets"),
     }
     pooled = found.detection[-1]
     assert (pooled.closed_images, pooled.open_images) == (19, 4)
     assert [len(one) for one in found.sets] == [7, 12, 3, 1]
     assert [item.id.split("/")[-2] for item in found.sets[1].scored.items] == ["green"] * 6 + ["blue"] * 6
     np.testing.assert_array_equal(
-        found.values("mcm", "all ID sets"), np.r_[found.values("mcm", "reds"), found.values("mcm", "others")]
+        found.values("mcm", "all known sets"), np.r_[found.values("mcm", "reds"), found.values("mcm", "others")]
     )
 
 
@@ -214,7 +214,7 @@ def test_duplicate_class_names_count_as_one_class(tmp_path, sets):
 
 def test_a_folder_of_an_id_set_that_is_no_class(classifier, sets):
     paint(sets / "known" / "yelow" / "0.png", (200, 200, 0))
-    with pytest.raises(InputError, match=r"ID set 'known'.*'yelow'"):
+    with pytest.raises(InputError, match=r"known set 'known'.*'yelow'"):
         run(classifier, sets)
 
 

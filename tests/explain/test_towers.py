@@ -15,6 +15,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.explain import Explainer
 from deltaenergy.models.encoding import EncodedBatch
 from tests.checkpoints import write_clip
+from tests.colours import ColourModel
 
 CLASSES = ["dog", "cat", "red car"]
 
@@ -205,7 +206,8 @@ def test_learned_tokens_in_the_tower_are_part_of_the_map(clip: de.TowerModel) ->
 
 def test_auto_is_the_tower_s_usual_method(clip: de.TowerModel, lite: de.TowerModel) -> None:
     assert Explainer(de.ZeroShotClassifier(lite, CLASSES)).method.name == "grad-cam"
-    assert Explainer(de.ZeroShotClassifier(clip, CLASSES)).method.name == "occlusion"
+    assert Explainer(de.ZeroShotClassifier(clip, CLASSES)).method.name == "rollout"
+    assert Explainer(de.ZeroShotClassifier(ColourModel(), ["red", "blue"])).method.name == "occlusion"
 
 
 def test_mistakes_are_told_at_once(clip: de.TowerModel, lite: de.TowerModel) -> None:
@@ -241,8 +243,9 @@ def test_a_score_without_a_gradient_names_the_remedy(clip: de.TowerModel) -> Non
     judge = detector(clip, "odin")
     with pytest.raises(InputError, match=r"The score 'odin' has no gradient.*occlusion"):
         de.explain(judge, pictures(1), method="rollout", target="score")
-    (one,) = de.explain(judge, pictures(1), method="occlusion", target="score")
-    assert one.heatmap.shape == (7, 7)
+    (one,) = de.explain(judge, pictures(1), target="score")
+    assert one.method == "occlusion" and one.heatmap.shape == (7, 7), "auto knows that"
+    assert de.explain(judge, pictures(1))[0].method == "rollout", "its classes have gradients"
 
 
 def test_unreadable_images_are_listed(lite: de.TowerModel, photos: Path) -> None:
@@ -257,5 +260,5 @@ def test_an_uncalibrated_detector_explains_without_a_verdict(lite: de.TowerModel
     (one,) = de.explain(de.Detector(de.ZeroShotClassifier(lite, CLASSES), "mcm"), pictures(1), target="score")
     assert one.verdict is None and 0 < one.value < 1
     unfitted = de.Detector(de.ZeroShotClassifier(lite, CLASSES), "react")
-    with pytest.raises(de.DeltaEnergyError, match="must see in-distribution images first"):
+    with pytest.raises(de.DeltaEnergyError, match="must see known images first"):
         de.explain(unfitted, pictures(1), target="score")

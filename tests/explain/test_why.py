@@ -12,7 +12,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.explain.why import CLASSES, NEIGHBOURS, Reasons, why_not
 from deltaenergy.explain.why_page import in_words, why_fragment
 from deltaenergy.explain.words import negative_words
-from tests.report.checks import Page
+from tests.report.checks import Page, check_page
 
 NAMES = ["dog", "cat", "red car", "house"]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -138,3 +138,17 @@ def test_lengths_must_agree(detector: de.Detector) -> None:
     features = unit(2, 9)
     with pytest.raises(InputError, match="got 2, 1 and 2"):
         Reasons(detector, []).of(list(detector.predict(features)), np.zeros((1, 4)), features)
+
+
+def test_rejected_images_of_a_page_have_their_reasons(tiny_clip: de.Model, photos: Path, tmp_path: Path) -> None:
+    from deltaenergy.explain.page import write_explanations
+
+    classifier = de.ZeroShotClassifier(tiny_clip, ["dog", "cat"])
+    detector = de.Detector(classifier, "mcm").calibrate(photos, 0.5, None, keep_images=True)
+    rejected = sum(verdict.is_ood for verdict in detector.predict(photos))
+    assert 0 < rejected < 8
+    write_explanations(detector, photos, tmp_path / "page.html", method="value-path")
+    page = check_page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.text.count("It was taken for none of these") == rejected
+    assert page.text.count("The calibration images most like it") == rejected
+    assert page.text.count("Most similar classes") == 8 - rejected

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +232,45 @@ def test_archives_are_never_opened(tmp_path: Path, name: str, same: str) -> None
         de.load_model(tmp_path / name)
     assert (f"-{same}'" in str(caught.value)) == bool(same)
     assert "save_file" in str(caught.value)
+
+
+def nested(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """A module whose state has these names."""
+    root = torch.nn.Module()
+    for name, tensor in tensors.items():
+        *path, last = name.split(".")
+        at = root
+        for part in path:
+            if not hasattr(at, part):
+                at.add_module(part, torch.nn.Module())
+            at = getattr(at, part)
+        at.register_buffer(last, tensor.clone())
+    return root
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["script", "weights", "checkpoint"])
+def test_the_command_of_the_error_converts(tmp_path: Path, kind: str) -> None:
+    """Run as it is printed, it leaves a folder with the numbers of the archive."""
+    tensors = write_open_clip(tmp_path / "folder")
+    file = tmp_path / "it's own.pt"
+    if kind == "script":
+        torch.jit.save(torch.jit.script(nested(tensors)), str(file))
+    elif kind == "weights":
+        torch.save(tensors, file)
+    else:
+        torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in tensors.items()}, "epoch": 3}, file)
+    with pytest.raises(InputError, match="never read") as caught:
+        de.load_model(file)
+    command = next(line for line in str(caught.value).splitlines() if line.startswith("  python -c "))
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    made = tmp_path / "it's own"
+    for beside in (tmp_path / "folder").iterdir():
+        if beside.suffix != ".safetensors":
+            shutil.copy(beside, made)
+    first, second = de.load_model(tmp_path / "folder"), de.load_model(made)
+    assert second.fingerprint == first.fingerprint
+    np.testing.assert_array_equal(second.encode_texts(TEXTS), first.encode_texts(TEXTS))
 
 
 def test_another_file_is_no_model(tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ def test_tables_of_other_detectors_and_no_verdicts_are_refused(scored: tuple[de.
         monitor.read(found.to_table())
     with pytest.raises(InputError, match="no column 'score'"):
         monitor.read(found.to_table().drop_columns(["score"]))
+    with pytest.raises(InputError, match=r"no p-value for 0\.jpg"):
+        monitor.read(found.to_table().drop_columns(["p_value"]))
     assert monitor.images == 0
 
 

@@ -15,6 +15,8 @@ from tests.colours import ColourModel, paint, paint_sets
 from tests.report.browser import browser
 
 WIDTHS = (1280, 768, 390)
+# A4 without 14 mm on either side, in CSS pixels.
+PAPER = 688
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +132,27 @@ def test_tables_stay_within_the_screen(chromium: Any, evaluated: Path, name: str
     if width == 390:
         assert page.evaluate(cut) == 0, "on a phone no table of many columns is cut"
     assert page.trouble == []
+
+
+@pytest.mark.parametrize("name", ["evaluation.html", "comparison.html"])
+def test_paper_holds_all_columns_and_what_is_folded(chromium: Any, evaluated: Path, name: str) -> None:
+    page = opened(chromium, evaluated / name, viewport={"width": PAPER, "height": 800}, color_scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PAPER, "no column is cut"
+    assert not page.locator("nav").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    folded = page.locator("details .facts, details table, details ol").first
+    assert folded.is_visible() and folded.bounding_box()["height"] > 20
+
+
+def test_paper_has_every_picture_whole(chromium: Any, folder: Path) -> None:
+    page = opened(chromium, folder / "verdicts.html", viewport={"width": PAPER, "height": 300})
+    page.emulate_media(media="print")
+    pictures = "[...document.querySelectorAll('#groups img')]"
+    assert page.evaluate(f"{pictures}.length") == 28
+    assert page.evaluate(f"{pictures}.every(one => one.complete && one.naturalWidth > 0)"), "in sight or not"
+    assert page.evaluate("getComputedStyle(document.querySelector('.pictures li')).breakInside") == "avoid"
+    assert not page.locator("#tools").is_visible()
 
 
 def test_the_first_column_stays_when_a_table_is_scrolled(chromium: Any, evaluated: Path) -> None:

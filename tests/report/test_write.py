@@ -70,7 +70,7 @@ def test_report_says_what_was_asked_found_and_how_it_was_made(sets, tmp_path):
         assert f"{100 * row.metrics['auroc'].low:.1f} to {100 * row.metrics['auroc'].high:.1f}" in text or (
             row.metrics["auroc"].low == row.metrics["auroc"].high
         )
-    for heading in ("AUROC ↑", "FPR95 ↓", "FPR95 (OOD) ↓", "AUPR-in ↑", "AUPR-out ↑"):
+    for heading in ("AUROC ↑", "FPR95 ↓", "FPR95 (open) ↓", "AUPR-in ↑", "AUPR-out ↑"):
         assert heading in text
 
 
@@ -168,7 +168,7 @@ def test_many_sets_and_scores_get_an_overview(tmp_path, sets):
     )
     page, _ = written(found, tmp_path)
     text = words(page)
-    assert "known (ID, 19) against each open set" in text and "1 more score with no higher AUROC" in text
+    assert "known (known, 19) against each open set" in text and "1 more score with no higher AUROC" in text
     assert all(spec in text for spec in found.scores)
 
 
@@ -202,7 +202,7 @@ def test_several_scores_are_ranked_and_the_best_is_named(tmp_path, sets):
     text = words(page)
     best = max((row for row in found.detection if row.closed == "known"), key=lambda row: row.metrics["auroc"].value)
     assert f"Best of 3 scores: {best.score}, which ranks a known above an open picture in" in text
-    table = text[text.index("known (ID, 19) against grey (open, 8)") :]
+    table = text[text.index("known (known, 19) against grey (open, 8)") :]
     places = {name: table.index(name) for name in found.scores}
     area = {row.score: row.metrics["auroc"].value for row in found.detection if row.closed == "known"}
     assert [area[name] for name in sorted(places, key=places.__getitem__)] == sorted(area.values(), reverse=True)

@@ -100,7 +100,7 @@ def test_float32_agrees_with_float64(spec: str) -> None:
 def test_without_id_data_there_is_no_score(spec: str) -> None:
     score = make_score(spec).bind(ANY_CLASSIFIER)
     assert score.score.needs_fit and not score.fitted
-    with pytest.raises(NotFittedError, match=r"must see in-distribution images first.*calibrate"):
+    with pytest.raises(NotFittedError, match=r"must see known images first.*calibrate"):
         score(inputs(cosines(3, 4, 0)))
 
 

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from deltaenergy import list_scores, make_score, metrics, scores
+from deltaenergy import (
+    Detector,
+    LabelledFeatures,
+    PrecomputedClassifier,
+    PrecomputedModel,
+    list_scores,
+    make_score,
+    metrics,
+    scores,
+    tune,
+)
 from deltaenergy.errors import InputError
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.id_like import id_like
@@ -90,6 +100,28 @@ def test_any_strides_and_byte_order_give_the_same(name: str, argument: str | Non
     np.testing.assert_allclose(np.asarray(function(values, **given)), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("form", ["reversed", "big-endian", "long double", "read-only"])
+def test_detectors_and_tuning_take_features_of_any_strides_and_byte_order(form: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def laid_out(values: np.ndarray) -> np.ndarray:
+        given = {"reversed": values[::-1].copy()[::-1], "big-endian": values.astype(">f4")}.get(form, values.copy())
+        given = given.astype(np.longdouble) if form == "long double" else given
+        given.flags.writeable = form != "read-only"
+        return given
+
+    def found(form: Callable[[np.ndarray], np.ndarray]) -> list[float]:
+        classifier = PrecomputedClassifier(form(rows[:3]), ["a", "b", "c"])
+        detector = Detector(classifier, "mcm").calibrate(form(rows), confidence=None)
+        model = PrecomputedModel(4, class_vectors=(["a", "b", "c"], form(rows[:3])))
+        train = LabelledFeatures(form(rows), [i % 3 for i in range(12)])
+        tuned = tune(model, ["a", "b", "c"], train, "centroids", shots=4)
+        return [one.score for one in detector.predict(form(rows))] + tuned.similarities(form(rows)).ravel().tolist()
+
+    assert found(laid_out) == pytest.approx(found(np.copy), abs=1e-6)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize(
     "values",
@@ -102,7 +134,7 @@ def test_what_is_no_table_of_numbers(name: str, values: Any) -> None:
         function(values, **more)
 
 
-@pytest.mark.parametrize("bad", [0, 0.0, -1, *NO_NUMBERS, "1", None])
+@pytest.mark.parametrize("bad", [0, 0.0, -1, *NO_NUMBERS, "1", None, True])
 @pytest.mark.parametrize(
     ("name", "parameter"),
     [

@@ -50,6 +50,9 @@ def test_with_nothing_but_itself_it_is_near() -> None:
     one = unit(1, 12, 0)
     np.testing.assert_array_equal(knn(one, one), [0.0])
     np.testing.assert_array_equal(knn(one, np.repeat(one, 4, axis=0), k=2), [0.0])
+    # Encoded again, a little off: it is still itself, at no distance.
+    again = one + 0.004 * unit(1, 12, 1)
+    np.testing.assert_array_equal(knn(again / np.linalg.norm(again), one), [0.0])
 
 
 def test_at_most_so_many_features_are_kept() -> None:

@@ -60,6 +60,9 @@ def specs(scores: list[de.Score]) -> set[str]:
         (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,react"], "'react' needs ID data: it is fitted on"),
         (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "make one with `deltaenergy clipn-train`"),
         (["calibrate", "{store}", "-c", "cat,dog", "-s", "gl-mcm", "-o", "{out}"], "'gl-mcm' needs patches"),
+        (["calibrate", "{flat}", "-c", "cat,dog", "-s", "interneg", "-o", "{out}"], "needs labels: none of the"),
+        (["score", "{photos}", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
+        (["evaluate", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
         (["choose", "--id", "{photos}", "-s", "neglabel,lsn"], "tune by lsn, or use another score, such as mcm"),
     ],
 )
@@ -72,7 +75,7 @@ def test_a_named_score_that_cannot_run_is_refused_before_any_prompt_is_encoded(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    places = {"store": store, "photos": photos, "out": tmp_path / "out"}
+    places = {"store": store, "photos": photos, "flat": photos / "cat", "out": tmp_path / "out"}
     assert call(*(part.format(**places) for part in command), "--model", tiny_clip_folder) == 2
     assert "".join(message.format(**places).split()) in "".join(capsys.readouterr().err.split())
 

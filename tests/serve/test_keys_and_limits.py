@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.serve.keys import Keys
 from deltaenergy.serve.limits import Limits
-from deltaenergy.serve.server import listen, named
+from deltaenergy.serve.server import listen, make_engine, named
+from tests.colours import ColourModel
 
 KEY = "0123456789abcdef"
 
@@ -64,3 +67,12 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
         first.listen()
         with pytest.raises(InputError, match="Try another --port"):
             listen("127.0.0.1", first.getsockname()[1])
+
+
+def test_a_detector_that_judges_images_by_their_neighbours_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    classifier = de.ZeroShotClassifier(ColourModel(), ["red", "green"])
+    detector = de.Detector(classifier, "mcm").calibrate(np.eye(3, dtype=np.float32)[[0, 1, 0]], confidence=None)
+    assert make_engine([("mine", detector)], None).detectors
+    monkeypatch.setattr(type(classifier), "batch_dependent", True)
+    with pytest.raises(InputError, match=r"'mine'.*batch-dependent"):
+        make_engine([("mine", detector)], None)

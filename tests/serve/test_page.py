@@ -230,3 +230,20 @@ def test_the_description_of_the_api_is_readable_without_a_network(browser: Any, 
     page.locator(".route", has_text="/v1/verdicts").first.wait_for()
     assert all(url.startswith((address, "data:")) for url in asked)
     context.close()
+
+
+def test_a_picture_s_map_is_shown_when_it_is_asked_for(browser: Any, address: str, pictures: list[str]) -> None:
+    visit = Visit(browser, address)
+    visit.upload(pictures[:1])
+    card = visit.page.locator(".card").first
+    image = card.locator("img")
+    picture = image.get_attribute("src")
+    card.get_by_role("button", name="Show what decided").click()
+    card.get_by_role("button", name="Show the picture").wait_for()
+    assert (image.get_attribute("src") or "").startswith("data:image/png;base64,")
+    assert (image.get_attribute("alt") or "").startswith("Map over picture 0.png of what speaks for")
+    assert "Yellow: speaks most for" in card.inner_text()
+    card.get_by_role("button", name="Show the picture").click()
+    assert image.get_attribute("src") == picture
+    assert (image.get_attribute("alt") or "").startswith("picture 0.png: ")
+    visit.check_quiet()

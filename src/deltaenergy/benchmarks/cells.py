@@ -21,7 +21,7 @@ def cell_rows(evaluation: Evaluation) -> tuple[list[dict[str, Any]], list[dict[s
     for one in evaluation.sets:
         if one.group is Group.OPEN:
             continue
-        base = {"closed": one.name, "kind": one.group.value.lower()}
+        base = {"closed": one.name, "kind": one.group.name.lower()}
         for found in evaluation.accuracy:
             if (found.set, found.group) == (one.name, one.group):
                 accuracy = {"open": None, "metric": "accuracy", "value": found.accuracy.value}

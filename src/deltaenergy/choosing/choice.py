@@ -11,6 +11,7 @@ import numpy as np
 from deltaenergy.choosing.judging import Floats, Judged
 from deltaenergy.data.items import Unreadable
 from deltaenergy.metrics import Estimate
+from deltaenergy.showing import Shown
 
 NEAR_ONLY = (
     "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
@@ -65,8 +66,8 @@ class Candidate:
         }
 
 
-@dataclass(frozen=True)
-class Choice:
+@dataclass(frozen=True, repr=False)
+class Choice(Shown):
     """Candidates from best to worst, and what they were judged on.
 
     `far_images` are the synthetic far unknowns; `far_wanted` says whether they were asked for.
@@ -85,6 +86,19 @@ class Choice:
     def best(self) -> str:
         """The spec of the best candidate."""
         return self.ranking[0].spec
+
+    def _facts(self) -> dict[str, object]:
+        first = self.ranking[0].auroc
+        facts: dict[str, object] = {
+            "best": f"{self.best}, AUROC {first.value:.1%} ({first.low:.1%} to {first.high:.1%})",
+            "candidates": len(self.ranking),
+            "images": f"{self.images} of {self.classes} classes",
+        }
+        if len(self.ranking) > 1:
+            facts["next"] = f"{self.ranking[1].spec}, {self.ranking[1].behind.value:.1%} behind"
+        if self.unreadable:
+            facts["unreadable"] = len(self.unreadable)
+        return facts
 
     @property
     def caveat(self) -> str:

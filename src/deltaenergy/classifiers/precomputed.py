@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from deltaenergy.classes import check_classes
@@ -13,7 +14,7 @@ from deltaenergy.classifiers.methods import Method, register_method
 from deltaenergy.classifiers.zero_shot import CosineClassifier
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features
+from deltaenergy.models.features import check_features, native_array
 from deltaenergy.models.precomputed import PrecomputedModel
 
 
@@ -29,7 +30,8 @@ class PrecomputedClassifier(CosineClassifier):
     def __init__(self, text_features: Any, classes: str | Sequence[str], model: Model | None = None) -> None:
         classes = check_classes(classes)
         try:
-            vectors = torch.as_tensor(text_features)
+            given = native_array(text_features) if isinstance(text_features, np.ndarray) else text_features
+            vectors = torch.as_tensor(given)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"text_features must be an array with one row per class: {error}") from error
         if vectors.ndim != 2 or len(vectors) != len(classes):

@@ -1,4 +1,4 @@
-"""`deltaenergy calibrate`: set the threshold on in-distribution images and save the detector."""
+"""`deltaenergy calibrate`: set the threshold on known images and save the detector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaenergy choose`: rank scores on in-distribution images alone, by leaving classes out in turn."""
+"""`deltaenergy choose`: rank scores on known images alone, by leaving classes out in turn."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def choose(
     calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Find the score that best tells your classes from everything else, without any out-of-distribution image.
+    """Find the score that best tells your classes from everything else, without any image of none of them.
 
     The classes are dealt into --folds parts. Each part in turn is taken off the class list, and its images play the
     near unknowns; with --far, shuffled, scrambled and tiled pictures play far ones. Without --classes, the names of the

@@ -150,7 +150,8 @@ def check_report(path: Path | None) -> None:
 
 def typed() -> str:
     """The command as it was typed, for reports."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    return shlex.join(["deltaenergy" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
 def check_detector_out(folder: Path, overwrite: bool) -> None:
@@ -214,12 +215,16 @@ def read_image_arguments(images: Sequence[str]) -> list[str] | str:
     return paths
 
 
-def tell_guarantee(detector: Detector) -> None:
-    """What the threshold promises, on standard error; in yellow where it falls short of what was asked for."""
+def tell_guarantee(detector: Detector, scores: str = "") -> None:
+    """What the threshold promises, on standard error; in yellow where it falls short of what was asked for.
+
+    `scores` names those that it is told of, where there are others.
+    """
     found = detector.guarantee
     if found is not None:
         lacking = found.wanted is not None and found.confidence is None
-        err.print(visible(str(found)), style="yellow" if lacking else None)
+        about = f"{scores}: " if scores else ""
+        err.print(visible(f"{about}{found}"), style="yellow" if lacking else None)
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector
     from deltaenergy.evaluation import Comparison, DetectionRow, Evaluation
     from deltaenergy.metrics import Estimate
+    from deltaenergy.report.page import Section
     from deltaenergy.scores.base import Score, Scorer
 
     Sets = list[tuple[str, list[ImageItem]]]
@@ -65,6 +67,16 @@ def evaluate(
         int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="For --limit and the confidence intervals.")
     ] = 0,
     report: Annotated[Path | None, typer.Option("--report", "-r", help="Write a report to FILE.html.")] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            "--explain",
+            min=1,
+            max=MOST,
+            help="In the report, show for so many of the worst mistakes of each kind what decided.",
+            show_default=False,
+        ),
+    ] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,
@@ -83,6 +95,8 @@ def evaluate(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.evaluation import evaluate as run
 
+    if explain is not None and report is None:
+        raise InputError("--explain adds a section to the report: give --report FILE.html.")
     names = _set_names([*id_sets, *(shifted or []), *(open_sets or [])])
     # Every set is looked for before the model is loaded, so that a mistyped path is reported at once.
     known, other, unknown = (
@@ -94,6 +108,8 @@ def evaluate(
         for name, value in (("--classes", classes), ("--template", template), ("--score", scores)):
             if value:
                 raise InputError(f"{name} is part of each detector that is compared: leave it out.")
+        if explain is not None:
+            raise InputError("--explain shows the mistakes of one classifier: evaluate one detector at a time.")
         comparison = _compare(detectors, zero_shot, known, other, unknown, keep, limit, seed, place, batch_size)
         _write_report(comparison, report)
         if json_output:
@@ -121,7 +137,8 @@ def evaluate(
             progress=progress,
             command=common.typed(),
         )
-    _write_report(evaluation, report)
+    more = [] if explain is None else [_explained(evaluation, classifier, explain, batch_size)]
+    _write_report(evaluation, report, more)
     if json_output:
         common.print_json(evaluation.to_dict())
     else:
@@ -129,13 +146,20 @@ def evaluate(
     common.finish(evaluation.unreadable)
 
 
-def _write_report(results: Evaluation | Comparison, report: Path | None) -> None:
+def _explained(evaluation: Evaluation, classifier: Classifier, most: int, batch_size: int) -> Section:
+    from deltaenergy.explain.mistakes import mistakes_section
+
+    with common.progress_bar("Explaining mistakes") as progress:
+        return mistakes_section(evaluation, classifier, most, batch_size=batch_size, progress=progress)
+
+
+def _write_report(results: Evaluation | Comparison, report: Path | None, more: Sequence[Section] = ()) -> None:
     from deltaenergy.files import keeping_result
     from deltaenergy.report import write_report
 
     if report is not None:
         with common.status("Writing the report …"):
-            keeping_result(report, lambda place: write_report(results, place), what="The report")
+            keeping_result(report, lambda place: write_report(results, place, more=more), what="The report")
         err.print(f"Report written to {report}")
 
 
@@ -189,8 +213,9 @@ def _load(
     place: common.Place,
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores, which must run on all `images`."""
-    from deltaenergy.scores.runnable import closed_tower, given_by
+    from deltaenergy.scores.runnable import closed_tower, given_by, unlabelled
 
+    labels = unlabelled([item for _, items in known for item in items])
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
@@ -199,10 +224,11 @@ def _load(
         found = common.load_detector(detector, place)
         if not scores:
             return found, found.classifier, [found.scorer]
-        used = common.make_scores(scores, given_by(images, found.classifier))
+        used = common.make_scores(scores, given_by(images, found.classifier).without(labels=labels))
         return found, found.classifier, _prepared(scores, used, found.classifier)
     # What cannot run is told before a model is loaded and a prompt encoded.
-    used = common.make_scores(scores, given_by(images).without(pixels=closed_tower(place.backend)))
+    given = given_by(images).without(labels=labels, pixels=closed_tower(place.backend))
+    used = common.make_scores(scores, given)
     named = classes if classes is not None else _folder_classes(known)
     classifier = common.zero_shot(model, place, named, template)
     return None, classifier, _prepared(scores, used, classifier)
@@ -264,6 +290,8 @@ def _print(evaluation: Evaluation) -> None:
     """Accuracies, then one table per pair of a closed and an open set."""
     from rich.table import Table
 
+    from deltaenergy.report.ranking import best_in_words
+
     # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
     console = common.out if common.out.is_terminal else PlainConsole(width=160)
     if evaluation.accuracy:
@@ -275,6 +303,9 @@ def _print(evaluation: Evaluation) -> None:
         for row in evaluation.accuracy:
             table.add_row(visible(row.set), row.group.value, str(row.images), _cell(row.accuracy))
         console.print(table)
+    if (best := best_in_words(evaluation)) is not None:
+        console.print()
+        console.print("".join(best), markup=False, highlight=False)
     pairs: dict[str, list[DetectionRow]] = {}
     for found in evaluation.detection:
         closed = f"{found.closed} ({found.closed_group.value}, {found.closed_images})"

@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "choose": ("deltaenergy choose --id good/",),
     "clipn-train": ("deltaenergy clipn-train pairs.csv --model CLIP_FOLDER --out no-tower/",),
     "evaluate": (
-        "deltaenergy evaluate --id good/ --open other/ --report report.html",
+        "deltaenergy evaluate --id good/ --open other/ --report report.html --explain 6",
         "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",
         "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector other/ --zero-shot",
     ),
@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy explain photos/ --detector detector/ --out page.html",
         "deltaenergy explain photos/ --detector detector/ --target score --png maps/",
         'deltaenergy explain dog.jpg --classes "dog,cat,horse" --target cat --method occlusion --out page.html',
+        'deltaenergy explain --paper-figure --known good/ --unknown other/ --classes "dog,cat" --out figure.html',
     ),
     "data check": ("deltaenergy data check DATA", "deltaenergy data check DATA pacs dtd"),
     "data list": ("deltaenergy data list",),

@@ -10,6 +10,7 @@ import typer
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err
 from deltaenergy.cli.guard import keeping
+from deltaenergy.cli.paper_figure import write_paper_figure
 from deltaenergy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
 def explain(
     images: Annotated[
-        list[str],
-        typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            help="Files, folders, globs, a table with a path column, or - for standard input.", show_default=False
+        ),
+    ] = None,
     out_file: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page to FILE.html.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write one PNG per image to this folder.")] = None,
     detector: common.DetectorOption = None,
@@ -41,6 +44,16 @@ def explain(
     target: Annotated[
         str, typer.Option("--target", help="class: the one each image is named; score: the score; or a class name.")
     ] = "class",
+    paper_figure: Annotated[
+        bool,
+        typer.Option("--paper-figure", help="Measure the paper's Figure 1 on --known and --unknown images instead."),
+    ] = False,
+    known: Annotated[
+        str | None, typer.Option("--known", help="Images of the classes, for --paper-figure.", show_default=False)
+    ] = None,
+    unknown: Annotated[
+        str | None, typer.Option("--unknown", help="Images of none of them, for --paper-figure.", show_default=False)
+    ] = None,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,
     precision: common.PrecisionOption = "auto",
@@ -50,12 +63,25 @@ def explain(
     """Show where in each image it stands what speaks for its class, or what moves its score.
 
     Give --detector (written by calibrate or tune), or --classes. The page also takes ΔEnergy apart for every image.
-    After an interruption, the same command goes on where it stopped.
+    After an interruption, the same command goes on where it stopped. With --paper-figure, images come from --known and
+    --unknown: does attention stay where P_j < 0 is masked, and move where P_j > 0 is?
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.explain.page import check_page_name, png_names, write_explanations
     from deltaenergy.files import check_writable
 
+    place = common.Place(device, backend, precision, calibrate_on)
+    if paper_figure:
+        for option, given in (("IMAGES", images), ("--png", png), ("--score", score)):
+            if given:
+                raise InputError(f"{option} has no part in --paper-figure: leave it out.")
+        _check_method(method)
+        write_paper_figure(known, unknown, out_file, detector, classes, model, template, method, place, batch_size)
+        return
+    if known is not None or unknown is not None:
+        raise InputError("--known and --unknown are for --paper-figure: give that as well.")
+    if not images:
+        raise InputError("Give the images to explain: files, folders, globs, a table, or - for standard input.")
     if out_file is None and png is None:
         raise InputError("Give --out page.html for a page, --png DIR for one PNG per image, or both.")
     if out_file is not None:
@@ -64,7 +90,6 @@ def explain(
     if png is not None:
         check_writable(png, folder=True, option="--png")
     _check_method(method)
-    place = common.Place(device, backend, precision, calibrate_on)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
     png_names(items, png)
@@ -119,7 +144,7 @@ def _judge(
         return common.prepare(common.load_detector(detector, place))
     used = None
     if score is not None or target == SCORE:
-        nothing = Lack("no --detector", "it is fitted on in-distribution images: give a --detector.")
+        nothing = Lack("no --detector", "it is fitted on known images: give a --detector.")
         found = common.make_scores(
             None if score is None else [score], Given().without(id_data=nothing), default=WITHOUT_ID_IMAGES
         )

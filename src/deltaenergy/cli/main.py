@@ -45,7 +45,7 @@ app = typer.Typer(
     name="deltaenergy",
     help="Say which of your classes an image is, and whether it is any of them at all.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

@@ -16,7 +16,9 @@ def methods(
     json_output: common.JsonOption = False,
 ) -> None:
     """List the scores, the adapters of score --adapt and the tuning methods; with a NAME, all about that one."""
-    rows = [*_scores(), *_adapters(), *_tuning_methods()]
+    from deltaenergy.listing import describe_methods
+
+    rows = describe_methods()
     if name is not None:
         from deltaenergy.errors import InputError, did_you_mean
 
@@ -73,74 +75,6 @@ def _default_method() -> str:
     from deltaenergy.tuning.tune import tune
 
     return str(inspect.signature(tune).parameters["method"].default)
-
-
-def _scores() -> list[dict[str, Any]]:
-    from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-
-    rows: list[dict[str, Any]] = []
-    for name in list_scores():
-        cls = get_score_class(name)
-        rows.append(
-            {
-                "name": name,
-                "kind": "score",
-                "summary": cls.summary,
-                "formula": cls.formula,
-                "needs": ["similarities", *sorted(need.value for need in make_score(name).needs)],
-                "defaults": make_score(name).params,
-                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
-                # A preset can need more than its score does otherwise.
-                "preset_needs": {
-                    preset: sorted(need.value for need in make_score(f"{name}:{preset}").needs)
-                    for preset in cls.presets
-                },
-                "paper": cls.paper,
-            }
-        )
-    return rows
-
-
-def _adapters() -> list[dict[str, Any]]:
-    from deltaenergy.scores.adaptive import ADAPTERS
-
-    return [
-        {
-            "name": name,
-            "kind": "stream adapter",
-            "summary": cls.summary,
-            "formula": cls.formula,
-            "needs": ["similarities", "features", "texts", "the images before, in order"],
-            "defaults": cls().params,
-            "presets": {},
-            "paper": cls.paper,
-        }
-        for name, cls in ADAPTERS.items()
-    ]
-
-
-def _tuning_methods() -> list[dict[str, Any]]:
-    from deltaenergy.classifiers.methods import Term, get_method_class, list_methods
-    from deltaenergy.needs import Need
-
-    rows: list[dict[str, Any]] = []
-    for name in list_methods():
-        cls = get_method_class(name)
-        attaches = issubclass(cls, Term)
-        needs = sorted(need.value for need in getattr(cls(), "needs", ()) if need is not Need.FEATURES)
-        rows.append(
-            {
-                "name": name,
-                "kind": "tuning term" if attaches else "tuning method",
-                "summary": cls.summary,
-                "formula": cls.formula,
-                "needs": ["labelled images", *needs],
-                "defaults": cls().params,
-                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
-                "paper": cls.paper,
-            }
-        )
-    return rows
 
 
 def _print_method(row: dict[str, Any]) -> None:

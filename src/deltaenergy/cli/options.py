@@ -89,13 +89,11 @@ ScoreOption = Annotated[
         "--score",
         "-s",
         help='Score, with parameters if you like: "delta-energy(tau=0.1,c=1)". Repeat it, separate by commas, or all. '
-        "[default: delta-energy+words; without in-distribution images delta-energy(tau=0.1,c=1)]",
+        "[default: delta-energy+words; without known images delta-energy(tau=0.1,c=1)]",
         show_default=False,
     ),
 ]
-KeepOption = Annotated[
-    float, typer.Option("--keep", help="Share of in-distribution images to accept.", callback=_check_keep)
-]
+KeepOption = Annotated[float, typer.Option("--keep", help="Share of known images to accept.", callback=_check_keep)]
 ConfidenceOption = Annotated[
     str,
     typer.Option(

@@ -16,6 +16,7 @@ from deltaenergy.cli.console import err
 from deltaenergy.cli.guard import InterruptedRun
 from deltaenergy.cli.text import to_cell, to_json
 from deltaenergy.errors import InputError, OutputError, did_you_mean
+from deltaenergy.fiftyone_export import check_fiftyone, names_fiftyone
 from deltaenergy.files import check_writable, keeping_result, replacing
 from deltaenergy.files.outputs import move_aside
 from deltaenergy.files.writing import publish, temporary_folder
@@ -30,8 +31,15 @@ def check_output(path: Path | None) -> None:
     """Refuse an output file that could not be written, before the work rather than after it."""
     if path is None:
         return
+    if names_fiftyone(path):
+        check_writable(path, folder=True, option="--out")
+        check_fiftyone(path)
+        return
     if path.suffix.lower() not in FORMATS:
-        raise InputError(f"--out {path}: unknown ending {path.suffix!r}.{did_you_mean(path.suffix, FORMATS)}")
+        raise InputError(
+            f"--out {path}: unknown ending {path.suffix!r}.{did_you_mean(path.suffix, FORMATS)} Or a folder called "
+            "fiftyone, for FiftyOne."
+        )
     if path.is_dir():
         raise InputError(f"--out {path} is a folder. Give a file name that ends in {', '.join(FORMATS)}.")
     check_writable(path, option="--out")

@@ -41,7 +41,10 @@ def score(
     confidence: common.ConfidenceOption = "0.9",
     fdr: common.FdrOption = None,
     out_file: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet, or to a folder called fiftyone."
+        ),
     ] = None,
     adapt: Annotated[
         str | None,
@@ -67,7 +70,7 @@ def score(
     """Say which class each image is, how sure that is, and whether it is any of the classes.
 
     The verdict, known or none of these, needs a threshold: give --detector (written by calibrate or tune), or --id
-    with in-distribution images. Without either, the table has labels and scores only. With --fdr, verdicts come at the
+    with known images. Without either, the table has labels and scores only. With --fdr, verdicts come at the
     end, when all images have been looked at.
     """
     from deltaenergy.data.inputs import load_images
@@ -206,6 +209,6 @@ def _given(images: Any, id_images: list[ImageItem], place: common.Place) -> Give
     """What is there for scores, before a model is loaded and a prompt encoded."""
     from deltaenergy.scores.runnable import Lack, closed_tower, given_by, unlabelled
 
-    nothing = Lack("no --id", "it is fitted on in-distribution images. Give some with --id, or a --detector.")
+    nothing = Lack("no --id", "it is fitted on known images. Give some with --id, or a --detector.")
     given = given_by([images, id_images]).without(labels=unlabelled(id_images))
     return given.without(id_data=None if id_images else nothing, pixels=closed_tower(place.backend))

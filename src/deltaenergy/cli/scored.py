@@ -20,6 +20,7 @@ from deltaenergy.cli.records import (
     unreadable_records,
 )
 from deltaenergy.cli.text import visible
+from deltaenergy.fiftyone_export import names_fiftyone, write_fiftyone
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector import Detector, Verdict
     from deltaenergy.scores.base import Score
     from deltaenergy.scoring import Scored
+    from deltaenergy.thresholds import Guarantee
 
 Records = list[dict[str, Any]]
 
@@ -79,6 +81,12 @@ class Run:
 
 def emit(run: Run, parts: Iterator[Records], out_file: Path | None, json_output: bool) -> None:
     """To a file or a pipe as they come; JSON and a terminal's table need all records."""
+    if out_file is not None and names_fiftyone(out_file):
+        records = [record for part in parts for record in part]
+        _write_fiftyone(run, records, out_file)
+        parts, out_file = iter([records]), None
+        if not json_output:
+            return
     if out_file is not None and not json_output:
         count = stream_rows(out_file, parts, run.columns)
         err.print(f"{count} image(s) written to {out_file}")
@@ -110,6 +118,18 @@ def emit(run: Run, parts: Iterator[Records], out_file: Path | None, json_output:
         _print_table(run, records)
 
 
+def _write_fiftyone(run: Run, records: Records, folder: Path) -> None:
+    from deltaenergy.files import keeping_result
+
+    told: list[tuple[int, int]] = []
+    classes = run.classifier.classes
+    keeping_result(folder, lambda place: told.append(write_fiftyone(place, records, classes)), what="The table")
+    written, left_out = told[-1]
+    err.print(f"{written} image(s) written to {folder}")
+    if left_out:
+        err.print(f"{left_out} image(s) are no files of their own, and FiftyOne cannot show them.", style="yellow")
+
+
 def counts(run: Run) -> list[dict[str, Any]]:
     """How many images each score takes for known, how many for none of these, and how many could not be read."""
     return [
@@ -131,14 +151,18 @@ def say_counts(run: Run) -> None:
 
 
 def say_promise(run: Run) -> None:
-    """What the verdicts promise; of scores that promise the same, once."""
+    """What the verdicts promise; of scores that promise the same, once, and with their names if others differ."""
     from deltaenergy.thresholds import percent
 
     if run.fdr is None:
-        for one in {detector.guarantee: detector for detector in run.detectors}.values():
-            common.tell_guarantee(one)
+        promises: dict[Guarantee | None, list[Detector]] = {}
+        for one in run.detectors:
+            promises.setdefault(one.guarantee, []).append(one)
+        for same in promises.values():
+            names = ", ".join(one.score.spec for one in same) if len(promises) > 1 else ""
+            common.tell_guarantee(same[0], names)
     elif run.detectors:
-        count = len(run.detectors[0].calibration_scores)
+        count = min(len(one.calibration_scores) for one in run.detectors)
         err.print(
             f"Of the images called {NONE_OF_THESE}, at most {percent(run.fdr)} are known ones in expectation. "
             f"With {count} calibration images no p-value is below {1 / (count + 1):.2g}: a few unknown images "

@@ -53,6 +53,7 @@ def read_columns(source: Any, wanted: Sequence[Sequence[str]]) -> list[list[Any]
         wanted: names of each column, whatever their case.
     """
     if is_table(source):
+        source = _with_columns(source)
         names = [str(name) for name in (source.column_names if hasattr(source, "column_names") else source.columns)]
         return [None if (name := find_column(names, known)) is None else as_list(source[name]) for known in wanted]
     with _reading(Path(source)) as (columns, values):
@@ -75,12 +76,23 @@ def _reading(path: Path) -> Iterator[tuple[list[str], Callable[[str], list[Any]]
 
 
 def is_table(images: Any) -> bool:
-    """Whether this is a table in memory: it names its columns and gives each by name."""
-    return hasattr(images, "__getitem__") and (hasattr(images, "column_names") or hasattr(images, "columns"))
+    """Whether this is a table in memory: it names its columns and gives each by name, or speaks Arrow."""
+    named = hasattr(images, "__getitem__") and (hasattr(images, "column_names") or hasattr(images, "columns"))
+    return named or hasattr(images, "__arrow_c_stream__")
+
+
+def _with_columns(table: Any) -> Any:
+    """The table itself, or as one of pyarrow where it has nothing but Arrow's own interface."""
+    if hasattr(table, "__getitem__") and (hasattr(table, "column_names") or hasattr(table, "columns")):
+        return table
+    import pyarrow as pa
+
+    return pa.table(table)
 
 
 def table_images(table: Any) -> list[ImageItem]:
     """The images that a table in memory lists. Relative paths are relative to the current folder."""
+    table = _with_columns(table)
     names = table.column_names if hasattr(table, "column_names") else table.columns
     return _items([str(name) for name in names], lambda name: as_list(table[name]), "The table", Path())
 

@@ -138,7 +138,7 @@ def _of_group(
             # Whatever an open image is called, keeping it is a mistake.
             score = np.concatenate([score, *others])
             correct = np.concatenate([correct, np.zeros(len(score) - len(correct), dtype=bool)])
-            curves.append(risk_coverage(score, correct, of="ID and open images"))
+            curves.append(risk_coverage(score, correct, of="known and open images"))
     return Classification(
         group,
         len(labels),

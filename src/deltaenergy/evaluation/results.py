@@ -12,7 +12,9 @@ import numpy as np
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.metrics import Estimate, RankedScores
+from deltaenergy.notebook import Shot, histogram_html, pictures_html
 from deltaenergy.showing import Shown, some_names
+from deltaenergy.verdicts import KNOWN, NONE_OF_THESE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class Group(str, Enum):
     """What a set of images is: known classes, known classes in another style, or no known class."""
 
-    ID = "ID"
+    ID = "known"
     SHIFTED = "shifted"
     OPEN = "open"
 
@@ -136,6 +138,17 @@ class Evaluation(Shown):
         if self.unreadable:
             facts["unreadable"] = len(self.unreadable)
         return facts
+
+    def _repr_html_(self) -> str:
+        """In a notebook: figures, a histogram of the primary score by set, and the pictures it judges wrongly."""
+        wrong = []
+        for one in self.sets:
+            for item, rejected in zip(one.scored.items, self.is_ood(one).tolist()):
+                if rejected != (one.group is Group.OPEN):
+                    said = NONE_OF_THESE if rejected else KNOWN
+                    wrong.append(Shot(item, (f"{said}, wrongly", one.name), not rejected))
+        groups = {one.name: one.scored.values[self.primary] for one in self.sets}
+        return super()._repr_html_() + histogram_html(groups, self.thresholds[self.primary]) + pictures_html(wrong)
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
         """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePath
 
 import numpy as np
@@ -10,6 +11,7 @@ from deltaenergy.explain.explanation import Explanation, jpeg_uri
 from deltaenergy.explain.parts import TAU, C, energy_parts, energy_settings, parts_fragment
 from deltaenergy.explain.run import Explainer
 from deltaenergy.explain.targets import SCORE
+from deltaenergy.explain.why_page import why_fragment
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.words import percent, score_value
 
@@ -17,8 +19,21 @@ from deltaenergy.report.words import percent, score_value
 NEAREST = 3
 
 
-def card(one: Explanation, explainer: Explainer, *, link: str | None = None, truth: str | None = None) -> Markup:
-    """The image as a panel; `link` leads to its file, `truth` says what it is where that was missed."""
+def card(
+    one: Explanation,
+    explainer: Explainer,
+    *,
+    link: str | None = None,
+    truth: str | None = None,
+) -> Markup:
+    """The image as a panel.
+
+    Args:
+        one: the image with its map.
+        explainer: that made it.
+        link: leads to its file.
+        truth: what it is, where the verdict missed that.
+    """
     name = PurePath(one.id).name or one.id
     pictures = [
         _picture(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", link),
@@ -49,20 +64,24 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
     if truth is not None:
         lines.append(tag("span", truth, class_="truth"))
     if one.verdict is not None:
-        numbers = f"score {score_value(one.verdict.score)}, p {one.verdict.p_value:.3f}"
+        known = math.isfinite(one.verdict.p_value)  # an evaluation has none
+        numbers = f"score {score_value(one.verdict.score)}" + (f", p {one.verdict.p_value:.3f}" if known else "")
         lines.append(tag("span", numbers, class_="file"))
     return lines
 
 
 def behind(one: Explanation, explainer: Explainer) -> Markup:
-    """The most similar classes, and ΔEnergy taken apart."""
+    """Why it was rejected, or else the most similar classes; and ΔEnergy taken apart."""
     classes = explainer.classifier.classes
-    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
-    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     detector = explainer.detector
     fitted = detector is not None and detector.scorer.fitted
     tau, c, reset = energy_settings(detector.scorer) if detector is not None and fitted else (TAU, C, 0.0)
     (parts,) = energy_parts(one.similarities[None], classes, tau, c, reset)
+    if one.verdict is not None and one.verdict.is_ood and explainer.reasons is not None:
+        (why,) = explainer.reasons.of([one.verdict], one.similarities[None], one.features[None])
+        return join(why_fragment(why), parts_fragment(parts))
+    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
+    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     return join(tag("p", "Most similar classes"), tag("ol", nearest, class_="rest"), parts_fragment(parts))
 
 

@@ -1,8 +1,8 @@
 """Maps of what speaks for z · w, for many directions w: through the tower once, where the method lets it.
 
 z are the features that the classifier compares with its texts. Value path and Grad-CAM look at what one run of the
-tower leaves behind (patch features, the last map), and each direction is one more step back from there. Rollout and
-occlusion run the tower again for each direction.
+tower leaves behind (patch features, the last map), and each direction is one more step back from there. Of occlusion,
+the features of all covered images are kept, and serve every direction. Rollout runs the tower again for each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from deltaenergy.explain.grad_cam import grad_cam
 from deltaenergy.explain.masking import MapFunction, patch_maps
 from deltaenergy.explain.methods import MapMethod, Subject, make_maps
+from deltaenergy.explain.occlusion import occlusion
 from deltaenergy.explain.targets import Target
 from deltaenergy.explain.tracing import look_at
 from deltaenergy.models.convolutional import ConvolutionalModel
@@ -31,6 +32,8 @@ def direction_maps(
         with torch.inference_mode():
             last = model.feature_map(pixels)
         return _by_steps(subject, last, model.pooled, looked_at, pixels, _to_last_map)
+    if method.name == "occlusion":
+        return _by_covering(subject, pixels)
     # Of its own refusal of a tower that it cannot look into, each method speaks itself.
     return lambda w: make_maps(method, subject, pixels, lambda rows: _along(w[rows]))
 
@@ -55,6 +58,43 @@ def _by_steps(
             reached = _along(directions)(inputs).sum()
             (towards,) = torch.autograd.grad(reached, [leaf], retain_graph=True)
             return to_map(leaf.detach(), towards).float().cpu()
+
+    return maps
+
+
+def _by_covering(subject: Subject, pixels: torch.Tensor) -> MapFunction:
+    """`occlusion` of each image; what the classifier compares of covered images is computed for the first w alone."""
+    kept: list[list[torch.Tensor]] = []
+
+    def features_of(covered: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            if subject.patches:
+                z, u = subject.model.image_and_patch_features(covered)
+            else:
+                z, u = subject.model.image_features(covered), None
+            inputs = look_at(subject.classifier, z, u, covered)
+            assert inputs.outputs is not None
+            return inputs.outputs.features.float()
+
+    def first(row: int, direction: torch.Tensor) -> torch.Tensor:
+        found: list[torch.Tensor] = []
+        kept.append(found)
+
+        def values(covered: torch.Tensor) -> torch.Tensor:
+            found.append(features_of(covered))
+            return found[-1] @ direction.to(found[-1])
+
+        return torch.as_tensor(occlusion(values, pixels[row]))
+
+    def again(row: int, direction: torch.Tensor) -> torch.Tensor:
+        # The same images are covered in the same order.
+        found = iter(kept[row])
+        return torch.as_tensor(occlusion(lambda _: next(found) @ direction.to(pixels), pixels[row]))
+
+    def maps(directions: torch.Tensor) -> torch.Tensor:
+        by_row = again if kept else first
+        with torch.inference_mode():
+            return torch.stack([by_row(row, directions[row].float()) for row in range(len(pixels))]).float().cpu()
 
     return maps
 

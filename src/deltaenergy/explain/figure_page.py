@@ -11,7 +11,7 @@ from PIL import Image
 
 from deltaenergy import __version__
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.errors import InputError
+from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.explain.colours import laid_over
 from deltaenergy.explain.figure_statistics import (
     MASKS,
@@ -25,7 +25,7 @@ from deltaenergy.explain.figure_statistics import (
 from deltaenergy.explain.masking import BEFORE, KEEPS, REMOVES
 from deltaenergy.explain.paper_figure import MaskedSet, Panel, PaperFigure, paper_figure
 from deltaenergy.explain.parts import parts_fragment
-from deltaenergy.files import check_writable, write_json, write_text
+from deltaenergy.files import check_writable, read_json, write_json, write_text
 from deltaenergy.metrics import Estimate
 from deltaenergy.report.axes import plain
 from deltaenergy.report.charts import HistogramRow, histogram_chart
@@ -57,16 +57,37 @@ def run_paper_figure(
     classifier: Classifier, known: Any, unknown: Any, out: str | Path, *, command: str = "", **options: Any
 ) -> PaperFigure:
     """`paper_figure`, written as the page `out` and, beside it, as JSON with the same name."""
-    path = Path(out)
-    if path.suffix.lower() not in {".html", ".htm"}:
-        raise InputError(f"{path}: the figure is an HTML page, so that its name must end in .html.")
-    beside = path.with_suffix(".json")
-    check_writable(path)
-    check_writable(beside)
+    page, beside = check_outputs(out)
     found = paper_figure(classifier, known, unknown, **options)
     write_json(beside, figure_record(found, command))
-    write_text(path, paper_figure_page(found, command))
+    write_text(page, paper_figure_page(found, command))
     return found
+
+
+def check_outputs(out: str | Path) -> tuple[Path, Path]:
+    """The page and the JSON beside it, or an error if they cannot be written, before the work.
+
+    A JSON of that name that no figure wrote is somebody's own, and is not replaced.
+    """
+    page = Path(out)
+    if page.suffix.lower() not in {".html", ".htm"}:
+        raise InputError(f"{page}: the figure is an HTML page, so that its name must end in .html.")
+    beside = page.with_suffix(".json")
+    for path in (page, beside):
+        check_writable(path)
+    if beside.exists() and not _is_ours(beside):
+        raise InputError(
+            f"{beside} is a file of your own, and the figures would replace it: give the page another name."
+        )
+    return page, beside
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        found = read_json(path)
+    except DeltaEnergyError:
+        return False
+    return isinstance(found, dict) and {"claims", "sets", "provenance"} <= found.keys()
 
 
 def paper_figure_page(found: PaperFigure, command: str = "") -> str:
@@ -116,7 +137,7 @@ def _energies(found: PaperFigure) -> Markup:
     chart = histogram_chart(
         rows,
         title="ΔEnergy of known and unknown images",
-        x_label="ΔEnergy (larger = more in-distribution)",
+        x_label="ΔEnergy (larger = more like the known)",
         description=f"AUROC {percent(auroc.value)}.",
         width=620,
     )

@@ -22,6 +22,7 @@ from deltaenergy.explain.tracing import gradients, look_at, values_without_gradi
 from deltaenergy.explain.value_path import value_path
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.convolutional import ConvolutionalModel
+from deltaenergy.needs import Need
 
 AUTO = "auto"
 # Gradients through a whole tower keep every block's activations: about 150 MB per image for a ViT-B/16.
@@ -67,15 +68,20 @@ def rollout_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> 
     """`rollout` of a batch."""
     tower = subject.model.vision
     if tower is None:
+        kind = "a convolutional one" if isinstance(subject.model, ConvolutionalModel) else "one without"
         raise InputError(
-            "rollout follows the attention of a vision transformer with a class token; the image tower of "
-            f"{subject.model.name!r} {subject.model.why_no_vision}. {_instead(subject.model, 'rollout')}"
+            "rollout follows the attention of an image tower that is a vision transformer with a class token; "
+            f"{subject.model.name!r} has {kind}. {_instead(subject.model, 'rollout')}"
         )
     run = tower.run(
         pixels.detach().clone().requires_grad_(), subject.model.vision_prompts, patches=subject.patches, attention=True
     )
     inputs = look_at(subject.classifier, run.features, run.patches, pixels)
     found = gradients(target_of(torch.arange(len(pixels))), inputs, run.attention)
+    if found[-1] is None:
+        raise InputError(
+            "rollout follows the class token, and this answer is read off patches alone. Take value-path or occlusion."
+        )
     towards = [torch.zeros_like(a) if g is None else g for a, g in zip(run.attention, found)]
     row = torch.as_tensor(rollout([a.detach() for a in run.attention], towards))
     return _in_rows(row[:, 1 : 1 + tower.patch_count], subject.model)
@@ -133,18 +139,24 @@ _ALL = (
 METHODS: Mapping[str, MapMethod] = {method.name: method for method in _ALL}
 
 
-def get_method(name: str, model: TowerModel) -> MapMethod:
-    """The method of that name, or for `auto` the usual one of this tower."""
+def get_method(name: str, model: TowerModel, needs: frozenset[Need] = frozenset()) -> MapMethod:
+    """The method of that name, or for `auto` the usual one of this tower for what looks at `needs` of an image."""
     if name == AUTO:
-        return METHODS[usual_method(model)]
+        return METHODS[usual_method(model, needs)]
     if name not in METHODS:
         raise InputError(f"Unknown method {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
     return METHODS[name]
 
 
-def usual_method(model: TowerModel) -> str:
-    """The method that docs/results.md supports for this kind of tower."""
-    return "grad-cam" if isinstance(model, ConvolutionalModel) else "occlusion"
+def usual_method(model: TowerModel, needs: frozenset[Need] = frozenset()) -> str:
+    """The method that docs/results.md supports for this kind of tower; occlusion for a kind that was not measured.
+
+    What runs the tower by itself, from pixels, gives its gradients to nobody; and rollout follows the class token, so
+    that it misses what is read off patches.
+    """
+    if isinstance(model, ConvolutionalModel) and Need.PIXELS not in needs:
+        return "grad-cam"
+    return "rollout" if model.vision is not None and not needs & {Need.PIXELS, Need.PATCHES} else "occlusion"
 
 
 def make_maps(method: MapMethod, subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:

@@ -142,7 +142,7 @@ class PaperFigure:
 
 
 def usual_map(model: TowerModel) -> str:
-    """Grad-CAM for a convolutional tower; the value path for others, where occlusion would take minutes per image."""
+    """Grad-CAM for a convolutional tower, the value path for others: both run the tower once or twice per image."""
     return "grad-cam" if isinstance(model, ConvolutionalModel) else "value-path"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -15,6 +16,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.explain.explanation import Explanation
 from deltaenergy.explain.methods import AUTO, Subject, get_method, make_maps
 from deltaenergy.explain.targets import CLASS, SCORE, Target, class_position, class_target, score_target
+from deltaenergy.explain.why import Reasons
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import is_feature_array
@@ -78,7 +80,6 @@ class Explainer:
             check_classifier(judge, "explain")
             classifier = judge
         model = require_towers(classifier.model, "explain")
-        self.method = get_method(method, model)
         self.target = target
         self._scorer: Scorer | None = None
         if self.detector is not None:
@@ -90,8 +91,16 @@ class Explainer:
         self._position: int | None = None
         if target not in (CLASS, SCORE):
             self._position = class_position(target, classifier, scored=self.detector is not None)
-        needs = classifier.needs | (self._scorer.score.needs if self._scorer is not None else frozenset())
-        self._subject = Subject(classifier, model, patches=Need.PATCHES in needs)
+        of_score = self._scorer.score.needs if self._scorer is not None else frozenset()
+        self._subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs | of_score)
+        looked_at = classifier.needs | (of_score if target == SCORE else frozenset())
+        self.method = get_method(method, model, looked_at)
+
+    @cached_property
+    def reasons(self) -> Reasons | None:
+        """What the detector can say of images that it rejects; None without one that gives verdicts."""
+        detector = self.detector
+        return Reasons(detector) if detector is not None and detector.threshold is not None else None
 
     @property
     def classifier(self) -> Classifier:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from deltaenergy.errors import InputError
@@ -21,6 +22,16 @@ def is_feature_array(images: Any) -> bool:
     return isinstance(images, np.ndarray) and images.ndim == 2 and np.issubdtype(images.dtype, np.floating)
 
 
+def native_array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers as torch takes them: neither negative strides nor foreign byte order, nor long doubles.
+
+    What must not be written to is copied, since a tensor cannot say so.
+    """
+    wide = values.dtype.kind == "f" and values.dtype.itemsize > 8
+    values = values.astype(np.float64 if wide else values.dtype.newbyteorder("="), copy=False)
+    return values.copy() if not values.flags.writeable or any(stride < 0 for stride in values.strides) else values
+
+
 def check_features(
     features: Any, model: Model, what: str = "features", rows: Sequence[int] | None = None
 ) -> torch.Tensor:
@@ -28,8 +39,8 @@ def check_features(
 
     There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
     """
-    if isinstance(features, np.ndarray) and not features.flags.writeable:
-        features = np.array(features)  # tensors cannot say that they must not be written to
+    if isinstance(features, np.ndarray):
+        features = native_array(features)
     tensor = torch.as_tensor(features).float()
     if tensor.shape[1] != model.feature_dim:
         raise InputError(

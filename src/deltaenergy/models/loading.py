@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.models.archives import why_no_model
 from deltaenergy.models.backends import HALF, ON_CPU, PRECISIONS, check_backend, check_place, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.registry import Registry
@@ -90,7 +91,7 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
     from deltaenergy.models.open_clip import is_open_clip, load_open_clip
 
     if folder.is_file():
-        raise InputError(_no_file(folder))
+        raise InputError(why_no_model(folder))
     if not folder.is_dir():
         if name.count("/") != 1 or name.startswith((".", "/", "~")):
             known = [*MODELS, *WELL_KNOWN]
@@ -103,30 +104,6 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
         return load(name, folder).to(target, dtype)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}") from error
-
-
-# OpenAI's archives, and where the same weights are as safetensors.
-_OPENAI = {
-    "vit-b-32": "openai/clip-vit-base-patch32",
-    "vit-b-16": "openai/clip-vit-base-patch16",
-    "vit-l-14": "openai/clip-vit-large-patch14",
-    "vit-l-14-336px": "openai/clip-vit-large-patch14-336",
-}
-
-
-def _no_file(file: Path) -> str:
-    """Why a file is no model, and what to do."""
-    if file.suffix not in (".pt", ".pth", ".bin", ".ckpt"):
-        return f"model {str(file)!r} is a file; give the folder that holds it, with config.json beside it."
-    same = _OPENAI.get(file.stem.lower().replace("@", "-").replace("_", "-"))
-    known = f" OpenAI's {file.name} holds the same weights as {same!r}: load that instead." if same else ""
-    return (
-        f"model {str(file)!r} is an archive that can run code when it is opened, and is never read.{known} Weights of "
-        "your own you can convert where you trust them; in Python: torch.jit.load(FILE, map_location='cpu') or "
-        "torch.load(FILE, weights_only=True), then safetensors.torch.save_file({name: tensor.contiguous() for name, "
-        "tensor in MODEL.state_dict().items()}, 'FOLDER/open_clip_model.safetensors'), with an open_clip_config.json "
-        "and the tokenizer files beside it."
-    )
 
 
 def _registered(name: str, device: torch.device, dtype: torch.dtype) -> TowerModel:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.labels import ClassFinder
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features
+from deltaenergy.models.features import check_features, native_array
 
 ClassVectors = Mapping[str, Any] | tuple[Sequence[str], Any]
 
@@ -89,7 +90,9 @@ class PrecomputedModel(Model):
             twice = next(name for i, name in enumerate(names) if name in names[:i])
             raise InputError(f"class_vectors holds the name {twice!r} more than once: give each class its own name.")
         try:
-            array = torch.stack([torch.as_tensor(row) for row in rows])
+            array = torch.stack(
+                [torch.as_tensor(native_array(row) if isinstance(row, np.ndarray) else row) for row in rows]
+            )
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"class_vectors are not one vector of numbers for each name: {error}") from error
         if array.ndim != 2:

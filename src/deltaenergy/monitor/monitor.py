@@ -84,7 +84,7 @@ class Status:
         sure = f"a false alarm at any time has a probability of at most {percent(round(self.most_false, 6))}"
         if not self.changed:
             return f"No change found: {seen}; {sure}."
-        told = {"rate": "the rate of these is too high", "shift": "scores have fallen"}
+        told = {"rate": "too many are called none of these", "shift": "their scores are lower"}
         raised = [f"{told[test]} (image {number:,})" for test, number in self.alarms.items() if number is not None]
         began = f", probably since about image {self.since + 1:,}" if self.since is not None else ""
         return f"The images have changed{began}: {' and '.join(raised)}. In all {seen}; {sure}."
@@ -147,7 +147,8 @@ class Monitor(Shown):
     def read(self, table: Any) -> Monitor:
         """Look at the rows of a table: a file that `score --out` wrote, or a pandas, polars or Arrow table like it.
 
-        Verdicts are formed anew from the scores; p-values that are not this detector's are refused.
+        Verdicts are formed anew from the scores. A table whose p-values are not this detector's is refused, and so is
+        one that has none.
         """
         rows = read_rows(table, self.detector.score.spec)
         check_own(rows, self.detector)

@@ -99,11 +99,7 @@ def _summary(comparison: Comparison) -> Section:
         parts.append("." if clear else "no difference that these pictures can show.")
         lines.append(tag("p", parts, class_="answer"))
     first = comparison.evaluations[comparison.baseline]
-    asked = [
-        f"{count(sum(map(len, sets)), 'picture')} ({_GROUP_WORDS[group]})"
-        for group in Group
-        if (sets := first.in_group(group))
-    ]
+    asked = [f"{sum(map(len, sets)):,} {_GROUP_WORDS[group]}" for group in Group if (sets := first.in_group(group))]
     note = (
         f"All saw the same pictures: {listed(asked)}. Differences are in percentage points with 95\u00a0% intervals "
         "of a paired bootstrap; only those whose interval leaves out zero are named here."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,17 @@ _ROC_LEAD = (
 )
 
 
-def evaluation_page(evaluation: Evaluation, title: str | None = None, folder: Path | None = None) -> str:
-    """The whole report as one HTML document; `folder` is where it will lie, for its links to the files."""
+def evaluation_page(
+    evaluation: Evaluation,
+    title: str | None = None,
+    folder: Path | None = None,
+    *,
+    more: Sequence[Section] = (),
+) -> str:
+    """The whole report as one HTML document; `folder` is where it will lie, for its links to the files.
+
+    Sections that others made, `more`, stand after the pictures.
+    """
     made = evaluation.provenance
     sections = []
     if evaluation.detection:
@@ -52,6 +62,7 @@ def evaluation_page(evaluation: Evaluation, title: str | None = None, folder: Pa
     # A handful of pictures speaks for itself and comes first; of many, the figures do.
     pictures = picture_sections(evaluation, folder)
     sections = [*pictures, *sections] if is_small(evaluation) else [*sections, *pictures]
+    sections += more
     if apart := disagreement_section(evaluation):
         sections.append(apart)
     sections.append(_histogram_section(evaluation))
@@ -92,7 +103,7 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.primary in evaluation.given_thresholds:
         return "The upright line is the detector’s own threshold."
-    return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the ID pictures."
+    return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures."
 
 
 def _histograms(evaluation: Evaluation) -> list[Markup]:

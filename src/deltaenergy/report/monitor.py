@@ -153,9 +153,7 @@ def _classes(monitor: Monitor) -> Section:
         shown(rows[:CLASSES_SHOWN]),
         tag("details", tag("summary", f"{len(rest):,} more"), shown(rest)) if rest else None,
     )
-    lead = (
-        f"The last {count(recent, 'picture')} beside all before. Classes with more of none of these than before first."
-    )
+    lead = f"The last {count(recent, 'picture')} beside all before, the classes first that have more none of these now."
     return Section("classes", "Which classes", body, lead)
 
 

@@ -12,6 +12,8 @@ from deltaenergy.report.html import Child, Markup, join, tag
 
 # Tables of more columns than this become blocks on a phone.
 STACKS_ABOVE = 3
+# … and with more than these on paper, too.
+PAPER_ABOVE = 7
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def table(
             tag("caption", caption),
             tag("thead", tag("tr", top) if top else None, tag("tr", head)),
             tag("tbody", body),
-            class_=f"{css} {'stacks' if len(columns) > STACKS_ABOVE and css != 'matrix' else ''}".strip() or None,
+            class_=" ".join(filter(None, [css, *_narrowed(len(columns) if css != "matrix" else 0)])) or None,
         ),
         class_="scroll",
         tabindex=0,
@@ -158,3 +160,9 @@ def _section(section: Section) -> Markup:
         id=section.id,
         aria_labelledby=f"{section.id}-heading",
     )
+
+
+def _narrowed(columns: int) -> list[str]:
+    """How a table of so many columns fits narrow screens and paper: row by row, each cell under its own label."""
+    names = {"stacks": STACKS_ABOVE, "stacks-on-paper": PAPER_ABOVE}
+    return [name for name, most in names.items() if columns > most]

@@ -100,7 +100,9 @@ def card(picture: Picture, *, link: str | None = None, embed: bool = True, detai
     if source is None:
         shown = tag("span", "no picture", class_="no-picture", role="img", aria_label=alternative)
     else:
-        shown = tag("img", src=source, alt=alternative, loading="lazy", decoding="async", width=128, height=128)
+        # What is inside the page is there at once, and printed; files are read when they come into sight.
+        waits = "lazy" if source == link else None
+        shown = tag("img", src=source, alt=alternative, loading=waits, decoding="async", width=128, height=128)
     if link is not None:
         shown = tag("a", shown, href=link, class_="enlarge")
     elif source is not None:

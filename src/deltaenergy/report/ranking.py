@@ -24,7 +24,17 @@ def order_of_scores(evaluation: Evaluation) -> list[str]:
 
 
 def best_score(evaluation: Evaluation) -> Child:
-    """The best score with its interval, the next, and what the paired interval of their difference says."""
+    """`best_in_words` for a page."""
+    found = best_in_words(evaluation)
+    if found is None:
+        return None
+    # Lines may break between the two.
+    of_all, name = found[0].split(": ", 1)
+    return [tag("strong", of_all, ":"), " ", tag("strong", name), found[1]]
+
+
+def best_in_words(evaluation: Evaluation) -> tuple[str, str] | None:
+    """The best score, and its interval, the next, and what the paired interval of their difference says."""
     rows = ranked_scores(evaluation)
     if len(rows) < 2:
         return None
@@ -40,9 +50,7 @@ def best_score(evaluation: Evaluation) -> Child:
     else:
         verdict = f"Its lead over the next, {next_.score}, is {lead}: these pictures cannot tell the two apart."
     within = f" ({interval(area)})" if area.high > area.low else ""
-    return [
-        tag("strong", "Best of "),
-        tag("strong", f"{len(rows)} scores: "),
-        tag("strong", best.score),
+    return (
+        f"Best of {len(rows)} scores: {best.score}",
         f", which ranks a known above an open picture in {percent(area.value)}{within} of all cases. {verdict}",
-    ]
+    )

@@ -11,9 +11,9 @@ METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out", 
 
 
 def metric_name(name: str) -> str:
-    """`fpr95` as FPR95, `fpr95_ood` as FPR95 (OOD), and so on."""
+    """`fpr95` as FPR95, `fpr95_ood` as FPR95 (open), and so on."""
     if name.startswith("fpr"):
-        return f"FPR{name[3:-4]} (OOD)" if name.endswith("_ood") else f"FPR{name[3:]}"
+        return f"FPR{name[3:-4]} (open)" if name.endswith("_ood") else f"FPR{name[3:]}"
     return METRIC_NAMES.get(name, name)
 
 

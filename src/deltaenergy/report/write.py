@@ -15,6 +15,7 @@ from deltaenergy.monitor import Monitor
 from deltaenergy.report.comparison import comparison_page
 from deltaenergy.report.evaluation import evaluation_page
 from deltaenergy.report.monitor import write_monitor
+from deltaenergy.report.page import Section
 from deltaenergy.report.verdicts import judged_by_id, verdicts_page
 
 
@@ -25,6 +26,7 @@ def write_report(
     detector: Detector | None = None,
     title: str | None = None,
     command: str | None = None,
+    more: Sequence[Section] = (),
 ) -> None:
     """Write a report that opens offline in any browser.
 
@@ -34,9 +36,10 @@ def write_report(
         detector: the one that made the predictions; an evaluation does not need it.
         title: in place of the usual one.
         command: what the user typed; an evaluation brings its own.
+        more: further sections for an evaluation, such as `explain.mistakes.mistakes_section` makes one.
     """
     if isinstance(results, Evaluation):
-        write_text(path, evaluation_page(results, title, Path(path).parent))
+        write_text(path, evaluation_page(results, title, Path(path).parent, more=more))
     elif isinstance(results, Comparison):
         write_text(path, comparison_page(results, title))
     elif isinstance(results, Monitor):

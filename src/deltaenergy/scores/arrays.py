@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.errors import InputError
+from deltaenergy.models.features import native_array
 
 # A product whose number of rows is a multiple of this gives a row the same bits, wherever it stands.
 EVEN = 16
@@ -44,12 +45,7 @@ def as_tensor(values: Any, name: str) -> torch.Tensor:
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "fiub":
             raise InputError(f"{name} must hold real numbers, got an array of {values.dtype}.")
-        # torch takes neither negative strides nor foreign byte order, nor NumPy's long doubles.
-        wide = values.dtype.kind == "f" and values.dtype.itemsize > 8
-        native = np.float64 if wide else values.dtype.newbyteorder("=")
-        values = values.astype(native, copy=False)
-        if any(stride < 0 for stride in values.strides):
-            values = values.copy()
+        values = native_array(values)
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

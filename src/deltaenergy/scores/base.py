@@ -216,7 +216,7 @@ class Scorer:
 
     def _not_fitted(self) -> NotFittedError:
         return NotFittedError(
-            f"Score {self.spec!r} must see in-distribution images first: calibrate a detector with it, which also "
+            f"Score {self.spec!r} must see known images first: calibrate a detector with it, which also "
             "saves what it learned."
         )
 
@@ -224,7 +224,7 @@ class Scorer:
 def check_positive(owner: str, **values: float) -> None:
     """Raise `InputError` unless every named value is a finite number above zero."""
     for name, value in values.items():
-        if not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
             raise InputError(f"{owner}: {name} must be a positive number, got {value!r}.")
 
 

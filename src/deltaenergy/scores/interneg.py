@@ -106,7 +106,7 @@ class InterNeg(Score):
         """The negatives that these images choose."""
         if inputs.labels is None:
             raise InputError(
-                f"Score {self.spec!r} must know the classes of the in-distribution images, and was not told them. Give "
+                f"Score {self.spec!r} must know the classes of the known images, and was not told them. Give "
                 "a folder with one subfolder per class, or a table with a label column."
             )
         classifier, features = scorer.classifier, scorer.compared_features(inputs)

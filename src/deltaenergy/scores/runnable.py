@@ -109,7 +109,7 @@ def unlabelled(images: Any) -> Lack | None:
     if items and all(isinstance(item, ImageItem) and item.label is None for item in items):
         return Lack(
             "no image has a class",
-            "none of the in-distribution images has a class. Give a folder with one subfolder per class.",
+            "none of the known images has a class. Give a folder with one subfolder per class.",
         )
     return None
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Scope
 
 from deltaenergy import __version__
 from deltaenergy.errors import DeltaEnergyError
-from deltaenergy.serve import pages, v1, v2
+from deltaenergy.serve import explained, pages, v1, v2
 from deltaenergy.serve.answers import ClassifyRequest, Problem, VerdictRequest
 from deltaenergy.serve.bodies import Refused, field_errors
 from deltaenergy.serve.description import describe
@@ -49,9 +49,10 @@ def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] =
     )
     app.state.engine = engine
     app.include_router(v1.router)
+    app.include_router(explained.router)
     app.include_router(v2.router)
     _errors(app)
-    describe(app, [VerdictRequest, ClassifyRequest, v2.InferRequest])
+    describe(app, [VerdictRequest, ClassifyRequest, explained.ExplainRequest, v2.InferRequest])
 
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:

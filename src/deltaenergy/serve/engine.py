@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 DECODE_THREADS = 4
+Pixels: TypeAlias = "npt.NDArray[np.float32]"
+Result = TypeVar("Result")
 
 
 class Busy(Exception):
@@ -91,6 +93,27 @@ class Engine:
             return list(await asyncio.gather(*(self._one(target, name, data, top_k) for name, data in images)))
         finally:
             self.under_way -= len(images)
+            self.metrics.under_way.set(self.under_way)
+
+    async def with_pixels(self, target: Target, data: bytes, work: Callable[[Pixels], Result]) -> Result:
+        """Decode one picture and hand it to `work` beside the batches. It counts as any other that is under way."""
+        model = target.model
+        if model is None:
+            raise InputError("This detector holds no image tower: it has nothing to look at pictures with.")
+        if self.under_way >= self.limits.queue:
+            raise Busy
+        self.under_way += 1
+        self.metrics.under_way.set(self.under_way)
+        try:
+            loop = asyncio.get_running_loop()
+            pixels = await loop.run_in_executor(self._decoders, decode, data, model, self.limits.pixels)
+            found: Result = await self.aside(work, pixels)
+            return found
+        except UnreadableImage as error:
+            self.metrics.unreadable.inc()
+            raise InputError(f"The picture cannot be read: {error}.") from None
+        finally:
+            self.under_way -= 1
             self.metrics.under_way.set(self.under_way)
 
     async def judge_features(self, target: Target, features: list[list[float]], top_k: int) -> list[ImageAnswer]:

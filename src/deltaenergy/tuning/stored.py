@@ -22,7 +22,7 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import FeatureStore, StoredImage
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import Model, TowerModel
-from deltaenergy.models.features import check_features, is_feature_array
+from deltaenergy.models.features import check_features, is_feature_array, native_array
 from deltaenergy.needs import Need
 from deltaenergy.tuning.views import Encoded
 
@@ -73,7 +73,7 @@ class LabelledFeatures:
         """Some rows, as a copy."""
         if isinstance(self.features, torch.Tensor):
             return self.features[list(rows)].detach().cpu()
-        return torch.from_numpy(np.array(self.features[list(rows)]))
+        return torch.from_numpy(native_array(np.array(self.features[list(rows)])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

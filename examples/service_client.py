@@ -1,0 +1,44 @@
+"""Ask a running `deltaenergy serve` for verdicts, with the standard library alone; wait when it is busy.
+
+deltaenergy serve --detector pets=detector/
+python examples/service_client.py http://127.0.0.1:8000 pets photo.jpg other.jpg
+
+Every file has an answer of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+
+def verdicts(url: str, detector: str, files: list[str], tries: int = 5) -> list[dict[str, Any]]:
+    """One answer per file, in their order: a verdict, or an error of its own."""
+    images = [{"id": file, "data": base64.b64encode(Path(file).read_bytes()).decode()} for file in files]
+    body = json.dumps({"detector": detector, "images": images}).encode()
+    request = urllib.request.Request(f"{url}/v1/verdicts", body, {"Content-Type": "application/json"})
+    for _ in range(tries):
+        try:
+            with urllib.request.urlopen(request) as answer:
+                found: list[dict[str, Any]] = json.load(answer)["images"]
+                return found
+        except urllib.error.HTTPError as error:
+            if error.code != 429:
+                raise SystemExit(f"{error.code}: {json.load(error)['error']}") from None
+            time.sleep(float(error.headers.get("Retry-After", 1)))
+    raise SystemExit("The service is too busy. Try later.")
+
+
+def main(url: str, detector: str, *files: str) -> None:
+    for answer in verdicts(url, detector, list(files)):
+        print(answer["id"], answer.get("error") or f"{answer['verdict']}, most like {answer['label']}", sep="\t")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

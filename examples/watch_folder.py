@@ -1,0 +1,26 @@
+"""Look at a day's pictures, and say when they are no longer what the detector was calibrated for.
+
+    python examples/watch_folder.py DETECTOR TODAY STATE.json
+
+Run it every day with that day's folder; the state goes on. It ends with 3 once the pictures have changed, for a
+scheduler to notice. On the command line it is `deltaenergy monitor`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import deltaenergy as de
+from deltaenergy.monitor import open_monitor
+
+
+def main(detector: str, today: str, state: str) -> int:
+    with open_monitor(state, de.Detector.load(detector)) as monitor:
+        monitor.watch(today)
+    print(monitor.status)
+    de.write_report(monitor, f"{state}.html")
+    return 3 if monitor.changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""The worst mistakes of an evaluation, explained: a section for its report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.store import StoredImage
+from deltaenergy.detector import Detector
+from deltaenergy.errors import InputError
+from deltaenergy.evaluation.results import Evaluation
+from deltaenergy.explain.cards import card
+from deltaenergy.explain.page import READING
+from deltaenergy.explain.run import Explainer
+from deltaenergy.explain.targets import CLASS, SCORE
+from deltaenergy.predictions import Verdict
+from deltaenergy.progress import Progress
+from deltaenergy.report.html import Markup, isolated, join, tag
+from deltaenergy.report.page import Section
+from deltaenergy.report.pictures import Picture, pictures_of
+
+# What went wrong, what a map should then show, and the worst first.
+_KINDS = (
+    ("Taken for known: what raised the score", "wrongly_kept", SCORE, lambda p: -p.score),
+    ("Taken for none of these: what there was to raise the score", "wrongly_rejected", SCORE, lambda p: p.score),
+    ("Given a wrong name: what spoke for it", "wrong_class", CLASS, lambda p: -p.confidence),
+)
+
+
+def mistakes_section(
+    evaluation: Evaluation,
+    classifier: Classifier,
+    most: int,
+    *,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Section:
+    """Maps for the `most` worst mistakes of each kind, by the primary score at its threshold."""
+    pictures = [picture for one in evaluation.sets for picture in pictures_of(evaluation, one)]
+    parts = []
+    for heading, kind, target, worst in _KINDS:
+        chosen = sorted((picture for picture in pictures if getattr(picture, kind)), key=worst)[:most]
+        if chosen:
+            cards = _cards(evaluation, classifier, chosen, target, batch_size, progress)
+            parts.append(join(tag("h3", heading), tag("div", cards, class_="explanations")))
+    body = join(parts) if parts else tag("p", "There are no mistakes to explain.")
+    return Section("explained", "Worst mistakes, explained", body, READING)
+
+
+def _cards(
+    evaluation: Evaluation,
+    classifier: Classifier,
+    chosen: Sequence[Picture],
+    target: str,
+    batch_size: int,
+    progress: Progress | None,
+) -> list[Markup]:
+    explainer = Explainer(_judge(evaluation, classifier), target=target)
+    items = [_with_pixels(picture.item) for picture in chosen]
+    try:
+        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+    except InputError:
+        # A score without a gradient: its maps are made by covering parts.
+        if explainer.method.name == "occlusion":
+            raise
+        explainer = Explainer(_judge(evaluation, classifier), "occlusion", target)
+        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+    by_id = {one.id: one for one in found}
+    return [
+        card(replace(by_id[picture.item.id], verdict=_verdict(picture)), explainer, truth=_truth(picture))
+        for picture in chosen
+        if picture.item.id in by_id
+    ]
+
+
+def _judge(evaluation: Evaluation, classifier: Classifier) -> Detector:
+    """The classifier with the primary score, as it was fitted for the evaluation."""
+    scorer = evaluation.sets[0].scored.scorers[evaluation.primary]
+    return Detector(classifier, scorer.score, state=scorer.state)
+
+
+def _with_pixels(item: ImageItem) -> ImageItem:
+    """An image of a feature store by its file, where that is still there."""
+    if not isinstance(item.source, StoredImage):
+        return item
+    if not Path(item.id).is_file():
+        raise InputError(f"Mistakes are explained on the images themselves, and {item.id} is not there any more.")
+    return replace(item, source=Path(item.id))
+
+
+def _verdict(picture: Picture) -> Verdict:
+    """What the evaluation said, which has no p-values."""
+    return Verdict(picture.item.id, picture.label, picture.confidence, picture.score, math.nan, picture.is_ood)
+
+
+def _truth(picture: Picture) -> str:
+    if picture.truth:
+        return f"is {isolated(picture.truth)}"
+    return "is none of these" if picture.wrongly_kept else "is one of the classes"

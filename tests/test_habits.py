@@ -1,0 +1,75 @@
+"""What stands beside the code: the citation, the hooks, links between documents, and completion in a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import deltaenergy as de
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_the_citation_names_this_version_and_the_paper() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["cff-version"] == "1.2.0" and cited["type"] == "software"
+    assert cited["version"] == de.__version__
+    (paper,) = cited["references"]
+    assert paper["title"].startswith("ΔEnergy") and paper["year"] == 2025
+    assert [author["family-names"] for author in paper["authors"]] == ["Zhu", "Yang", "Wang", "Gu", "Ye"]
+
+
+def test_hooks_run_what_the_tests_run_and_fetch_nothing() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert [one["repo"] for one in hooks] == ["local"]
+    entries = " ".join(hook["entry"] for hook in hooks[0]["hooks"])
+    assert all(tool in entries for tool in ("ruff check", "ruff format", "mypy"))
+    assert all(hook["language"] == "system" for hook in hooks[0]["hooks"])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings_that_exist(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, heading = target.partition("#")
+        file = (document.parent / name).resolve() if name else document
+        assert file.exists(), f"{document.name} leads to {target}"
+        if heading and file.suffix == ".md":
+            found = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), flags=re.M)
+            assert heading in {slug(one) for one in found}, f"{document.name} leads to {target}"
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as the repository's pages make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("deltaenergy mon", {"monitor"}), ("deltaenergy score --det", {"--detector"})]
+)
+def test_the_shell_completes_commands_and_options(words: str, expected: set[str]) -> None:
+    environment = {
+        **os.environ,
+        "_DELTAENERGY_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    code = "import sys; sys.argv = ['deltaenergy']; from deltaenergy.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert set(done.stdout.split()) == expected, done.stderr
+
+
+def test_the_script_for_a_shell() -> None:
+    environment = {**os.environ, "_DELTAENERGY_COMPLETE": "source_zsh"}
+    code = "import sys; sys.argv = ['deltaenergy']; from deltaenergy.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert "#compdef deltaenergy" in done.stdout

@@ -1,0 +1,105 @@
+"""Pages that are made, not written: one per score and tuning method, and the reference of the public names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from figures import figures_of, slug
+
+# The public names by what a reader looks for; a name that is in none of these groups is an error.
+REFERENCE: Mapping[str, tuple[str, ...]] = {
+    "Models": ("load_model", "Model", "TowerModel", "PrecomputedModel"),
+    "Classifiers": ("ZeroShotClassifier", "Classifier", "PrecomputedClassifier"),
+    "Scores": ("make_score", "list_scores", "Score"),
+    "Detectors": ("Detector", "Verdict", "AdaptiveDetector", "choose"),
+    "Tuning": ("tune", "tune_detector", "LabelledFeatures", "list_methods"),
+    "Images and features": ("load_images", "build_store", "FeatureStore"),
+    "Evaluation and reports": ("evaluate", "write_report"),
+    "Explanations": ("explain",),
+    "Monitoring": ("Monitor",),
+    "Errors and progress": ("DeltaEnergyError", "show_progress"),
+}
+
+
+def file_name(name: str) -> str:
+    """A page's file: names hold + and other characters that addresses do not."""
+    return name.replace("++", "-plus-plus").replace("+", "-plus-") + ".md"
+
+
+def method_page(row: Mapping[str, Any], results: str) -> str:
+    """All about one score, stream adapter or tuning method."""
+    use = {
+        "score": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --score "{row["name"]}"',
+        "stream adapter": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --adapt {row["name"]}',
+        "tuning method": f'deltaenergy tune --train few/ --method "{row["name"]}" --out tuned/',
+        "tuning term": f'deltaenergy tune --train few/ --method "coop+{row["name"]}" --out tuned/',
+    }[row["kind"]]
+    lines = [
+        f"# {row['name']}",
+        "",
+        f"{row['summary'][:1].upper()}{row['summary'][1:]}.",
+        "",
+        "```text",
+        row["formula"],
+        "```",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| kind | {row['kind']} |",
+        f"| paper | {_cell(row['paper'] or 'this package')} |",
+        f"| needs | {_cell(', '.join(row['needs']))} |",
+        f"| defaults | {_cell(_settings(row['defaults']) or 'none')} |",
+    ]
+    for preset, values in row["presets"].items():
+        lines.append(f"| `{row['name']}:{preset}` | {_cell(_settings(values))} |")
+    lines += ["", "```sh", use, "```", "", "## Measured", ""]
+    found = figures_of(row["name"], results)
+    if not found:
+        lines += ["No table of [the results](../results.md) has a row of it.", ""]
+    for table in found:
+        lines += [f"### [{table.headings[-1]}](../results.md#{slug(table.headings[-1])})", ""]
+        lines += [_line(table.columns), _line(["---"] * len(table.columns)), *map(_line, table.rows), ""]
+    if found:
+        lines += ["What was measured, on what and by which command stands behind each heading's link.", ""]
+    return "\n".join(lines)
+
+
+def list_page(title: str, intro: str, rows: list[Mapping[str, Any]]) -> str:
+    """The entrance to such pages."""
+    lines = [f"# {title}", "", intro, "", "| name | what it does | needs | paper |", "|---|---|---|---|"]
+    for row in rows:
+        needs = ", ".join(need for need in row["needs"] if need not in ("similarities", "labelled images")) or "–"
+        cells = [f"[{row['name']}]({file_name(row['name'])})", _cell(row["summary"]), needs, _cell(row["paper"] or "")]
+        lines.append(_line(cells))
+    return "\n".join([*lines, ""])
+
+
+def reference_pages() -> dict[str, str]:
+    """A page per group of public names, each with what their docstrings say."""
+    public: dict[str, str] = dict(importlib.import_module("deltaenergy").__dict__["_PUBLIC"])
+    public["explain"] = "deltaenergy.explain.run"
+    grouped = [name for names in REFERENCE.values() for name in names]
+    if sorted(grouped) != sorted(public):
+        raise SystemExit(f"tools/site/pages.py: REFERENCE and the public names differ: {set(grouped) ^ set(public)}")
+    pages = {}
+    for title, names in REFERENCE.items():
+        lines = [f"# {title}", ""]
+        for name in names:
+            home = getattr(importlib.import_module(public[name]), name).__module__
+            lines += [f"::: {home}.{name}", ""]
+        pages[title.lower().replace(" ", "-") + ".md"] = "\n".join(lines)
+    return pages
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -52,6 +52,16 @@ def test_features_are_unit_and_near_and_those_of_one_tower(
         de.Detector.load(folder)
 
 
+def test_the_head_of_a_convolutional_tower_stays_in_float(load: Load, pictures: Path) -> None:
+    """The last three coordinates of `lite` are constants, which eight bits would round."""
+    model, plain = load("lite", **INT8, calibration_images=pictures), de.load_model("lite")
+    pixels = torch.randn(3, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    found, expected = model.image_features(pixels), plain.image_features(pixels)
+    assert (found.norm(dim=1) - 1).abs().max() < 1e-5
+    torch.testing.assert_close(found[:, -3:], expected[:, -3:], atol=1e-6, rtol=0)
+    assert (found - expected).abs().max() > 1e-4, "the convolutions are in eight bits"
+
+
 def test_other_images_are_another_calibration(tiny_clip: TowerModel, pictures: Path) -> None:
     files = sorted(pictures.iterdir())
     whole = calibration_pixels(tiny_clip, files)

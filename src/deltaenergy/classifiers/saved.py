@@ -85,7 +85,7 @@ def check_classes_hash(saved: Mapping[str, Any], file: Path) -> None:
 
 def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:
     """The model that a record names, or the given one if it is the same."""
-    from deltaenergy.models.loading import load_model
+    from deltaenergy.models.loading import load_recorded
 
     recorded = saved["model"]
     if model is None and recorded.get("precomputed"):
@@ -93,8 +93,7 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
             f"{folder} was made from precomputed features: give `load` the PrecomputedModel they came from."
         )
     if model is None:
-        # A name that stands in a file must not make this machine download anything.
-        model = load_model(recorded["name"], device=device, download=False)
+        model = load_recorded(recorded, device)
     found = model.describe()
     if found["fingerprint"] == recorded["fingerprint"]:
         return model

@@ -60,6 +60,9 @@ def bench(
     ] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Run a benchmark and leave its results in a folder, from which `deltaenergy report` makes tables and plots.
@@ -72,6 +75,7 @@ def bench(
         _list(json_output)
         return
     spec = load_spec(name)
+    place = common.Place(device, backend, precision, calibrate_on)
     chosen_seeds = _seeds(seeds)
     if data is not None and not data.is_dir():
         raise InputError(f"--data {data} is not a folder.")
@@ -88,7 +92,7 @@ def bench(
     with common.keeping(kept), _announcing() as announce:
         summary = _run(
             spec,
-            _model(model or spec.model, device, out_folder, announce),
+            _model(model or spec.model, place, out_folder, announce),
             data,
             out_folder,
             announce,
@@ -112,12 +116,12 @@ def _run(
     return run_benchmark(spec, model, DataRoot(data), out_folder, announce=announce, **options)
 
 
-def _model(name: str, device: str, out_folder: Path, announce: Announce) -> Model:
+def _model(name: str, place: common.Place, out_folder: Path, announce: Announce) -> Model:
     if name == "tiny":
         from deltaenergy.benchmarks.tiny import load_tiny
 
         return load_tiny(out_folder / "tiny.safetensors", announce("Training the tiny model"))
-    return common.load_model_with_status(name, device)
+    return common.load_model_with_status(name, place)
 
 
 @contextlib.contextmanager

@@ -38,6 +38,9 @@ def calibrate(
     overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Set the threshold so that the share --keep of new images like these is accepted, and save the detector.
@@ -48,27 +51,29 @@ def calibrate(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
-    from deltaenergy.scores.runnable import check_runnable, given_by, unlabelled
+    from deltaenergy.scores.runnable import check_runnable, closed_tower, given_by, unlabelled
 
     if by_class and keep == 1:
         raise InputError("--by-class needs --keep below 1: one threshold for all keeps every image as it is.")
+    place = common.Place(device, backend, precision, calibrate_on)
     common.check_detector_out(out_folder, overwrite)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
     if by_class and all(item.label is None for item in items):
         raise InputError("--by-class needs to know each image's class: give a folder with one subfolder per class.")
-    given = given_by([items]).without(labels=unlabelled(items)) if detector is None else None
+    lacks = {"labels": unlabelled(items), "pixels": closed_tower(place.backend)}
+    given = given_by([items]).without(**lacks) if detector is None else None
     chosen = common.make_scores(scores, given) if scores or detector is None else None
     if chosen is not None and len(chosen) != 1:
         raise InputError("A detector has one score: give --score once.")
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
-        loaded = common.load_detector(detector, device)
+        loaded = common.load_detector(detector, place)
         new = Detector(loaded.classifier, chosen[0] if chosen else loaded.score)
     else:
         assert chosen is not None
-        new = Detector(common.zero_shot(model, device, classes, template), chosen[0])
+        new = Detector(common.zero_shot(model, place, classes, template), chosen[0])
     check_runnable([new.score], given_by([items], new.classifier))
     common.prepare(new)
     with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():

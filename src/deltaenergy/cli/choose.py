@@ -57,6 +57,9 @@ def choose(
     overwrite: common.OverwriteOption = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Find the score that best tells your classes from everything else, without any image of none of them.
@@ -70,17 +73,18 @@ def choose(
     from deltaenergy.detector import Detector
     from deltaenergy.files import keeping_result
 
+    place = common.Place(device, backend, precision, calibrate_on)
     if out_folder is not None:
         common.check_detector_out(out_folder, overwrite)
     items = load_images(id_images)
     if detector is None:
         # What cannot run is told before a model is loaded and a prompt encoded.
         candidates = feature_scores(scores, items)
-        classifier = _classifier(id_images, items, classes, model, template, device)
+        classifier = _classifier(id_images, items, classes, model, template, place)
     else:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
-        classifier = common.load_detector(detector, device).classifier
+        classifier = common.load_detector(detector, place).classifier
         candidates = feature_scores(scores, items, classifier)
     with common.progress_bar("Encoding images") as progress:
         known = labelled_features(classifier, items, batch_size=batch_size, progress=progress)
@@ -138,7 +142,7 @@ def _classifier(
     classes: str | None,
     model: str,
     template: list[str] | None,
-    device: str,
+    place: common.Place,
 ) -> Classifier:
     """A zero-shot one of the named classes, or of the classes that the images are labelled with."""
     if classes is None:
@@ -150,8 +154,8 @@ def _classifier(
                 f"--id {images}: the images have no classes. Sort them into one folder per class, or give a table "
                 "with a label column."
             )
-        return common.zero_shot(model, device, names, template)
-    return common.zero_shot(model, device, classes, template)
+        return common.zero_shot(model, place, names, template)
+    return common.zero_shot(model, place, classes, template)
 
 
 def _print(choice: Choice, out_folder: Path | None) -> None:

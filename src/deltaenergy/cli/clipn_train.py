@@ -27,6 +27,9 @@ def clipn_train(
     seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of prompts and batches.")] = 0,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Teach a copy of the model's text tower to say "no", on your own images with texts.
@@ -39,6 +42,7 @@ def clipn_train(
     from deltaenergy.files import check_writable
     from deltaenergy.scores.clipn.training import NoRecipe, check_unfinished, encode_pairs, train_no_tower
 
+    place = common.Place(device, backend, precision, calibrate_on)
     check_writable(out_folder, folder=True, option="--out")
     check_unfinished(out_folder)
     recipe = NoRecipe(epochs=epochs, batch_size=train_batch, learning_rate=learning_rate, prompts=prompts, seed=seed)
@@ -46,7 +50,7 @@ def clipn_train(
         raise InputError(f"{table} is no table. Give a file that ends in {', '.join(sorted(TABLE_EXTENSIONS))}.")
     items = load_images(table)
     texts = table_file_texts(table)
-    loaded = common.load_model_with_status(model, device)
+    loaded = common.load_model_with_status(model, place)
     with common.progress_bar("Encoding images") as progress:
         pairs = encode_pairs(loaded, items, texts, progress, batch_size=batch_size)
     kept = f"Finished epochs are kept in {out_folder}: the same command goes on from there."

@@ -16,7 +16,9 @@ import typer
 from deltaenergy.cli.console import err, out
 from deltaenergy.cli.guard import SOME_UNREADABLE, keeping
 from deltaenergy.cli.options import (
+    BackendOption,
     BatchOption,
+    CalibrateOnOption,
     ClassesOption,
     ConfidenceOption,
     DetectorOption,
@@ -26,6 +28,8 @@ from deltaenergy.cli.options import (
     KeepOption,
     ModelOption,
     OverwriteOption,
+    Place,
+    PrecisionOption,
     ScoreOption,
     TemplateOption,
     read_confidence,
@@ -38,12 +42,14 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector import Detector
-    from deltaenergy.models.base import Model
+    from deltaenergy.models.base import TowerModel
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.runnable import Given
 
 __all__ = [
+    "BackendOption",
     "BatchOption",
+    "CalibrateOnOption",
     "ClassesOption",
     "ConfidenceOption",
     "DetectorOption",
@@ -53,6 +59,8 @@ __all__ = [
     "KeepOption",
     "ModelOption",
     "OverwriteOption",
+    "Place",
+    "PrecisionOption",
     "ScoreOption",
     "TemplateOption",
     "err",
@@ -85,24 +93,32 @@ def status(text: str) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if err.hushed else err.status(Text(visible(text)))
 
 
-def load_model_with_status(name: str, device: str) -> Model:
+def load_model_with_status(name: str, place: Place) -> TowerModel:
     """`load_model`, with a line on standard error while it works."""
     with status(f"Loading model {name} …"):
         from deltaenergy.models.loading import load_model
 
-        return load_model(name, device=device)
+        return load_model(
+            name,
+            device=place.device,
+            backend=place.backend or "torch",
+            precision=place.precision,
+            calibration_images=place.calibrate_on,
+        )
 
 
-def load_detector(folder: str, device: str) -> Detector:
+def load_detector(folder: str, place: Place) -> Detector:
     """`Detector.load`, with a line on standard error while it works."""
     with status(f"Loading detector {folder} …"):
         from deltaenergy.detector import Detector
 
-        return Detector.load(folder, device=device)
+        detector = Detector.load(folder, device=place.device)
+    place.check_detector(detector.classifier.base_model, folder)
+    return detector
 
 
 def zero_shot(
-    model: str, device: str, classes: str | Sequence[str] | None, templates: Sequence[str] | None
+    model: str, place: Place, classes: str | Sequence[str] | None, templates: Sequence[str] | None
 ) -> Classifier:
     """A zero-shot classifier from the command line's words, or from class names that are known otherwise."""
     from deltaenergy.classes import check_classes, read_classes
@@ -111,7 +127,7 @@ def zero_shot(
     if classes is None:
         raise InputError('Give --classes, for example --classes "dog,cat", or --detector DIR.')
     names = check_classes(read_classes(classes) if isinstance(classes, str) else classes)
-    loaded = load_model_with_status(model, device)
+    loaded = load_model_with_status(model, place)
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 
     with progress_bar("Encoding class names") as progress, warnings.catch_warnings():

@@ -79,6 +79,9 @@ def evaluate(
     ] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Measure accuracy, and how well each score tells images of the classes from images of none of them.
@@ -87,6 +90,7 @@ def evaluate(
     its own score and threshold unless --score is given. Several, or one and --zero-shot, are compared on the same
     images, with paired intervals of their differences.
     """
+    place = common.Place(device, backend, precision, calibrate_on)
     common.check_report(report)
     from deltaenergy.data.inputs import load_images
     from deltaenergy.evaluation import evaluate as run
@@ -106,7 +110,7 @@ def evaluate(
                 raise InputError(f"{name} is part of each detector that is compared: leave it out.")
         if explain is not None:
             raise InputError("--explain shows the mistakes of one classifier: evaluate one detector at a time.")
-        comparison = _compare(detectors, zero_shot, known, other, unknown, keep, limit, seed, device, batch_size)
+        comparison = _compare(detectors, zero_shot, known, other, unknown, keep, limit, seed, place, batch_size)
         _write_report(comparison, report)
         if json_output:
             common.print_json(comparison.to_dict())
@@ -116,7 +120,7 @@ def evaluate(
         return
     detector = detectors[0] if detectors else None
     images = [items for _, items in (*known, *other, *unknown)]
-    found, classifier, used = _load(detector, classes, template, scores, known, images, model, device)
+    found, classifier, used = _load(detector, classes, template, scores, known, images, model, place)
     with common.progress_bar("Encoding images") as progress:
         evaluation = run(
             classifier,
@@ -168,7 +172,7 @@ def _compare(
     keep: float,
     limit: int | None,
     seed: int,
-    device: str,
+    place: common.Place,
     batch_size: int,
 ) -> Comparison:
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
@@ -176,7 +180,7 @@ def _compare(
     from deltaenergy.evaluation import compare
 
     names = _set_names(folders)
-    loaded = {names[folder]: common.load_detector(folder, device) for folder in folders}
+    loaded = {names[folder]: common.load_detector(folder, place) for folder in folders}
     if zero_shot:
         first = next(iter(loaded.values()))
         plain = ZeroShotClassifier(first.classifier.model, first.classifier.classes)
@@ -206,10 +210,10 @@ def _load(
     known: list[tuple[str, list[ImageItem]]],
     images: list[list[ImageItem]],
     model: str,
-    device: str,
+    place: common.Place,
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores, which must run on all `images`."""
-    from deltaenergy.scores.runnable import given_by, unlabelled
+    from deltaenergy.scores.runnable import closed_tower, given_by, unlabelled
 
     labels = unlabelled([item for _, items in known for item in items])
     if detector is not None:
@@ -217,15 +221,16 @@ def _load(
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
         if scores:
             common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
-        found = common.load_detector(detector, device)
+        found = common.load_detector(detector, place)
         if not scores:
             return found, found.classifier, [found.scorer]
         used = common.make_scores(scores, given_by(images, found.classifier).without(labels=labels))
         return found, found.classifier, _prepared(scores, used, found.classifier)
     # What cannot run is told before a model is loaded and a prompt encoded.
-    used = common.make_scores(scores, given_by(images).without(labels=labels))
+    given = given_by(images).without(labels=labels, pixels=closed_tower(place.backend))
+    used = common.make_scores(scores, given)
     named = classes if classes is not None else _folder_classes(known)
-    classifier = common.zero_shot(model, device, named, template)
+    classifier = common.zero_shot(model, place, named, template)
     return None, classifier, _prepared(scores, used, classifier)
 
 

@@ -30,6 +30,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "data check": ("deltaenergy data check DATA", "deltaenergy data check DATA pacs dtd"),
     "data list": ("deltaenergy data list",),
+    "model check": (
+        "deltaenergy model check lite --backend openvino --precision int8 --calibrate-on some/ --images good/",
+        "deltaenergy model check CLIP_FOLDER --backend onnx --images good/ --open other/ --json",
+    ),
     "tune": ("deltaenergy tune --train few/ --shots 16 --out tuned/",),
     "theory": ("deltaenergy theory",),
     "bench": ("deltaenergy bench mini --out results/", "deltaenergy bench setup2 --data DATA --out results/"),
@@ -39,7 +43,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy monitor today/ --detector detector/ --state state.json --report monitor.html",
         "deltaenergy monitor verdicts.parquet --detector detector/ --state state.json --json",
     ),
-    "features": ("deltaenergy features photos/ --out store/",),
+    "features": (
+        "deltaenergy features photos/ --out store/",
+        "deltaenergy features photos/ --out fast-store/ --backend openvino",
+    ),
     "methods": ("deltaenergy methods", "deltaenergy methods mcm"),
 }
 

@@ -55,6 +55,9 @@ def explain(
         str | None, typer.Option("--unknown", help="Images of none of them, for --paper-figure.", show_default=False)
     ] = None,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Show where in each image it stands what speaks for its class, or what moves its score.
@@ -67,12 +70,13 @@ def explain(
     from deltaenergy.explain.page import check_page_name, png_names, write_explanations
     from deltaenergy.files import check_writable
 
+    place = common.Place(device, backend, precision, calibrate_on)
     if paper_figure:
         for option, given in (("IMAGES", images), ("--png", png), ("--score", score)):
             if given:
                 raise InputError(f"{option} has no part in --paper-figure: leave it out.")
         _check_method(method)
-        write_paper_figure(known, unknown, out_file, detector, classes, model, template, method, device, batch_size)
+        write_paper_figure(known, unknown, out_file, detector, classes, model, template, method, place, batch_size)
         return
     if known is not None or unknown is not None:
         raise InputError("--known and --unknown are for --paper-figure: give that as well.")
@@ -89,7 +93,7 @@ def explain(
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
     png_names(items, png)
-    judge = _judge(detector, classes, model, score, template, target, device)
+    judge = _judge(detector, classes, model, score, template, target, place)
     with keeping("Finished images are kept: the same command goes on."), common.progress_bar("Explaining") as progress:
         written = write_explanations(
             judge,
@@ -104,9 +108,9 @@ def explain(
         )
     before = f", {written.from_before} of them in an earlier run" if written.from_before else ""
     err.print(f"{written.images} explained{before}.")
-    for place, what in ((out_file, "Page"), (png, "PNGs")):
-        if place is not None:
-            err.print(f"{what} written to {place}", markup=False)
+    for where, what in ((out_file, "Page"), (png, "PNGs")):
+        if where is not None:
+            err.print(f"{what} written to {where}", markup=False)
     common.finish(written.unreadable)
 
 
@@ -125,7 +129,7 @@ def _judge(
     score: str | None,
     template: list[str] | None,
     target: str,
-    device: str,
+    place: common.Place,
 ) -> Detector | Classifier:
     """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
     from deltaenergy.detector import Detector
@@ -137,7 +141,7 @@ def _judge(
         for name, value in (("--classes", classes), ("--score", score), ("--template", template)):
             if value:
                 raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
-        return common.prepare(common.load_detector(detector, device))
+        return common.prepare(common.load_detector(detector, place))
     used = None
     if score is not None or target == SCORE:
         nothing = Lack("no --detector", "it is fitted on known images: give a --detector.")
@@ -147,5 +151,5 @@ def _judge(
         if len(found) > 1:
             raise InputError("A map shows one score: give --score once.")
         used = found[0]
-    classifier = common.zero_shot(model, device, classes, template)
+    classifier = common.zero_shot(model, place, classes, template)
     return classifier if used is None else common.prepare(Detector(classifier, used))

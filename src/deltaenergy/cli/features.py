@@ -39,6 +39,9 @@ def features(
     ] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Encode images once into a store that every other command takes in place of images.
@@ -53,6 +56,7 @@ def features(
         return
     if out_folder is None:
         raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
+    place = common.Place(device, backend, precision, calibrate_on)
     from deltaenergy.data.store_writer import build_store
 
     if dataset is not None:
@@ -61,7 +65,7 @@ def features(
         raise InputError("--split belongs to --dataset: name a data set, or give hf:NAME:SPLIT.")
     else:
         given = _with_hub(common.read_image_arguments(images))
-    loaded = common.load_model_with_status(model, device)
+    loaded = common.load_model_with_status(model, place)
     with common.progress_bar("Encoding") as progress:
         store = build_store(
             loaded,

@@ -22,6 +22,7 @@ from deltaenergy.cli import (
     explain,
     features,
     methods,
+    model,
     monitor,
     report,
     score,
@@ -63,6 +64,7 @@ _add("clipn-train", clipn_train.clipn_train)
 _add("evaluate", evaluate.evaluate)
 _add("explain", explain.explain)
 app.add_typer(data.app, name="data")
+app.add_typer(model.app, name="model")
 _add("tune", tune.tune)
 _add("theory", theory.theory)
 _add("bench", bench.bench)

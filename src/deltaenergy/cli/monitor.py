@@ -66,7 +66,7 @@ def monitor(
         items = given if names_a_store(given) else load_images(given)
     elif given is None and not state.exists():
         raise InputError(f"--state {state} does not exist yet, so that there is nothing to look at: give images.")
-    loaded = common.prepare(common.load_detector(detector, device))
+    loaded = common.prepare(common.load_detector(detector, common.Place(device)))
     unreadable: list[Unreadable] = []
     with open_monitor(state, loaded, alpha=alpha, delta=delta, seed=seed) as found:
         before = found.images

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from deltaenergy.models.base import Model
 
 # Counts beyond this are mistakes; seeds beyond theirs fit no generator.
 MOST = 2**31 - 1
@@ -112,6 +116,24 @@ DetectorOption = Annotated[
     str | None, typer.Option("--detector", "-d", help="Folder written by calibrate or tune.", show_default=False)
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.", callback=_check_device)]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        help="Where the image tower runs: torch; on a CPU openvino or onnx, on a GPU compile. [default: torch, or as "
+        "the detector was calibrated]",
+        show_default=False,
+    ),
+]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", help="auto, fp32; int8 (openvino); fp16 or bf16 on a GPU (torch, compile).")
+]
+CalibrateOnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--calibrate-on", help="For int8: some hundred images of the kind that the model will see.", show_default=False
+    ),
+]
 BatchOption = Annotated[int, typer.Option("--batch-size", min=1, max=MOST, help="Images per step of the image tower.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the detector that --out holds.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
@@ -121,3 +143,28 @@ def check_finite(name: str, value: float | None, *, positive: bool = False) -> N
     """Raise `InputError` for a number that is none, or that is not above zero where it must be."""
     if value is not None and not (math.isfinite(value) and (value > 0 or not positive)):
         raise InputError(f"{name} must be a {'positive' if positive else 'finite'} number, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a model runs, as the command line says it; what does not go together is told at once."""
+
+    device: str
+    backend: str | None = None
+    precision: str = "auto"
+    calibrate_on: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.backend, self.precision, self.calibrate_on) != (None, "auto", None):
+            from deltaenergy.models.backends import check_backend
+
+            check_backend(self.backend or "torch", self.precision, self.calibrate_on)
+
+    def check_detector(self, model: Model, folder: str) -> None:
+        """Raise `ArtifactError` if a detector was calibrated on another backend, or in another precision."""
+        backend, precision = getattr(model, "backend", "torch"), getattr(model, "precision", "fp32")
+        if (self.backend or backend) != backend or self.precision not in ("auto", precision):
+            raise ArtifactError(
+                f"{folder} was calibrated on backend {backend} in {precision}, and its threshold holds there alone. "
+                f"Leave --backend and --precision away, or calibrate a detector with them."
+            )

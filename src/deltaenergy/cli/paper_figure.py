@@ -22,7 +22,7 @@ def write_paper_figure(
     model: str,
     template: list[str] | None,
     method: str,
-    device: str,
+    place: common.Place,
     batch_size: int,
 ) -> None:
     """Check the words of the command line, measure, write page and JSON, and print which claims hold."""
@@ -39,7 +39,7 @@ def write_paper_figure(
     check_outputs(out_file)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     sets = load_images(known), load_images(unknown)
-    classifier = _classifier(detector, classes, model, template, device)
+    classifier = _classifier(detector, classes, model, template, place)
     with common.progress_bar("Masking images") as progress:
         found = run_paper_figure(
             classifier, *sets, out_file, method=method, batch_size=batch_size, progress=progress, command=common.typed()
@@ -51,10 +51,10 @@ def write_paper_figure(
 
 
 def _classifier(
-    detector: str | None, classes: str | None, model: str, template: list[str] | None, device: str
+    detector: str | None, classes: str | None, model: str, template: list[str] | None, place: common.Place
 ) -> Classifier:
     if detector is None:
-        return common.zero_shot(model, device, classes, template)
+        return common.zero_shot(model, place, classes, template)
     if classes or template:
         raise InputError(f"--classes and --template are part of the detector in {detector}.")
-    return common.load_detector(detector, device).classifier
+    return common.load_detector(detector, place).classifier

@@ -62,6 +62,9 @@ def score(
     ] = 1,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Say which class each image is, how sure that is, and whether it is any of the classes.
@@ -76,6 +79,7 @@ def score(
     from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
     from deltaenergy.scoring import stream_scores
 
+    place = common.Place(device, backend, precision, calibrate_on)
     check_output(out_file)
     common.check_report(report)
     request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
@@ -100,22 +104,22 @@ def score(
 
         make_adapter(adapt)
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        classifier = common.zero_shot(model, device, classes, template)
+        classifier = common.zero_shot(model, place, classes, template)
         score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
         return
     if detector is not None:
         for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
             if value:
                 raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
-        detectors = [common.load_detector(detector, device)]
+        detectors = [common.load_detector(detector, place)]
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
         default = None if id_items else WITHOUT_ID_IMAGES
-        used = common.make_scores(scores, _given(items, id_items), default=default)
+        used = common.make_scores(scores, _given(items, id_items, place), default=default)
         if acting and len(used) > 1:
             raise InputError(f"{acting[0]} goes by one score: give --score once.")
-        classifier = common.zero_shot(model, device, classes, template)
+        classifier = common.zero_shot(model, place, classes, template)
         sure = common.read_confidence(confidence)
         detectors, unreadable = _calibrate(classifier, used, id_items, keep, sure, batch_size)
     if fdr is not None:
@@ -201,10 +205,10 @@ def _calibrate(
     return detectors, list(detectors[0].unreadable)
 
 
-def _given(images: Any, id_images: list[ImageItem]) -> Given:
+def _given(images: Any, id_images: list[ImageItem], place: common.Place) -> Given:
     """What is there for scores, before a model is loaded and a prompt encoded."""
-    from deltaenergy.scores.runnable import Lack, given_by, unlabelled
+    from deltaenergy.scores.runnable import Lack, closed_tower, given_by, unlabelled
 
     nothing = Lack("no --id", "it is fitted on known images. Give some with --id, or a --detector.")
     given = given_by([images, id_images]).without(labels=unlabelled(id_images))
-    return given.without(id_data=None if id_images else nothing)
+    return given.without(id_data=None if id_images else nothing, pixels=closed_tower(place.backend))

@@ -52,6 +52,9 @@ def serve(
     queue: Annotated[int, typer.Option("--queue", min=1, help="Images under way at a time; beyond, 429.")] = 256,
     max_wait: Annotated[float, typer.Option("--max-wait", help="Milliseconds to wait for company in a batch.")] = 5,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
     """Answer over HTTP: a page at /, the API at /v1 (described at /docs), /v2 for inference clients, /metrics.
@@ -67,6 +70,7 @@ def serve(
             f"serve needs {error.name}, which is not installed: pip install 'deltaenergy[serve]'."
         ) from None
 
+    place = common.Place(device, backend, precision, calibrate_on)
     server.keep_memory_flat()
     limits = Limits(
         body_mb=max_body,
@@ -83,7 +87,7 @@ def serve(
     bound = server.listen(host, port)
     with contextlib.ExitStack() as held:
         held.callback(bound.close)
-        detectors, own = _load(wanted, model, device)
+        detectors, own = _load(wanted, model, place)
         watches = _watches(watching, dict(detectors), held)
         engine = server.make_engine(detectors, own, limits, watches=watches)
         bound.listen(1024)  # whoever asks from now on is answered, if only in a moment
@@ -110,7 +114,7 @@ def _watches(
 
 
 def _load(
-    wanted: list[tuple[str, str]], model: str | None, device: str
+    wanted: list[tuple[str, str]], model: str | None, place: common.Place
 ) -> tuple[list[tuple[str, Detector]], TowerModel | None]:
     """The detectors, and the model for class names of requests."""
     from deltaenergy.detector import Detector
@@ -119,7 +123,7 @@ def _load(
     known: dict[str, TowerModel] = {}
     detectors: list[tuple[str, Detector]] = []
     for name, folder in wanted:
-        loaded = common.load_detector(folder, device)
+        loaded = common.load_detector(folder, place)
         base = loaded.classifier.base_model
         # Detectors of one model share it, and with it their batches.
         if base.fingerprint in known and loaded.classifier.base_model is not known[base.fingerprint]:
@@ -129,9 +133,7 @@ def _load(
         detectors.append((name, common.prepare(loaded)))
     if model is None and len(known) == 1:
         return detectors, next(iter(known.values()))
-    own = common.load_model_with_status(model or "lite", device)
-    if not isinstance(own, TowerModel):
-        raise InputError(f"--model {model} has no image tower.")
+    own = common.load_model_with_status(model or "lite", place)
     return detectors, known.get(own.fingerprint, own)
 
 

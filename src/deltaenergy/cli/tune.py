@@ -67,6 +67,9 @@ def tune(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
 ) -> None:
     """Tune a classifier on a few images per class; the result is a detector that score and evaluate take.
 
@@ -77,6 +80,7 @@ def tune(
     from deltaenergy.thresholds import NoGuarantee
     from deltaenergy.tuned_detector import tune_detector
 
+    place = common.Place(device, backend, precision, calibrate_on)
     scores = common.make_scores(score) if score else None
     if scores is not None and len(scores) != 1:
         raise InputError("A detector has one score: give --score once.")
@@ -86,7 +90,7 @@ def tune(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoGuarantee)  # said at the end
         tuned = tune_detector(
-            lambda: common.load_model_with_status(model, device),
+            lambda: common.load_model_with_status(model, place),
             train,
             out_folder,
             methods,

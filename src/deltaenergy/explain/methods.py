@@ -91,8 +91,11 @@ def grad_cam_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) ->
     """`grad_cam` of a batch."""
     model = subject.model
     if not isinstance(model, ConvolutionalModel):
+        other = "has another kind"
+        if model.backend != "torch":
+            other = f"runs on the backend {model.backend!r}, where none is to be had. Load it with backend='torch'"
         raise InputError(
-            f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} has another kind. "
+            f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} {other}. "
             f"{_instead(model, 'grad-cam')}"
         )
     with torch.no_grad():

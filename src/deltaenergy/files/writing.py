@@ -74,13 +74,18 @@ def publish(temporary: Path, path: Path) -> None:
     """Sync a finished temporary file to disk and give it its name; a file of that name is replaced at once."""
     # Some writers make their file private; the result gets the permissions that any other new file would get.
     temporary.chmod(stat.S_IMODE(temporary.parent.stat().st_mode) & 0o666)
-    handle = os.open(temporary, os.O_RDWR)
+    sync_file(temporary)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file's bytes to disk."""
+    handle = os.open(path, os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

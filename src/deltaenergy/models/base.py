@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
+_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
 
 class Model(Shown):
     """A frozen vision-language model, or what is known of one.
@@ -97,6 +99,8 @@ class TowerModel(Model, ABC):
         vision: the image tower block by block, where it is a vision transformer with a class token.
         why_no_vision: what the image tower is where there is none, to follow the model's name in a message.
         vision_prompts: tokens (J, n, H) that `image_features` puts into the image tower, see `with_vision_prompts`.
+        backend: where the image tower runs, see `deltaenergy.models.backends`.
+        calibration: what names the images that its 8-bit ranges were set on, if it has such.
     """
 
     preprocessing: Preprocessing
@@ -104,6 +108,13 @@ class TowerModel(Model, ABC):
     vision: VisionTower | None = None
     why_no_vision: str = "has a convolutional one"
     vision_prompts: torch.Tensor | None = None
+    backend: str = "torch"
+    calibration: str | None = None
+
+    @property
+    def precision(self) -> str:
+        """In which the image tower computes: fp32, fp16, bf16 or int8."""
+        return _PRECISIONS.get(self.dtype, str(self.dtype).removeprefix("torch."))
 
     @abstractmethod
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -115,7 +126,10 @@ class TowerModel(Model, ABC):
 
     def describe(self) -> dict[str, Any]:
         """What identifies this model in an artefact or report."""
-        return {**super().describe(), "preprocessing": self.preprocessing.to_dict()}
+        known = {**super().describe(), "backend": self.backend, "precision": self.precision}
+        if self.calibration is not None:
+            known["calibration"] = self.calibration
+        return {**known, "preprocessing": self.preprocessing.to_dict()}
 
     def with_vision_prompts(self, tokens: torch.Tensor) -> Self:
         """The model with learned tokens (J, n, H) in its image tower, as `VisionTower.run` takes them.

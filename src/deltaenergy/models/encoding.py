@@ -80,7 +80,7 @@ def _decoded_batches(
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
     # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
-    with contextlib.closing(_decode_ahead(model, items, ahead=2 * batch_size)) as decoded:
+    with contextlib.closing(decode_ahead(model, items, ahead=2 * batch_size)) as decoded:
         for done, (item, pixels) in enumerate(decoded, start=1):
             if isinstance(pixels, str):
                 unreadable.append(Unreadable(item.id, pixels))
@@ -141,7 +141,7 @@ def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]],
     return EncodedBatch([item for item, _ in present], None, tensor(store.take(rows)), patch_features, unreadable)
 
 
-def _decode_ahead(
+def decode_ahead(
     model: TowerModel, items: list[ImageItem], ahead: int
 ) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
     """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory.

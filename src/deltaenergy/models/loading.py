@@ -6,13 +6,15 @@ Names are those of `MODELS`: the bundled `lite`, and what other packages declare
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
 from deltaenergy.models.archives import why_no_model
+from deltaenergy.models.backends import HALF, ON_CPU, PRECISIONS, check_backend, check_place, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.registry import Registry
 
@@ -26,6 +28,9 @@ def load_model(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     *,
+    backend: str = "torch",
+    precision: str = "auto",
+    calibration_images: Any = None,
     download: bool = True,
 ) -> TowerModel:
     """Load a model by name or folder.
@@ -37,13 +42,49 @@ def load_model(
             the local cache if it is there, else downloaded).
         device: `"auto"` is the GPU if there is one.
         dtype: `"auto"` is float16 on a GPU, else float32.
+        backend: where the image tower runs: `"torch"`; on a CPU also `"openvino"` and `"onnx"` (extras of these
+            names), on a GPU `"compile"` (torch.compile). Only torch has gradients and takes learned tokens.
+        precision: `"auto"`, `"fp32"`; `"int8"` on OpenVINO; `"fp16"` and `"bf16"` on a GPU. But for plain fp32 on
+            torch, backend and precision are part of the fingerprint: detectors and feature stores of one are
+            refused on the other.
+        calibration_images: for int8, some hundred images of the kind that the model will see.
         download: whether a hub model that is not in the local cache may be downloaded.
     """
+    check_backend(backend, precision, calibration_images)
+    if precision != "auto" and dtype != "auto":
+        raise InputError("precision and dtype say the same: give one of them.")
+    if precision != "auto":
+        dtype = HALF.get(precision, torch.float32)
+    if backend in ON_CPU:
+        if dtype not in ("auto", "float32", torch.float32):
+            raise InputError(f"backend {backend!r} takes a precision, not a dtype: {', '.join(PRECISIONS[backend])}.")
+        device, dtype = "cpu" if device == "auto" else device, torch.float32
     target = _device(device)
-    precision = _dtype(dtype, target)
+    check_place(backend, precision, target)
+    model = _on_torch(name_or_path, target, _dtype(dtype, target), download)
+    if backend == "torch" and precision not in HALF:
+        return model
+    return on_backend(model, backend, model.precision if precision == "auto" else precision, calibration_images)
+
+
+def load_recorded(recorded: Mapping[str, Any], device: str | torch.device) -> TowerModel:
+    """The model that an artefact was made with, on the backend and in the precision that it names.
+
+    A name that stands in a file does not make this machine download anything.
+    """
+    backend, precision = recorded.get("backend", "torch"), recorded.get("precision", "fp32")
+    if recorded.get("calibration") is not None:
+        base = load_model(recorded["name"], device="cpu", download=False)
+        return on_backend(base, backend, precision, calibration=str(recorded["calibration"]))
+    if backend == "torch" and f"+torch-{precision}" not in recorded["fingerprint"]:
+        return load_model(recorded["name"], device=device, download=False)
+    return load_model(recorded["name"], device=device, backend=backend, precision=precision, download=False)
+
+
+def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype, download: bool) -> TowerModel:
     name = str(name_or_path)
     if not isinstance(name_or_path, Path) and name in MODELS:
-        return _registered(name, target, precision)
+        return _registered(name, target, dtype)
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.checkpoint import load_checkpoint
     from deltaenergy.models.hub import WELL_KNOWN, find_snapshot
@@ -60,7 +101,7 @@ def load_model(
         folder = find_snapshot(name, download=download)
     try:
         load = load_open_clip if is_open_clip(folder) else load_checkpoint
-        return load(name, folder).to(target, precision)
+        return load(name, folder).to(target, dtype)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}") from error
 

@@ -74,6 +74,9 @@ def given_by(
     features = Lack("features were given", "give it images, not features.")
     if model is not None and not isinstance(model, TowerModel):
         lacks |= {Need.PATCHES: features, Need.PIXELS: features}
+    closed = closed_tower(model.backend) if isinstance(model, TowerModel) else None
+    if closed is not None:
+        lacks[Need.PIXELS] = closed
     for one in images:
         if is_feature_array(one):
             lacks |= {Need.PATCHES: features, Need.PIXELS: features}
@@ -85,6 +88,17 @@ def given_by(
             if not has_patches:
                 lacks[Need.PATCHES] = Lack(f"{path} holds none", str(no_patches(path)))
     return Given(lacks, method)
+
+
+def closed_tower(backend: str | None) -> Lack | None:
+    """What a score that takes gradients lacks on a backend; None on torch."""
+    if backend in (None, "torch"):
+        return None
+    return Lack(
+        f"the backend {backend} has no gradients",
+        f"it takes gradients through the image tower, which the backend {backend!r} has not. Load the model with "
+        "backend='torch' (--backend torch).",
+    )
 
 
 def unlabelled(images: Any) -> Lack | None:

@@ -98,6 +98,8 @@ class LiteModel(ConvolutionalModel):
     def feature_map(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels -> the 7 × 7 map of 1,280 channels."""
         pixels = pixels.to(self.dtype, memory_format=torch.channels_last)
+        if torch.compiler.is_compiling():  # a graph for any number of pictures cannot cut them into parts
+            return self.towers.network.feature_map(pixels)
         parts = torch.split(pixels, PICTURES_AT_ONCE if self.device.type == "cpu" else max(1, len(pixels)))
         return torch.cat([self.towers.network.feature_map(part) for part in parts])
 

@@ -1,0 +1,152 @@
+"""Where an image tower runs: `backend` and `precision` of `load_model`.
+
+    torch      fp32; on a GPU fp16 and bf16          eager torch, with gradients and learned tokens
+    openvino   fp32, int8                            CPU; extra `openvino`
+    onnx       fp32                                  CPU; extra `onnx`
+    compile    fp32, fp16, bf16                      GPU; torch.compile
+
+All but plain torch give a model of its own, with a fingerprint of its own: `<fingerprint>+<backend>-<precision>`, for
+int8 with a hash of the calibration images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean
+from deltaenergy.models.backends.base import BackendModel
+from deltaenergy.models.backends.calibration import CalibrationPixels, calibration_pixels
+from deltaenergy.models.backends.exports import opened_export
+from deltaenergy.models.base import TowerModel
+
+# Of each backend, the precisions that it has; "auto" is the first on a CPU.
+PRECISIONS = {
+    "torch": ("fp32", "fp16", "bf16"),
+    "openvino": ("fp32", "int8"),
+    "onnx": ("fp32",),
+    "compile": ("fp32", "fp16", "bf16"),
+}
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+ON_CPU = ("openvino", "onnx")
+
+
+def check_backend(backend: str, precision: str, calibration_images: Any = None) -> None:
+    """Raise `InputError` for a backend or precision that there is not, or that do not go together."""
+    if backend not in PRECISIONS:
+        raise InputError(f"Unknown backend {str(backend)[:60]!r}.{did_you_mean(str(backend), PRECISIONS)}")
+    every = sorted({one for known in PRECISIONS.values() for one in known} | {"auto"})
+    if precision not in every:
+        raise InputError(f"Unknown precision {str(precision)[:60]!r}.{did_you_mean(str(precision), every)}")
+    if precision != "auto" and precision not in PRECISIONS[backend]:
+        others = [repr(name) for name, known in PRECISIONS.items() if precision in known]
+        raise InputError(
+            f"backend {backend!r} has no precision {precision!r}: it has {', '.join(PRECISIONS[backend])}. "
+            f"{precision} runs on backend {' or '.join(others)}."
+        )
+    if calibration_images is not None and precision != "int8":
+        raise InputError("calibration_images are for precision='int8' alone: no other precision sets ranges on images.")
+
+
+def check_place(backend: str, precision: str, device: torch.device) -> None:
+    """Raise `InputError` if a backend or precision does not run on a device."""
+    if backend in ON_CPU and device.type != "cpu":
+        raise InputError(
+            f"backend {backend!r} runs on the CPU, not on {device}: give device='cpu', or backend='torch'."
+        )
+    if device.type != "cpu":
+        return
+    if backend == "compile":
+        raise InputError("backend 'compile' is for GPUs. On a CPU use backend='openvino', or backend='torch'.")
+    if precision in HALF:
+        raise InputError(
+            f"precision {precision!r} is for GPUs: on a CPU a ViT-B/16's blocks took 6 to 9 times as long in it as in "
+            "fp32. Use fp32, or backend='openvino'."
+        )
+
+
+def on_backend(
+    model: TowerModel, backend: str, precision: str, calibration_images: Any = None, calibration: str | None = None
+) -> TowerModel:
+    """The model with its image tower on `backend`.
+
+    Args:
+        model: on torch, on the device and in the precision wanted, but for int8.
+        backend: see above.
+        precision: see above; not "auto".
+        calibration_images: what 8-bit ranges are set on.
+        calibration: the hash of an earlier calibration, whose export is to be found in the cache.
+    """
+    tag = f"{backend}-{precision}"
+    if backend == "torch":
+        return model.derived(tag)
+    if backend == "compile":
+        from deltaenergy.models.backends.compiled import CompiledEngine
+
+        return BackendModel(model, CompiledEngine(model), backend, precision, tag)
+    try:
+        if backend == "onnx":
+            return BackendModel(model, _onnx(model, tag), backend, precision, tag)
+        pixels = None
+        if precision == "int8":
+            pixels, calibration = _calibration(model, calibration_images, calibration)
+            tag = f"{tag}-{calibration}"
+        made = BackendModel(model, _openvino(model, tag, precision, pixels), backend, precision, tag)
+        made.calibration = calibration
+        return made
+    except (DeltaEnergyError, OSError, MemoryError):
+        raise
+    except Exception as error:  # exporters fail in many ways
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"The image tower of {model.name!r} cannot be run on the backend {backend!r} ({reason[:300]}). "
+            "Use backend='torch'."
+        ) from error
+
+
+def _onnx(model: TowerModel, tag: str) -> Any:
+    from deltaenergy.models.backends.onnx import OnnxEngine, open_session, write_onnx
+
+    def session(patches: bool) -> Any:
+        def make(folder: Path) -> None:
+            write_onnx(model, folder, patches=patches)
+
+        return opened_export(f"{model.fingerprint}+{tag}{'+patches' if patches else ''}", make, open_session)
+
+    return OnnxEngine(session)
+
+
+def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPixels | None) -> Any:
+    from deltaenergy.models.backends.openvino import OpenVinoEngine, write_openvino
+
+    def make(folder: Path) -> None:
+        write_openvino(model, folder, pixels)
+
+    makeable = precision != "int8" or pixels is not None
+    engine = opened_export(f"{model.fingerprint}+{tag}", make if makeable else None, OpenVinoEngine)
+    if engine is None:
+        raise ArtifactError(
+            f"The 8-bit tower of {model.name!r} that this was made with is no longer in the cache. Make it again from "
+            "the same images: load_model(…, backend='openvino', precision='int8', calibration_images=…) "
+            "(--calibrate-on), and give that model; or calibrate anew."
+        )
+    return engine
+
+
+def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[CalibrationPixels | None, str]:
+    """Pixels to set ranges on, and what names them: their hash, and the version of the quantiser."""
+    from deltaenergy.models.backends.openvino import quantiser_version
+
+    if known is not None:
+        return None, known
+    if images is None:
+        raise InputError(
+            "precision 'int8' sets its ranges on images of the kind that the model will see: give some hundred as "
+            "calibration_images (--calibrate-on DIR)."
+        )
+    pixels = calibration_pixels(model, images)
+    named = f"{pixels.digest} nncf {quantiser_version()}"
+    return pixels, hashlib.blake2b(named.encode(), digest_size=8).hexdigest()

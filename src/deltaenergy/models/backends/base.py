@@ -1,0 +1,113 @@
+"""A model whose image tower runs outside eager torch: what such an engine is, and the model around it.
+
+The tower is exported from the torch module as one graph, pixels -> (image features, patch features). Texts stay in
+torch: they are encoded once per class list, so that nothing is gained there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import TowerModel
+
+
+class ImageTower(nn.Module):
+    """A model's image tower as a module: pixels -> unit image features, and unit patch features if asked for."""
+
+    def __init__(self, model: TowerModel, *, patches: bool) -> None:
+        super().__init__()
+        # Its weights must be known to the exporter as weights; the model itself is no module.
+        for name, value in vars(model).items():
+            if isinstance(value, nn.Module):
+                self.add_module(name, value)
+        object.__setattr__(self, "model", model)
+        self.patches = patches
+
+    def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(B, 3, side, side) -> (B, D), and (B, P, D) if asked for."""
+        model: Any = self.model
+        return tuple(model.image_and_patch_features(pixels)) if self.patches else (model.image_features(pixels),)
+
+
+class Engine(ABC):
+    """An image tower that is ready to run. Safe to call from several threads."""
+
+    @abstractmethod
+    def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
+        """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) if asked for."""
+
+
+class BackendModel(TowerModel):
+    """`base` with its image tower on another backend, and with a fingerprint that says so.
+
+    No gradients pass through the tower, and no learned tokens can be put into it.
+    """
+
+    def __init__(self, base: TowerModel, engine: Engine, backend: str, precision: str, tag: str) -> None:
+        self.base, self.engine = base, engine
+        self.name, self.feature_dim = base.name, base.feature_dim
+        self.logit_scale, self.logit_bias = base.logit_scale, base.logit_bias
+        self.device, self.dtype = base.device, base.dtype
+        self.text, self.preprocessing = base.text, base.preprocessing
+        self.backend, self._precision = backend, precision
+        self.fingerprint = f"{base.fingerprint}+{tag}"
+        self.why_no_vision = f"runs on the backend {backend!r}, where it is closed. Load it with backend='torch'"
+
+    @property
+    def precision(self) -> str:
+        """Of the image tower; the text tower computes in `dtype`."""
+        return self._precision
+
+    def describe(self) -> dict[str, Any]:
+        """What identifies this model in an artefact or report."""
+        own = super().describe()
+        return {**self.base.describe(), **own}
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels -> unit features, without gradients."""
+        return self._run(pixels, patches=False)[0]
+
+    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit image features and unit patch features, without gradients."""
+        features, patches = self._run(pixels, patches=True)
+        return features, patches
+
+    def _run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
+        if torch.is_grad_enabled() and pixels.requires_grad:
+            raise InputError(
+                f"Gradients through the image tower are asked for, but {self.name!r} runs on the backend "
+                f"{self.backend!r}, which has none: load it with backend='torch'."
+            )
+        side = self.preprocessing.crop
+        if pixels.ndim != 4 or tuple(pixels.shape[1:]) != (3, side, side) or not len(pixels):
+            raise InputError(
+                f"pixels must have the shape (images, 3, {side}, {side}), one image or more, got {tuple(pixels.shape)}."
+            )
+        return self.engine.run(pixels, patches=patches)
+
+
+def library(name: str, backend: str, extra: str) -> ModuleType:
+    """A library that a backend needs, or an error that names the extra which brings it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"backend {backend!r} needs {name}, which cannot be imported ({error}): pip install 'deltaenergy[{extra}]'."
+        ) from error
+
+
+def exported_program(model: TowerModel, *, patches: bool) -> Any:
+    """The image tower as torch.export gives it, for any number of images at a time."""
+    side = model.preprocessing.crop
+    example = torch.zeros(2, 3, side, side)
+    with torch.inference_mode(False), torch.no_grad():
+        return torch.export.export(
+            ImageTower(model, patches=patches).eval(), (example,), dynamic_shapes=({0: torch.export.Dim("images")},)
+        )

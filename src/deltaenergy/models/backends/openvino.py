@@ -1,0 +1,133 @@
+"""OpenVINO on the CPU: in float32, or in 8 bits after post-training quantisation with nncf.
+
+One graph gives image and patch features, so that both are of one quantised tower; where no patches are asked for, the
+part that makes them is cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deltaenergy.models.backends.base import Engine, exported_program, library
+from deltaenergy.models.backends.calibration import CalibrationPixels
+from deltaenergy.models.base import TowerModel
+from deltaenergy.models.convolutional import ConvolutionalModel
+
+XML, BIN = "tower.xml", "tower.bin"
+
+
+class OpenVinoEngine(Engine):
+    """An exported tower, compiled for the CPU; the part with patches when they are first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        with _quiet():
+            self._openvino = library("openvino", "openvino", "openvino")
+        self._whole = self._openvino.Core().read_model(folder / XML, folder / BIN)
+        features = self._openvino.Core().read_model(folder / XML, folder / BIN)
+        features.remove_result(features.output(1).get_node())
+        self._lock = threading.Lock()
+        self._requests = {False: self._compiled(features)}
+
+    def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
+        """Compute in float32 or 8 bits, as exported."""
+        array = pixels.detach().to("cpu", torch.float32).contiguous().numpy()
+        with self._lock:  # a request is one computation at a time, and all cores work on it
+            if patches not in self._requests:
+                self._requests[patches] = self._compiled(self._whole)
+            request = self._requests[patches]
+            request.infer([array], share_inputs=True)
+            # Copied: the next computation writes to the same place.
+            found = [request.get_output_tensor(i).data.copy() for i in range(1 + patches)]
+        return tuple(torch.from_numpy(one).to(pixels.device) for one in found)
+
+    def _compiled(self, model: Any) -> Any:
+        settings = {
+            # Where the processor has bfloat16, OpenVINO would use it unasked.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        return self._openvino.compile_model(model, "CPU", settings).create_infer_request()
+
+
+def write_openvino(model: TowerModel, folder: Path, calibration: CalibrationPixels | None) -> None:
+    """Export the image tower to `folder`; with calibration images, quantised to 8 bits."""
+    with _quiet():
+        openvino = library("openvino", "openvino", "openvino")
+        converted = openvino.convert_model(exported_program(model, patches=True))
+        side = model.preprocessing.crop
+        converted.reshape([-1, 3, side, side])
+        if calibration is not None:
+            converted = _quantised(converted, model, calibration)
+        openvino.serialize(converted, folder / XML, folder / BIN)
+
+
+def quantiser_version() -> str:
+    """The version of nncf: another may set other ranges from the same images."""
+    with _quiet():
+        return str(library("nncf", "openvino", "openvino").__version__)
+
+
+def _quantised(converted: Any, model: TowerModel, calibration: CalibrationPixels) -> Any:
+    nncf = library("nncf", "openvino", "openvino")
+    nncf.set_log_level(logging.ERROR)
+    advanced = library("nncf.quantization.advanced_parameters", "openvino", "openvino")
+    images = [pixels[None] for pixels in calibration.pixels]
+    convolutional = isinstance(model, ConvolutionalModel)
+    return nncf.quantize(
+        converted,
+        nncf.Dataset(images),
+        model_type=None if convolutional else nncf.ModelType.TRANSFORMER,
+        subset_size=len(images),
+        ignored_scope=nncf.IgnoredScope(names=_head(converted, convolutional)),
+        # Weights in 7 of the 8 bits: processors without VNNI add products in 16 bits, which would overflow, and every
+        # processor is to give the same features.
+        advanced_parameters=advanced.AdvancedQuantizationParameters(overflow_fix=advanced.OverflowFix.ENABLE),
+    )
+
+
+def _head(converted: Any, convolutional: bool) -> list[str]:
+    """The nodes behind the last weights, which stay in float32: unit length cannot be had in 8 bits.
+
+    Of a convolutional tower, whatever stands behind the last convolution.
+    """
+    weights = {"Convolution", "GroupConvolution"} | (set() if convolutional else {"MatMul"})
+    names: set[str] = set()
+    waiting = [result.get_node() for result in converted.outputs]
+    while waiting:
+        for value in waiting.pop().input_values():
+            node = value.get_node()
+            name = node.get_friendly_name()
+            if name not in names and node.get_type_name() not in weights | {"Constant", "Parameter"}:
+                names.add(name)
+                waiting.append(node)
+    return sorted(names)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' warnings and bars on standard output, and without telemetry, which nobody asked for.
+
+    OpenVINO and nncf report their use to their makers through `openvino_telemetry`, unless it cannot be imported when
+    they first are. Where it is imported already, it is somebody else's decision.
+    """
+    hidden = "openvino_telemetry" not in sys.modules
+    if hidden:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if hidden:
+            sys.modules.pop("openvino_telemetry", None)

@@ -1,0 +1,81 @@
+"""`--backend`, `--precision` and `model check` on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Runner
+
+
+@pytest.fixture
+def openvino(own_cache: Path) -> str:
+    pytest.importorskip("openvino", reason="pip install 'deltaenergy[openvino]'")
+    return "openvino"
+
+
+def test_a_journey_on_another_backend(
+    command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path, openvino: str
+) -> None:
+    base = ["--model", tiny_clip_folder, "--classes", "dog,cat"]
+    fast, slow = tmp_path / "fast", tmp_path / "slow"
+    done = command("calibrate", photos, *base, "--score", "mcm", "--out", fast, "--backend", openvino)
+    assert done.code == 0, done.err
+    assert command("calibrate", photos, *base, "--score", "mcm", "--out", slow).code == 0
+    shown = command("score", photos, "--detector", fast, "--json")
+    assert shown.code == 0 and shown.json["model"]["backend"] == openvino
+    assert command("score", photos, "--detector", fast, "--backend", openvino).code == 0
+    refused = command("score", photos, "--detector", fast, "--backend", "torch")
+    assert refused.code == 2 and "was calibrated on backend openvino in fp32" in " ".join(refused.err.split())
+    refused = command("score", photos, "--detector", slow, "--backend", openvino)
+    assert refused.code == 2 and "was calibrated on backend torch in fp32" in " ".join(refused.err.split())
+
+    odin = command("score", photos, *base, "--score", "odin", "--backend", openvino)
+    assert odin.code == 2 and "--backend torch" in " ".join(odin.err.split())
+    every = command("score", photos, *base, "--score", "all", "--backend", openvino)
+    assert every.code == 0 and "the backend openvino has no gradients" in " ".join(every.err.split())
+
+    store = tmp_path / "store"
+    assert command("features", photos, "--model", tiny_clip_folder, "--out", store, "--backend", openvino).code == 0
+    assert command("score", store, "--detector", fast).code == 0
+    mixed = command("score", store, "--detector", slow)
+    assert mixed.code == 2 and "backend: store 'openvino', given 'torch'" in " ".join(mixed.err.split())
+
+    arguments = ["model", "check", tiny_clip_folder, "--images", photos, "--backend", openvino, "--score", "mcm"]
+    told = command(*arguments)
+    assert told.code == 0 and "8 of 8 agree" in told.out and "Not shown to be equal" in told.out
+    (photos / "dog" / "broken.png").write_text("x")
+    found = command(*arguments, "--open", photos, "--json")
+    assert found.code == 1, "an unreadable image, as everywhere"
+    assert found.json["labels_differ"] == 0 and found.json["equal"] is False and found.json["speed"] > 0
+    assert abs(found.json["auroc_difference"]["value"]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--backend", "openvin"], "Did you mean 'openvino'"),
+        (["--backend", "openvino", "--precision", "int4"], "Did you mean 'int8'"),
+        (["--precision", "int8"], "int8 runs on backend 'openvino'"),
+        (["--backend", "openvino", "--calibrate-on", "x"], "for precision='int8' alone"),
+    ],
+)
+@pytest.mark.parametrize("name", ["score", "calibrate", "features", "explain"])
+def test_what_does_not_go_together_is_told_before_any_work(
+    command: Runner, photos: Path, tmp_path: Path, name: str, options: list[str], message: str
+) -> None:
+    more = [] if name == "features" else ["--classes", "dog,cat"]
+    more += [] if name == "score" else ["--out", str(tmp_path / ("page.html" if name == "explain" else "out"))]
+    done = command(name, photos, "--model", "no-such/model", *more, *options)
+    assert done.code == 2 and message in " ".join(done.err.split())
+
+
+def test_model_check_says_what_it_lacks(command: Runner, photos: Path, tmp_path: Path) -> None:
+    plain = command("model", "check", "lite", "--images", photos)
+    assert plain.code == 2 and "give another --backend" in " ".join(plain.err.split())
+    loose = photos / "dog"
+    unlabelled = command("model", "check", "lite", "--images", loose, "--backend", "onnx")
+    assert unlabelled.code == 2 and "have no classes" in " ".join(unlabelled.err.split())
+    twice = command("model", "check", "lite", "--images", photos, "--backend", "onnx", "--score", "mcm,msp")
+    assert twice.code == 2 and "give --score once" in " ".join(twice.err.split())

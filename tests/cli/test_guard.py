@@ -164,7 +164,7 @@ def test_old_names_still_work_with_a_notice(
 
 def test_old_names_are_not_in_the_help(command: Runner) -> None:
     assert "--known" not in command("score", "--help").out
-    assert "--calibrate" not in command("tune", "--help").out
+    assert re.search(r"--calibrate(?![-\w])", command("tune", "--help").out) is None
     assert all("--id" in command(name, "--help").out for name in ("score", "tune", "choose", "evaluate", "theory"))
     assert "--batch-size is the image tower's" in command("clipn-train", "x.csv", "--batch-size", "9").err
 

@@ -218,13 +218,13 @@ def says_when_it_must_be_fitted(score: Score) -> None:
 
 @_check
 def says_when_features_are_not_enough(score: Score) -> None:
-    """Features suffice unless it needs patches or pixels, which it says."""
+    """Features suffice unless it needs patches, pixels or labels, which it says."""
     detector, features = Detector(_classifier(score), score), random_features(12)
     if looks_at_images(score):
         with refused(InputError, "give it images"):
             detector.calibrate(features)
     elif Need.LABELS in score.needs:
-        with refused(InputError, "has no class label"):
+        with refused(InputError, "needs labels"):
             detector.calibrate(features)
     else:
         assert len(detector.calibrate(features).predict(features)) == 12

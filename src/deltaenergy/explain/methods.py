@@ -68,10 +68,10 @@ def rollout_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> 
     """`rollout` of a batch."""
     tower = subject.model.vision
     if tower is None:
-        kind = "a convolutional one" if isinstance(subject.model, ConvolutionalModel) else "one without"
+        kind = "has a convolutional one" if isinstance(subject.model, ConvolutionalModel) else "has one without"
         raise InputError(
             "rollout follows the attention of an image tower that is a vision transformer with a class token; "
-            f"{subject.model.name!r} has {kind}. {_instead(subject.model, 'rollout')}"
+            f"{subject.model.name!r} {_closed(subject.model) or kind}. {_instead(subject.model, 'rollout')}"
         )
     run = tower.run(
         pixels.detach().clone().requires_grad_(), subject.model.vision_prompts, patches=subject.patches, attention=True
@@ -91,12 +91,9 @@ def grad_cam_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) ->
     """`grad_cam` of a batch."""
     model = subject.model
     if not isinstance(model, ConvolutionalModel):
-        other = "has another kind"
-        if model.backend != "torch":
-            other = f"runs on the backend {model.backend!r}, where none is to be had. Load it with backend='torch'"
         raise InputError(
-            f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} {other}. "
-            f"{_instead(model, 'grad-cam')}"
+            f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} "
+            f"{_closed(model) or 'has another kind'}. {_instead(model, 'grad-cam')}"
         )
     with torch.no_grad():
         feature_map = model.feature_map(pixels)
@@ -180,6 +177,13 @@ def _in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
             f"The {patches.shape[1]} patches of {model.name!r} are no square grid. Take the method occlusion."
         )
     return patches.view(len(patches), side, side)
+
+
+def _closed(model: TowerModel) -> str | None:
+    """Why nothing inside the tower can be looked at, if it runs on another engine than torch."""
+    if model.backend == "torch":
+        return None
+    return f"runs on the backend {model.backend!r}, where it is closed. Load it with backend='torch'"
 
 
 def _instead(model: TowerModel, refused: str) -> str:

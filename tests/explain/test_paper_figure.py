@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +14,14 @@ from scipy.stats import spearmanr
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
+from deltaenergy.explain import figure_statistics
 from deltaenergy.explain.directions import direction_maps
 from deltaenergy.explain.figure_page import run_paper_figure
 from deltaenergy.explain.figure_statistics import STAYS, claims, detection, mask_statistics
 from deltaenergy.explain.masking import BEFORE, KEEPS, KEEPS_CONTROL, REMOVES
 from deltaenergy.explain.methods import Subject, get_method, make_maps
 from deltaenergy.explain.paper_figure import paper_figure
-from deltaenergy.metrics import auroc
+from deltaenergy.metrics import Estimate, auroc
 from deltaenergy.models.base import TowerModel
 from tests.report.checks import check_page
 
@@ -105,6 +108,51 @@ def test_claims_say_what_the_figures_say(classifier: de.Classifier, photos: Path
     assert (
         f"{gap.mean():.2f}".replace("-", "−") in told["It stays more under the first mask than under the second"].found
     )
+
+
+@pytest.mark.parametrize(
+    ("interval", "holds"),
+    [
+        # AUROC, correlation with P_j < 0 masked, with P_j > 0 masked, their difference, share still named the same.
+        (
+            {
+                "auroc": (0.51, 0.9),
+                "keeps": (0.71, 0.9),
+                "removes": (0.1, 0.69),
+                "gap": (0.01, 0.5),
+                "stay": (0.1, 0.49),
+            },
+            5,
+        ),
+        (
+            {
+                "auroc": (0.49, 0.9),
+                "keeps": (0.69, 0.9),
+                "removes": (0.1, 0.71),
+                "gap": (-0.01, 0.5),
+                "stay": (0.1, 0.51),
+            },
+            0,
+        ),
+    ],
+)
+def test_a_claim_holds_only_if_the_whole_interval_says_so(
+    classifier: de.Classifier, photos: Path, monkeypatch: pytest.MonkeyPatch, interval: dict[str, Any], holds: int
+) -> None:
+    found = paper_figure(classifier, photos / "dog", photos / "cat")
+    estimate = {name: Estimate((low + high) / 2, low, high) for name, (low, high) in interval.items()}
+    statistics = dict(mask_statistics(found.known))
+    statistics[KEEPS] = replace(statistics[KEEPS], correlation=estimate["keeps"])
+    statistics[REMOVES] = replace(statistics[REMOVES], correlation=estimate["removes"], class_stays=estimate["stay"])
+    apart = {
+        **figure_statistics.correlation_differences(dict(found.known.same_class)),
+        "keeps − removes": estimate["gap"],
+    }
+    monkeypatch.setattr(figure_statistics, "detection", lambda _: estimate["auroc"])
+    monkeypatch.setattr(figure_statistics, "mask_statistics", lambda _: statistics)
+    monkeypatch.setattr(figure_statistics, "correlation_differences", lambda _: apart)
+    told = claims(found)
+    assert len(told) == 5 and sum(one.holds for one in told) == holds
 
 
 def test_page_and_json(classifier: de.Classifier, photos: Path, tmp_path: Path) -> None:

@@ -54,8 +54,10 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     for path in (WORK / "docs").rglob("*.md"):
-        text = _OUTSIDE.sub(r"\1", path.read_text(encoding="utf-8")) if path.parent == WORK / "docs" else None
-        path.write_text(with_formulas(text or path.read_text(encoding="utf-8")), encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        if path.parent == WORK / "docs":
+            text = _OUTSIDE.sub(r"\1", text)
+        path.write_text(with_formulas(text), encoding="utf-8")
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config |= {"docs_dir": "docs", "site_dir": "site", "nav": _nav(config["nav"], made)}
     config["plugins"][1]["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT / "src")]

@@ -25,7 +25,7 @@ def _group() -> None:
 @app.command("check", epilog=epilog("model check"))
 def check(
     model: Annotated[str, typer.Argument(help="lite (bundled, offline), a folder, or a hub id.")],
-    images: Annotated[str, typer.Option("--images", "--id", help="In-distribution images, best in class folders.")],
+    images: Annotated[str, typer.Option("--images", "--id", help="Known images, best in class folders.")],
     backend: common.BackendOption = None,
     precision: common.PrecisionOption = "auto",
     calibrate_on: common.CalibrateOnOption = None,

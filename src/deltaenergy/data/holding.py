@@ -62,6 +62,12 @@ class Hold:
             with contextlib.suppress(OSError):  # it holds something, as it should
                 Path(os.path.realpath(self.place.path)).rmdir()
 
+    def join(self) -> Hold:
+        """Hold the store as one of several from the start, until this process ends: what a worker does."""
+        self.__enter__()
+        self.share()
+        return self
+
     def share(self) -> None:
         """Let other runs help. One with other images may come in between, and plan anew: look at the plan again."""
         if self._lock is not None and self.alone:

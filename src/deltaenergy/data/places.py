@@ -37,6 +37,11 @@ class Place(ABC):
     def __str__(self) -> str:
         return str(self.path)
 
+    @property
+    def address(self) -> str:
+        """What `place_at` takes, in any folder."""
+        return os.path.abspath(self.path)  # noqa: PTH100 (links stay links)
+
     def where(self, name: str) -> str:
         """The whole name of a file, for messages."""
         return f"{self}/{name}"

@@ -242,9 +242,9 @@ class _Run:
         if more:
             record = replace(self.record, complete=False)
             write_manifest(self.place, record, [*self._listed, *more])
-        for shard in shards:
-            if shard.idle and shard.number not in listed:
-                remove_shard(self.place, shard.number)
+        if plan is not None:
+            kept = {*listed, *(record.number for record in more)}
+            remove_leftovers(self.place, set(plan.shards) - kept)
         remove_plan(self.place)
         if more:
             self._look(read_manifest(self.place))

@@ -2,7 +2,8 @@
 
 A picture is read when it is needed. Parquet has no way to a single row: a column is decoded from the beginning of its
 row group. Pictures are asked for in order, or nearly so, by several threads; so each file keeps a few places where it
-goes on reading, and the last few batches that it read. Memory is bounded, and each page is decoded once.
+goes on reading, and the last few batches that it read. Each page is decoded once, and memory is that of a few pages and
+batches, however large the row groups are.
 """
 
 from __future__ import annotations
@@ -106,11 +107,16 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 @dataclass
 class _Place:
-    """Where reading a row group goes on: `row` is the next one of the file."""
+    """Where reading a row group goes on: `row` is the next one of the file, and `last` holds those from `start` to it.
+
+    Whoever comes behind begins inside a batch: the one before the place must not have to be read again.
+    """
 
     group: int
     row: int
     batches: Iterator[pa.RecordBatch]
+    start: int
+    last: pa.Array | None = None
 
 
 class _Reader:
@@ -147,35 +153,36 @@ class _Reader:
         if row >= first:
             raise UnreadableImage(reason)
         place = self._nearest(group, row)
-        while True:
-            start, array = place.row, self._next(place)
-            self._keep(start, array)
-            if row < place.row:
-                return array, start
+        while row >= place.row:
+            self._advance(place)
+        return place.last, place.start
 
     def _nearest(self, group: int, row: int) -> _Place:
         """The place from which the way to `row` is shortest, a new one if it lies behind them all."""
-        before = [place for place in self.places if place.group == group and place.row <= row]
+        before = [place for place in self.places if place.group == group and place.start <= row]
         if before:
-            place = max(before, key=lambda place: place.row)
+            place = max(before, key=lambda place: place.start)
             self.places.remove(place)
         else:
             rows, size = self.sizes[group]
             count = max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
             batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
-            place = _Place(group, self.starts[group], batches)
+            place = _Place(group, self.starts[group], batches, self.starts[group])
         self.places = [*self.places[-(_PLACES - 1) :], place]
         return place
 
-    def _next(self, place: _Place) -> pa.Array:
+    def _advance(self, place: _Place) -> None:
+        """Read the next batch."""
         try:
             array = next(place.batches).column(0)
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
             reason = f"the table is damaged from row {place.row} on ({_first_line(error) or 'it ends there'})"
             self.damaged[place.group] = (place.row, reason)
             raise UnreadableImage(reason) from error
-        place.row += len(array)
-        return array
+        place.start, place.row, place.last = place.row, place.row + len(array), array
+        if place.row >= self.starts[place.group + 1]:
+            self.places.remove(place)  # it leads nowhere, and holds the last page
+        self._keep(place.start, array)
 
     def _keep(self, start: int, array: pa.Array) -> None:
         self.kept[start] = array

@@ -68,7 +68,7 @@ def table_file_images(path: Path) -> Iterator[ImageItem]:
             raise InputError(f"The table {str(path)!r} has no rows.")
         # Numbers of equal length: sorted ids are in the order of the rows.
         stamp, digits = file_stamp(path), len(str(table.count - 1))
-        for row, (name, label, domain) in enumerate(_rows(table, find_column(_others(table), ID_COLUMNS))):
+        for row, ([name], label, domain) in enumerate(_rows(table, [find_column(_others(table), ID_COLUMNS)])):
             identity = optional_text(name) or f"{path.as_posix()}#{row:0{digits}}"
             yield ImageItem(identity, ParquetImage(path, table.pictures, row, f"{stamp}, row {row}"), label, domain)
 
@@ -147,10 +147,9 @@ def table_images(table: Any) -> Iterator[ImageItem]:
     if found.pictures is None:
         yield from _items(found, "The table", Path())
         return
-    named = find_column(_others(found), ID_COLUMNS)
-    pictures = (cell for (cell,) in found.rows([found.pictures]))
-    for row, (cell, (identity, label, domain)) in enumerate(zip(pictures, _rows(found, named)), start=1):
-        yield ImageItem(optional_text(identity) or f"row {row}", _picture(cell), label, domain)
+    wanted = [found.pictures, find_column(_others(found), ID_COLUMNS)]
+    for row, ((cell, name), label, domain) in enumerate(_rows(found, wanted), start=1):
+        yield ImageItem(optional_text(name) or f"row {row}", _picture(cell), label, domain)
 
 
 def _picture(cell: Any) -> ImageSource:
@@ -198,15 +197,15 @@ def _others(table: _Table) -> list[str]:
     return [name for name in table.columns if name != table.pictures]
 
 
-def _rows(table: _Table, first: str | None) -> Iterator[tuple[Any, str | None, str | None]]:
-    """The cell of column `first`, the label and the domain of each row; None where there is no such column."""
-    wanted = [first, *(find_column(_others(table), known) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))]
+def _rows(table: _Table, columns: list[str | None]) -> Iterator[tuple[list[Any], str | None, str | None]]:
+    """The cells of some columns, the label and the domain of each row; None where there is no such column."""
+    wanted = [*columns, *(find_column(_others(table), known) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))]
     present = [name for name in wanted if name is not None]
     places = [None if name is None else present.index(name) for name in wanted]
-    label_names = None if wanted[1] is None else table.names(wanted[1])
+    label_names = None if wanted[-2] is None else table.names(wanted[-2])
     for row in table.rows(present):
-        cell, label, domain = (None if place is None else row[place] for place in places)
-        yield cell, _label(label, label_names), optional_text(domain)
+        *cells, label, domain = (None if place is None else row[place] for place in places)
+        yield cells, _label(label, label_names), optional_text(domain)
 
 
 def _label(value: Any, names: Sequence[str] | None) -> str | None:
@@ -226,7 +225,7 @@ def _items(table: _Table, what: str, base: Path) -> Iterator[ImageItem]:
             "file the first line holds the column names."
         )
     row = 0
-    for row, (cell, label, domain) in enumerate(_rows(table, path_column), start=1):
+    for row, ([cell], label, domain) in enumerate(_rows(table, [path_column]), start=1):
         if isinstance(cell, (bytes, dict, list)):
             held = {bytes: "bytes", dict: "records", list: "lists"}[type(cell)]
             raise InputError(

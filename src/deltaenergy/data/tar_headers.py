@@ -91,6 +91,8 @@ class TarHeaders:
             size = int(told[b"size"])
         folder = kind == _FOLDER or (kind == b"\0" and name.endswith(b"/"))
         plain = kind in _FILES and not folder
+        if folder:
+            name = name.rstrip(b"/")
         full = prefix + b"/" + name if prefix else name
         data = offset + _BLOCK
         member = Member(full.decode(_ENCODING, "surrogateescape"), plain, folder, data, size)

@@ -74,8 +74,9 @@ def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
 
 
 def _of_parts(parts: list[Part], stored: bool) -> ImageStream:
-    plain = all(isinstance(part, ImageItem) for part in parts)
-    return ImageStream(lambda: _from_parts(parts), len(parts) if plain else None, stored=stored)
+    counts = [len(part) if isinstance(part, list) else 1 for part in parts if isinstance(part, (ImageItem, list))]
+    count = sum(counts) if len(counts) == len(parts) else None
+    return ImageStream(lambda: _from_parts(parts), count, stored=stored)
 
 
 def _parts_of_list(images: Iterable[Any]) -> tuple[list[Part], bool]:

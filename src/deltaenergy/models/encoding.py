@@ -90,6 +90,8 @@ def stream_batches(
     stream = image_stream(images)
     if progress is None:
         progress = shown("Encoding images")
+    if progress is not None and stream.count is None:
+        stream.survey()  # who shows how far it is wants to know how far it goes
     if stream.stored:
         return _stored_batches(model, list(stream), patches, batch_size, progress)
     return _decoded_batches(model, stream, patches, batch_size, progress, reproducible)
@@ -126,7 +128,7 @@ def _decoded_batches(
         for batch, done in batches:
             yield batch
             if progress is not None:
-                progress(done, stream.count)  # known at the end, at the latest
+                progress(done, stream.count)
 
 
 def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool) -> int | None:

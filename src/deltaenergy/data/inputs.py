@@ -1,6 +1,6 @@
 """What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, arrays, torch tensors, a table
-with a path column, a data set of the hub or of torch, a WebDataset archive, a feature store. All become one list of
-`ImageItem`; nothing is decoded here.
+with a path column, a data set of the hub or of torch, a WebDataset archive, a feature store, an address on an object
+store. All become one list of `ImageItem`; nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deltaenergy.data.addresses import is_address
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.folder import does_not_exist, folder_images, labelled_folders
 from deltaenergy.data.hub import dataset_images, is_dataset, is_dataset_dict
@@ -23,6 +24,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store
 from deltaenergy.data.pattern import matches
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
+from deltaenergy.data.remote_listing import remote_images
 from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
 from deltaenergy.data.tar import TAR_EXTENSIONS, tar_images
@@ -72,8 +74,8 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]
     text = os.fspath(given)
     if not isinstance(text, str) or not text:
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
-    if text.startswith(("http://", "https://")):
-        raise InputError(f"{text!r} is an address, and images are not downloaded. Save it to a file and give its path.")
+    if is_address(text):
+        return remote_images(text, alone=alone)
     path = user_path(text)
     is_pattern = glob.has_magic(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.

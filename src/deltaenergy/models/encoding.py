@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from deltaenergy.data.budget import PIXELS
-from deltaenergy.data.decode import UnreadableImage, opened
+from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import TowerModel
 
-# Pillow releases the interpreter lock while it decodes and resizes, so threads are enough.
-DECODE_THREADS = 4
 # Stored features cost nothing to compute: larger batches save the steps between them.
 STORED_BATCH = 1024
 
@@ -158,7 +156,7 @@ def decode_ahead(
         except MemoryError:
             return "not enough memory to resize it"
 
-    pool = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(reading_threads(item.source for item in items), thread_name_prefix="decode")
     waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
     try:
         for item in items:

@@ -65,7 +65,9 @@ def test_a_pattern_matches_as_on_disk(tree: tuple[Bucket, Path], pattern: str) -
     bucket, folder = tree
     found = load_images(f"{bucket.url}/photos/{pattern}")
     expected = load_images(f"{folder}/photos/{pattern}")
-    assert as_local(found, bucket.url) == sorted(as_local(expected, folder.as_posix()), key=lambda one: one[0].split("/"))
+    assert as_local(found, bucket.url) == sorted(
+        as_local(expected, folder.as_posix()), key=lambda one: one[0].split("/")
+    )
 
 
 def test_patterns_that_match_nothing(tree: tuple[Bucket, Path]) -> None:
@@ -95,8 +97,13 @@ def test_sizes_and_tags_come_with_the_listing(tree: tuple[Bucket, Path]) -> None
 def test_classes_and_domains_from_folders(bucket: Bucket) -> None:
     bucket.put({f"{d}/{c}/{n}.png": PICTURE for d in ("photo", "sketch") for c in ("cat", "dog") for n in (1, 2)})
     found = labelled_folders(f"{bucket.url}/", domains=True)
-    assert {(item.domain, item.label) for item in found} == {(d, c) for d in ("photo", "sketch") for c in ("cat", "dog")}
-    assert {(item.domain, item.label) for item in labelled_folders(f"{bucket.url}/photo")} == {(None, "cat"), (None, "dog")}
+    assert {(item.domain, item.label) for item in found} == {
+        (d, c) for d in ("photo", "sketch") for c in ("cat", "dog")
+    }
+    assert {(item.domain, item.label) for item in labelled_folders(f"{bucket.url}/photo")} == {
+        (None, "cat"),
+        (None, "dog"),
+    }
     bucket.put({"photo/stray.png": PICTURE})
     with pytest.raises(InputError, match=r"photo/stray\.png lies outside"):
         labelled_folders(f"{bucket.url}/photo")
@@ -118,7 +125,9 @@ def test_what_is_not_there(tree: tuple[Bucket, Path]) -> None:
 def test_a_long_listing_comes_in_pages(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "5")
     bucket.put({f"many/{i:02}.png": b"x" for i in range(12)})
-    assert [item.id for item in load_images(f"{bucket.url}/many")] == [f"{bucket.url}/many/{i:02}.png" for i in range(12)]
+    assert [item.id for item in load_images(f"{bucket.url}/many")] == [
+        f"{bucket.url}/many/{i:02}.png" for i in range(12)
+    ]
 
 
 def test_a_forbidden_listing_names_the_credentials(web: FaultyServer, s3_environment: pytest.MonkeyPatch) -> None:

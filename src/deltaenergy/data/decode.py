@@ -49,7 +49,6 @@ EXTENSIONS = frozenset(
     | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif"}
 )
 
-THREADS = 4
 # A request to an object store takes about 50 ms, most of it waiting.
 FAR_THREADS = 32
 
@@ -102,9 +101,9 @@ class Refusal:
 ImageSource: TypeAlias = Path | Image.Image | bytes | Streamed | Callable[[], "ImageSource"]
 
 
-def reading_threads(sources: Iterable[object]) -> int:
-    """How many threads read pictures at a time. Pillow releases the interpreter's lock while it decodes."""
-    return FAR_THREADS if any(isinstance(source, Streamed) and source.far for source in sources) else THREADS
+def reading_threads(sources: Iterable[object], near: int) -> int:
+    """How many threads read pictures at a time: `near` from disks, more if some lie behind a network."""
+    return max(near, FAR_THREADS) if any(isinstance(one, Streamed) and one.far for one in sources) else near
 
 
 def open_image(source: ImageSource) -> Image.Image:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 
 from deltaenergy.classes import check_classes
-from deltaenergy.data.decode import Refusal
 from deltaenergy.data.addresses import is_remote_folder
+from deltaenergy.data.decode import Refusal
 from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.manifest import is_store

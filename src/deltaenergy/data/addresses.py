@@ -108,10 +108,5 @@ def is_remote_folder(given: str) -> bool:
     return is_address(given) and given.endswith("/")
 
 
-def beside(address: str, name: str) -> str:
-    """`name` as an address, relative to the folder that `address` lies in; an address stays as it is."""
-    return name if is_address(name) else f"{address.partition('?')[0].rpartition('/')[0]}/{name}"
-
-
 def _how(scheme: str) -> str:
     return f" ({KINDS[scheme].credentials})" if scheme in KINDS and KINDS[scheme].credentials else ""

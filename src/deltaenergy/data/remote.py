@@ -29,6 +29,8 @@ from deltaenergy.data.decode import FAR_THREADS, Streamed, UnreadableImage
 from deltaenergy.data.remote_faults import Meaning, in_words, meaning_of
 from deltaenergy.errors import InputError, UnreachableError
 
+# The stamp of a picture that nobody listed: nothing tells whether it changed.
+UNLISTED = "not listed"
 # A picture is held whole while it is decoded, and many are fetched at a time.
 MAX_REMOTE_BYTES = 1 << 28
 # Of pictures whose size is known before, no more bytes than this are held at a time, by all threads together.

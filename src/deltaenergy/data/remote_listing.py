@@ -10,22 +10,23 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deltaenergy.data.addresses import checked, ending_of, is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote import Refused, RemoteFile, ask, describe, fetch, stamp_of_info
+from deltaenergy.data.remote import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
 from deltaenergy.data.remote_faults import Meaning
+from deltaenergy.data.remote_table import RemoteTable
+from deltaenergy.data.table import TABLE_EXTENSIONS, table_file_images
+from deltaenergy.data.tar import TAR_EXTENSIONS
 from deltaenergy.errors import InputError
 
 LIST_EXTENSIONS = frozenset({".txt"})
 # A hundred bytes an address: longer lists are better kept as tables.
 _MOST_LIST_BYTES = 1 << 28
-# What tells a picture that nobody listed from one that changed: nothing does.
-UNLISTED = "not listed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +56,41 @@ def single(address: str) -> ImageItem:
     return ImageItem(address, RemoteFile(address, None, UNLISTED))
 
 
-def remote_images(given: str, *, alone: bool) -> list[ImageItem]:
-    """The images that an address stands for, in a stable order. What was given `alone` must be there."""
+def remote_images(given: str, *, alone: bool) -> Iterator[ImageItem]:
+    """The images that an address stands for, in a stable order. What was given `alone` must be there.
+
+    What is wrong with the address itself is said now; the store is asked when the first image is wanted.
+    """
     address = checked(given)
     ending = ending_of(address)
+    if ending in TAR_EXTENSIONS:
+        raise InputError(
+            f"{address} is an archive, whose pictures are read from a disk only. Copy it to one, or give the pictures' "
+            "own addresses."
+        )
+    if ending in TABLE_EXTENSIONS:
+        return table_file_images(RemoteTable(address))
+    if is_web(address) and ending not in LIST_EXTENSIONS and (address.endswith("/") or "*" in address):
+        raise _no_folders(address)
+    return _ask_for(address, alone)
+
+
+def _ask_for(address: str, alone: bool) -> Iterator[ImageItem]:
+    ending = ending_of(address)
     if ending in LIST_EXTENSIONS:
-        return _listed_addresses(address)
-    if is_web(address):
-        return _of_web(address, alone)
-    if glob.has_magic(address):
-        return _matching(address)
-    if ending in EXTENSIONS and not address.endswith("/"):
-        if not alone:
-            return [single(address)]
-        if (found := _one(address)) is not None:
-            return found
-    return _folder(address)
+        yield from _listed_addresses(address)
+    elif not is_web(address) and glob.has_magic(address):
+        yield from _matching(address)
+    elif not is_web(address) and (ending not in EXTENSIONS or address.endswith("/")):
+        yield from _folder(address)
+    elif not alone:
+        yield single(address)
+    else:
+        found = _said(address, lambda: describe(address))
+        if found.get("type") == "directory":
+            yield from _folder(address)
+        else:
+            yield ImageItem(address, RemoteFile(address, found.get("size"), stamp_of_info(found)))
 
 
 def remote_folders(given: str, domains: bool) -> list[ImageItem]:
@@ -91,28 +111,11 @@ def remote_folders(given: str, domains: bool) -> list[ImageItem]:
     return items
 
 
-def _of_web(address: str, alone: bool) -> list[ImageItem]:
-    if address.endswith("/") or "*" in address:
-        raise _no_folders(address)
-    if not alone:
-        return [single(address)]
-    found = _said(address, lambda: describe(address))
-    return [ImageItem(address, RemoteFile(address, found["size"], stamp_of_info(found)))]
-
-
 def _no_folders(address: str) -> InputError:
     return InputError(
         f"{address} is a folder or pattern, but a web server cannot be listed. Give the addresses of images, or of a "
         "list of them that ends in .txt, one address a line."
     )
-
-
-def _one(address: str) -> list[ImageItem] | None:
-    """The one image of this name; None if it is a folder."""
-    found = _said(address, lambda: describe(address))
-    if found.get("type") == "directory":
-        return None
-    return [ImageItem(address, RemoteFile(address, found.get("size"), stamp_of_info(found)))]
 
 
 def _folder(address: str) -> list[ImageItem]:
@@ -177,7 +180,7 @@ def _fits(parts: tuple[str, ...], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatch.fnmatchcase(parts[0], first) and _fits(parts[1:], rest)
 
 
-def _listed_addresses(address: str) -> list[ImageItem]:
+def _listed_addresses(address: str) -> Iterator[ImageItem]:
     """The images of a text file with one address a line."""
     data = _said(address, lambda: fetch(address, 0, _MOST_LIST_BYTES + 1))
     if len(data) > _MOST_LIST_BYTES:
@@ -186,13 +189,11 @@ def _listed_addresses(address: str) -> list[ImageItem]:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise InputError(f"The list {address} is no text in UTF-8 ({error.reason}).") from error
-    items = []
+    if not any(line.strip() for line in lines):
+        raise InputError(f"The list {address} holds no address.")
     for number, line in enumerate(lines, start=1):
         if text := line.strip():
-            items.append(single(checked(text, f"Line {number} of the list {address}")))
-    if not items:
-        raise InputError(f"The list {address} holds no address.")
-    return items
+            yield single(checked(text, f"Line {number} of the list {address}"))
 
 
 def _said(address: str, request: Any) -> Any:

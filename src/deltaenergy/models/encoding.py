@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from deltaenergy.data.budget import PIXELS
-from deltaenergy.data.decode import UnreadableImage, opened
+from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
 from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
@@ -227,10 +227,14 @@ def decode_ahead(
         except MemoryError:
             return "not enough memory to resize it"
 
-    pool = ThreadPoolExecutor(max(DECODE_THREADS, cores), thread_name_prefix="decode")
+    coming = iter(items)
+    soon = list(islice(coming, ahead))
+    threads = reading_threads((item.source for item in soon), max(DECODE_THREADS, cores))
+    ahead = max(ahead, threads)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
     waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
     try:
-        for item in items:
+        for item in chain(soon, coming):
             waiting.append((item, pool.submit(read, item)))
             if len(waiting) >= ahead:
                 first, future = waiting.popleft()

@@ -32,7 +32,7 @@ NAMES = [f"class {k}" for k in range(100)]
 COMMANDS = ("score-csv", "score-parquet", "evaluate", "evaluate-learned")
 
 
-# The command, and at its end its peak memory (of this process image alone, which resource usage is not) and CPU seconds.
+# The command, and at its end its peak memory (of its own image alone, which resource usage is not) and CPU seconds.
 CHILD = """
 import atexit, runpy, sys, time
 def told():

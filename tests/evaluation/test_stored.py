@@ -125,14 +125,16 @@ def test_scores_learn_from_evenly_spaced_images_of_a_large_store(classifier, fol
     assert np.abs(all_of_them - expected).max() > 1e-6, "so that the two can be told apart"
 
 
-def test_labels_of_the_images_that_teach(classifier, folder, monkeypatch):
-    """Mahalanobis learns a mean for each class: with every second image, from these and their labels."""
-    store = FeatureStore.open(folder / "known.store")
+def test_labels_of_the_images_that_teach(tiny_clip, folder, monkeypatch):
+    """InterNeg learns from images and their classes: here from every second one."""
+    classifier = ZeroShotClassifier(tiny_clip, CLASSES)
+    store = build_store(tiny_clip, folder / "known", folder / "tiny.store", shard_size=5)
     monkeypatch.setattr(run_module, "MOST_LEARNED", -(-len(store.ids) // 2))
-    found = measured(classifier, folder, ".store", ["mahalanobis"]).sets[0]
+    found = evaluate(classifier, "interneg", folder / "tiny.store").sets[0]
     (spec,) = found.scored.values
-    items = [item for item in store.items() if item.id in set(store.ids[::2])]
-    (scorer,) = score_images(classifier, [make_score("mahalanobis")], items, fit=True).scorers.values()
+    every_second = set(store.ids[::2])
+    items = [item for item in store.items() if item.id in every_second]
+    (scorer,) = score_images(classifier, [make_score("interneg")], items, fit=True).scorers.values()
     expected = score_images(classifier, [scorer], np.array(store.features)).values[spec]
     np.testing.assert_allclose(found.scored.values[spec], expected, rtol=1e-3, atol=1e-4)
 

@@ -43,7 +43,7 @@ _PUBLIC = {
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset(
-    {"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing", "explain"}
+    {"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing", "explain", "scale"}
 )
 
 __all__ = [

@@ -1,10 +1,12 @@
 """Memory and CPU time for each row of features: `score STORE --out FILE` and `evaluate` over 10⁴, 10⁵ and 10⁶ rows.
 
 Stores of random unit features (D = 512) and a detector of 100 classes; for `evaluate`, half of the rows are known and
-half open, and in `evaluate-learned` the score (react) learns from the known ones. Each run is a process of its own, as
-a user would start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25 times as much for a hundred
-times the rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row is (t(n) − t(1,024)) / (n −
-1,024) in CPU seconds, so that what it takes to begin does not count, and t the least of REPEATS runs, in turns.
+half open. In `evaluate-learned` the score (react) learns from the known ones; `evaluate-values` is the Python function
+without the 1,000 bootstrap resamples behind the command's intervals, which cost more than all else. Each run is a
+process of its own, as a user would start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25
+times as much for a hundred times the rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row
+is (t(n) − t(1,024)) / (n − 1,024) in CPU seconds, so that what it takes to begin does not count; t is the least of
+REPEATS runs, in turns.
 
     python bench/rows.py [COMMAND …]        (default: all of COMMANDS)
 """
@@ -21,6 +23,7 @@ import numpy as np
 
 import deltaenergy as de
 from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.places import LocalPlace
 from deltaenergy.data.shards import Entry, write_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -29,7 +32,7 @@ from tests.checkpoints import write_clip
 FEW, ROWS, DIMENSION, SHARD = 1_024, (10_000, 100_000, 1_000_000), 512, 1_024
 REPEATS = 2
 NAMES = [f"class {k}" for k in range(100)]
-COMMANDS = ("score-csv", "score-parquet", "evaluate", "evaluate-learned")
+COMMANDS = ("score-csv", "score-parquet", "evaluate-values", "evaluate", "evaluate-learned")
 
 
 # The command, and at its end its peak memory (of its own image alone, which resource usage is not) and CPU seconds.
@@ -39,7 +42,12 @@ def told():
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     print(peak.split()[1], time.process_time(), file=sys.stderr)
 atexit.register(told)
-runpy.run_module("deltaenergy", run_name="__main__", alter_sys=True)
+if sys.argv[1] == "evaluate-values":
+    import deltaenergy as de
+    detector = de.Detector.load(sys.argv[4])
+    de.evaluate(detector.classifier, detector.scorer, sys.argv[2], (), sys.argv[3], detector=detector, resamples=0)
+else:
+    runpy.run_module("deltaenergy", run_name="__main__", alter_sys=True)
 """
 
 
@@ -61,8 +69,10 @@ def write_store(folder: Path, rows: int, seed: int, model: de.Model) -> Path:
         features = unit_rows(min(SHARD, rows - start), seed + number)
         ids = [f"{folder.name}/folder {number}/image {start + row}.jpg" for row in range(len(features))]
         entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
-        shards.append(write_shard(folder, number, entries, {"features": features}).record)
-    write_manifest(folder, StoreRecord(model.describe(), DIMENSION, False, "float32", SHARD, complete=True), shards)
+        shards.append(write_shard(LocalPlace(folder), number, entries, {"features": features}).record)
+    write_manifest(
+        LocalPlace(folder), StoreRecord(model.describe(), DIMENSION, False, "float32", SHARD, complete=True), shards
+    )
     return folder
 
 
@@ -80,7 +90,9 @@ def measure(command: str, folder: Path, detector: Path, model: de.Model, rows: i
         return run("score", store, "--detector", detector, "--out", folder / f"out.{command.removeprefix('score-')}")
     known = write_store(folder / "known", rows // 2, 0, model)
     unknown = write_store(folder / "open", rows // 2, 10**6, model)
-    by = ["--detector", detector]
+    if command == "evaluate-values":
+        return run(command, known, unknown, detector)
+    by: list[str | Path] = ["--detector", detector]
     if command == "evaluate-learned":
         by = ["--model", model.name, "--classes", ",".join(NAMES), "--score", "react"]
     return run("evaluate", "--id", known, "--open", unknown, *by)

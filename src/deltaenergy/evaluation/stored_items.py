@@ -19,7 +19,7 @@ from deltaenergy.data.encoder import Describes
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import read_manifest
-from deltaenergy.data.regular import user_path
+from deltaenergy.data.places import place_at
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 
 if TYPE_CHECKING:
@@ -115,4 +115,4 @@ class _Maker(Describes):
 
     def describe(self) -> dict[str, Any]:
         """As in the store's record."""
-        return read_manifest(user_path(self._path)).record.model
+        return read_manifest(place_at(self._path)).record.model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -119,15 +118,15 @@ def test_an_interrupt_ends_the_workers(tiny_clip: Model, photos: Path, tmp_path:
     assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
 
 
-def test_the_command(tiny_clip_folder: Path, photos: Path, tmp_path: Path) -> None:
+def test_the_command(tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = Runner(capsys)
     out = tmp_path / "store"
     command = ["features", str(photos), "--out", str(out), "--model", str(tiny_clip_folder), "--json"]
-    done = Runner()(*command, "--workers", "2", "--shard-size", "3")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["images"] == 8
+    done = runner(*command, "--workers", "2", "--shard-size", "3")
+    assert (done.code, done.json["images"]) == (0, 8)
     assert not (out / FOLDER).exists()
-    refused = Runner()(*command, "--workers", "0")
-    assert refused.exit_code == 2
+    refused = runner(*command, "--workers", "0")
+    assert refused.code == 2
 
 
 def test_no_workers_are_refused() -> None:

@@ -49,6 +49,7 @@ ORDER = [
     "theory",
     "demo",
     "serve",
+    "scale",
     "testing",
     "cli",
 ]

@@ -43,6 +43,12 @@ def features(
     precision: common.PrecisionOption = "auto",
     calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, max=1024, help="Encode with so many processes. [default: this one, on all cores]"
+        ),
+    ] = None,
 ) -> None:
     """Encode images once into a store that every other command takes in place of images.
 
@@ -66,6 +72,11 @@ def features(
     else:
         given = _with_hub(common.read_image_arguments(images))
     loaded = common.load_model_with_status(model, place)
+    fill = None
+    if workers is not None:
+        from deltaenergy.scale.processes import Processes
+
+        fill = Processes(workers, device)
     with common.progress_bar("Encoding") as progress:
         store = build_store(
             loaded,
@@ -77,6 +88,7 @@ def features(
             retry_unreadable=retry,
             batch_size=batch_size,
             progress=progress,
+            fill=fill,
         )
     if json_output:
         common.print_json(

@@ -27,6 +27,7 @@ from deltaenergy.files import hash_value
 from deltaenergy.progress import Progress
 
 READ_THREADS = 4
+_HASHED_IN_A_ROW = 16
 _POLL_SECONDS = 0.2
 
 
@@ -181,8 +182,15 @@ def hash_all(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
     """Of each picture the hash of its bytes, or why it cannot be had."""
     if not items:
         return []
+    if all(getattr(item.source, "far", False) for item in items):  # nothing is read
+        return [content_or_error(item) for item in items]
+    parts = [items[start : start + _HASHED_IN_A_ROW] for start in range(0, len(items), _HASHED_IN_A_ROW)]
     with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="hash") as pool:
-        return list(pool.map(content_or_error, items))
+        return [found for part in pool.map(_hash_some, parts) for found in part]
+
+
+def _hash_some(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
+    return [content_or_error(item) for item in items]
 
 
 @contextlib.contextmanager

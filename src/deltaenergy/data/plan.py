@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -33,8 +32,8 @@ from deltaenergy.files.writing import json_bytes
 FOLDER = ".deltaenergy-plan"
 RECORD = f"{FOLDER}/plan.json"
 FORMAT = "deltaenergy plan 1"
-# A reader of one shard's lines reads the table of contents of the file, which grows with the shards in it.
-SHARDS_PER_FILE = 64
+# Who reads one shard's lines reads the whole file; with one file for each, there would be as many as shards.
+SHARDS_PER_FILE = 8
 _MOST_BYTES = 1 << 26
 _OURS = re.compile(r"plan\.json|\d{5,}\.(?:parquet|lock)")
 _CHECK = schema.record(
@@ -93,7 +92,7 @@ class Digest:
 
     def add(self, image: tuple[str | None, ...]) -> None:
         """One more image."""
-        self._hash.update(json.dumps(image).encode())
+        self._hash.update(repr(image).encode("utf-8", "backslashreplace"))
 
     @property
     def text(self) -> str:

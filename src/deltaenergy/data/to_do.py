@@ -12,7 +12,7 @@ from deltaenergy.data.decode import Refusal
 from deltaenergy.data.filling import hash_all
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.plan import Digest, Planned
-from deltaenergy.data.references import refer
+from deltaenergy.data.references import in_memory, refer
 from deltaenergy.data.shards import Shard
 from deltaenergy.data.store import StoredImage, latest_entries
 from deltaenergy.data.streams import ImageStream
@@ -91,7 +91,7 @@ class ToDo:
     def _survey(self, pending: Pending) -> None:
         self.images += not pending.withdrawn
         self.lines += 1
-        if refer(pending.item.source) is None:
+        if in_memory(pending.item.source):
             self.in_memory[pending.item.id] = pending.item
         if self._kept is not None:
             self._kept.append(pending)

@@ -28,7 +28,7 @@ def refer(source: ImageSource) -> str | None:
         return json.dumps(["file", os.path.abspath(source)])  # noqa: PTH100 (links stay links)
     for kind, of_kind in KINDS.items():
         if isinstance(source, of_kind):
-            return json.dumps([kind, *(_plain(getattr(source, name)) for name in _names(of_kind))])
+            return json.dumps([kind, *(_plain(getattr(source, name)) for name in _names(kind))])
     return None
 
 
@@ -56,8 +56,8 @@ def resolve(reference: str) -> ImageSource:
 
 
 @functools.cache
-def _names(of_kind: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(of_kind)]
+def _names(kind: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(KINDS[kind])]
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from deltaenergy.data.content import content_or_error
+from deltaenergy.data.decode import reading_threads
 from deltaenergy.data.encoder import Encoder
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import StoreRecord
@@ -120,7 +121,8 @@ def hash_all(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
     """Of each picture the hash of its bytes, or why it cannot be had."""
     if not items:
         return []
-    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="hash") as pool:
+    threads = reading_threads((item.source for item in items), READ_THREADS)
+    with ThreadPoolExecutor(threads, thread_name_prefix="hash") as pool:
         return list(pool.map(content_or_error, items))
 
 

@@ -81,9 +81,9 @@ def test_a_second_run_changes_nothing_and_adds_what_is_new(bucket: Bucket, photo
 
 
 class _Watched:
-    """The store with something that happens after each change."""
+    """The store with something that happens before and after each change."""
 
-    def __init__(self, store: Any, happens: Callable[[], None]) -> None:
+    def __init__(self, store: Any, happens: Callable[[str], None]) -> None:
         self._store, self._happens = store, happens
 
     def __getattr__(self, name: str) -> Any:
@@ -92,14 +92,15 @@ class _Watched:
             return value
 
         def request(*arguments: Any, **options: Any) -> Any:
+            self._happens("before")
             result = value(*arguments, **options)
-            self._happens()
+            self._happens("after")
             return result
 
         return request
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+def watch(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], None]) -> None:
     opened = remote._open_store
     monkeypatch.setattr(remote, "_STORES", {})
     monkeypatch.setattr(remote, "_open_store", lambda scheme: _Watched(opened(scheme), happens))
@@ -116,8 +117,8 @@ def test_killed_at_every_moment_and_gone_on_with(
     kill_at = 0
     counter = itertools.count(1)
 
-    def happens() -> None:
-        if next(counter) == kill_at:
+    def happens(when: str) -> None:
+        if when == "after" and next(counter) == kill_at:
             raise Killed
 
     watch(monkeypatch, happens)
@@ -142,8 +143,8 @@ def test_a_lost_store_is_a_clear_error_and_the_next_run_goes_on(
 ) -> None:
     counter, lost = itertools.count(), True
 
-    def happens() -> None:
-        if lost and next(counter) > 8:
+    def happens(when: str) -> None:
+        if lost and when == "before" and next(counter) > 8:
             raise ConnectionRefusedError("nobody there")
 
     watch(monkeypatch, happens)
@@ -154,6 +155,21 @@ def test_a_lost_store_is_a_clear_error_and_the_next_run_goes_on(
         part = FeatureStore.open(f"{bucket.url}/store")
     assert 0 < len(part.ids) < 6
     assert [image.id.rpartition("/")[2] for image in part.unreadable] in ([], ["x.png"])
+    build(bucket, photos)
+    assert contents(bucket) == expected
+
+
+def test_an_answer_that_is_lost_on_its_way_changes_nothing(
+    bucket: Bucket, photos: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was put is there, though nobody was told: the second attempt finds it."""
+    counter = itertools.count()
+
+    def happens(when: str) -> None:
+        if when == "after" and next(counter) % 2 == 0:
+            raise ConnectionResetError
+
+    watch(monkeypatch, happens)
     build(bucket, photos)
     assert contents(bucket) == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from deltaenergy.data.store import FeatureStore, verify_store
 from deltaenergy.data.store_pass import names_a_store
 from deltaenergy.data.store_writer import build_store
 from deltaenergy.errors import ArtifactError, InputError, UnreachableError
+from tests.cli.runner import Runner
 from tests.data.archives import picture_bytes
 from tests.data.colour_model import MeanColour
 from tests.servers import Answer, Bucket, FaultyServer
@@ -260,6 +262,24 @@ def test_each_picture_is_fetched_once(web: FaultyServer, tmp_path: Path) -> None
 def test_a_picture_at_an_address_can_be_handed_to_another_process() -> None:
     for source in (RemoteFile("s3://b/ü.png", 3, "3 bytes, tag 7"), RemoteFile("https://h/a", None, "not listed")):
         assert resolve(refer(source) or "") == source
+
+
+def test_commands_take_addresses(
+    bucket: Bucket, tiny_clip_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pictures on a store, encoded into a store there by other processes, and scored from it."""
+    bucket.put({f"photos/{name}": data for name, data in PICTURES.items() if name != "x.png"})
+    command, model = Runner(capsys), ["--model", tiny_clip_folder]
+    to_store = ["--out", f"{bucket.url}/store", "--shard-size", 4, "--workers", 2]
+    done = command("features", f"{bucket.url}/photos/", *to_store, *model)
+    assert done.code == 0 and f"{bucket.url}/store: 6 image(s)" in done.out, done.err
+    done = command("score", f"{bucket.url}/store", "--classes", "cat,dog", "--out", tmp_path / "v.csv", *model)
+    assert done.code == 0, done.err
+    with (tmp_path / "v.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["path"] for row in rows] == [f"{bucket.url}/photos/{name}" for name in sorted(PICTURES)[:-1]]
+    done = command("features", "--verify", f"{bucket.url}/store")
+    assert done.code == 0 and "every byte as it was written" in done.out
 
 
 def test_wrong_places(bucket: Bucket) -> None:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.errors import InputError, did_you_mean
 
 
@@ -42,7 +43,7 @@ KINDS = {
     "https": Kind("the web", "aiohttp", ""),
     "http": Kind("the web", "aiohttp", ""),
 }
-_FILE_ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".csv", ".tsv", ".jsonl", ".parquet", ".txt", ".tar"}
+_FILE_ENDINGS = EXTENSIONS | {".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt", ".tar"}
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SIGNED = re.compile(r"[?&](x-amz-(signature|credential|security-token)|x-goog-(signature|credential)|awsaccesskeyid|"
                      r"sig|signature|access_token)=", re.IGNORECASE)  # fmt: skip

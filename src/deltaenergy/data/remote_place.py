@@ -37,7 +37,7 @@ class RemotePlace(Place):
     maps = False
 
     def __init__(self, address: str) -> None:
-        self.path = checked(address, "The store's place").rstrip("/")
+        self.path = checked(address, "The path given").rstrip("/")
         if is_web(self.path):
             raise InputError(
                 f"{self.path} is on a web server, which holds no feature store. Give s3://, gs:// or az://."

@@ -76,41 +76,12 @@ class RemoteFile(Streamed):
         with contextlib.ExitStack() as held:
             held.enter_context(_BYTES.hold(self.size or 0))
             try:
-                data = _KEPT.take(self) or _KEPT.keep(self, fetch(self.url, 0, MAX_REMOTE_BYTES + 1))
+                data = fetch(self.url, 0, MAX_REMOTE_BYTES + 1)
             except Refused as refused:
                 raise UnreadableImage(str(refused)) from refused
             if len(data) > MAX_REMOTE_BYTES:
                 raise UnreadableImage(too_large)
             return _Fetched(data, held.pop_all())
-
-
-class _Kept:
-    """The bytes of the last pictures, for a second reading: a picture for a feature store is hashed, then encoded."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._data: dict[RemoteFile, bytes] = {}
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def take(self, picture: RemoteFile) -> bytes | None:
-        """Its bytes, if they are kept; then they are no more."""
-        with self._lock:
-            data = self._data.pop(picture, None)
-            self._bytes -= len(data or b"")
-            return data
-
-    def keep(self, picture: RemoteFile, data: bytes) -> bytes:
-        """Keep these, and drop the oldest where they are too many."""
-        with self._lock:
-            self._bytes += len(data) - len(self._data.pop(picture, b""))
-            self._data[picture] = data
-            while self._bytes > self.limit:
-                self._bytes -= len(self._data.pop(next(iter(self._data))))
-        return data
-
-
-_KEPT = _Kept(1 << 27)
 
 
 class _Fetched(io.BytesIO):

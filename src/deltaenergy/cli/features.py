@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,13 @@ def features(
         ),
     ],
     out_folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The store's folder; made, or gone on with.", show_default=False)
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The store's folder, or its address on an object store; made, or gone on with.",
+            show_default=False,
+        ),
     ] = None,
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,

@@ -15,11 +15,12 @@ from typing import Any
 
 from deltaenergy.data.decode import ImageSource, Refusal
 from deltaenergy.data.parquet_images import ParquetImage
+from deltaenergy.data.remote import RemoteFile
 from deltaenergy.data.tar import TarMember
 from deltaenergy.errors import ArtifactError
 
 # Frozen dataclasses whose fields are texts, paths, numbers, truth values or None.
-KINDS: dict[str, type[Any]] = {"refusal": Refusal, "tar": TarMember, "parquet": ParquetImage}
+KINDS: dict[str, type[Any]] = {"refusal": Refusal, "tar": TarMember, "parquet": ParquetImage, "remote": RemoteFile}
 
 
 def refer(source: ImageSource) -> str | None:

@@ -20,7 +20,7 @@ from deltaenergy.data.streams import SeenHashes
 class StoreSummary:
     """A store in numbers: `images` is how many have features."""
 
-    path: Path
+    path: Path | str
     model: dict[str, Any]
     images: int
     has_patches: bool

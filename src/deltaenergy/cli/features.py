@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,13 @@ def features(
         ),
     ],
     out_folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The store's folder; made, or gone on with.", show_default=False)
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The store's folder, or its address on an object store; made, or gone on with.",
+            show_default=False,
+        ),
     ] = None,
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
@@ -63,7 +68,8 @@ def features(
     if out_folder is None:
         raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
     place = common.Place(device, backend, precision, calibrate_on)
-    from deltaenergy.data.store_writer import build_store
+    from deltaenergy.data.store_summary import summarise
+    from deltaenergy.data.store_writer import fill_store
 
     if dataset is not None:
         given = _of_dataset(dataset, images, split)
@@ -78,7 +84,7 @@ def features(
 
         fill = Processes(workers, device)
     with common.progress_bar("Encoding") as progress:
-        store = build_store(
+        fill_store(
             loaded,
             given,
             out_folder,
@@ -90,18 +96,19 @@ def features(
             progress=progress,
             fill=fill,
         )
+    store = summarise(out_folder)
     if json_output:
         common.print_json(
             {
                 "store": str(store.path),
                 "model": store.model,
-                "images": len(store),
+                "images": store.images,
                 "patches": store.has_patches,
                 "unreadable": [{"path": image.id, "reason": image.reason} for image in store.unreadable],
             }
         )
     else:
-        out.print(f"{store.path}: {len(store)} image(s)", markup=False)
+        out.print(f"{store.path}: {store.images} image(s)", markup=False)
         err.print("Give this folder wherever images are asked for.", style="dim")
     common.finish(store.unreadable)
 

@@ -50,6 +50,7 @@ ORDER = [
     "demo",
     "serve",
     "testing",
+    "scale",
     "cli",
 ]
 OF_DETECTOR = (

@@ -42,7 +42,7 @@ _PUBLIC = {
     "DeltaEnergyError": "deltaenergy.errors",
 }
 _SUBMODULES = frozenset(
-    {"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing", "explain"}
+    {"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing", "explain", "scale"}
 )
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "make_score",
     "models",
     "report",
+    "scale",
     "scores",
     "show_progress",
     "tune",
@@ -85,7 +86,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scale, scores
     from deltaenergy.adaptive import AdaptiveDetector
     from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier

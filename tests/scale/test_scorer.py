@@ -181,6 +181,9 @@ def test_a_store_of_another_model_is_refused(scene: Scene, tmp_path: Path) -> No
 
 
 def test_nothing_of_it_imports_ray() -> None:
-    script = "import sys, deltaenergy as de; assert 'deltaenergy.scale' not in sys.modules; de.scale.Scorer; print('ray' in sys.modules)"
+    script = (
+        "import sys, deltaenergy as de; assert 'deltaenergy.scale' not in sys.modules\n"
+        "de.scale.Scorer; print('ray' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

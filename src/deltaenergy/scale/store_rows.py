@@ -73,7 +73,9 @@ class StoreRows:
         for number, array in parts.items():
             of_shard = numbers == number
             if rows[of_shard].max() >= len(array) or rows[of_shard].min() < 0:
-                raise ArtifactError(f"{self.path}: shard {number} has {len(array)} rows, and row {rows.max()} is asked.")
+                raise ArtifactError(
+                    f"{self.path}: shard {number} has {len(array)} rows, and row {rows.max()} is asked."
+                )
             result[of_shard] = array[rows[of_shard]]
         return result
 

@@ -1,6 +1,6 @@
 """Verdicts as a table with fixed columns and types, those of `score --out`, and why an image has none.
 
-    path label confidence [label_2 confidence_2 …] score p_value is_ood verdict error
+path label confidence [label_2 confidence_2 …] score p_value is_ood verdict error
 """
 
 from __future__ import annotations

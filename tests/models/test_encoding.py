@@ -67,7 +67,8 @@ def test_row_i_is_image_i(count: int, batch_size: int) -> None:
     features = model.encode_images(flat_images(count), batch_size=batch_size)
     assert features.dtype == np.float32
     np.testing.assert_allclose(features, directions(count), atol=1e-6)
-    assert model.batch_sizes == [min(batch_size, count - start) for start in range(0, count, batch_size)]
+    expected = [min(batch_size, count - start) for start in range(0, count, batch_size)]
+    assert sorted(model.batch_sizes) == sorted(expected), "in any order where several run at a time"
 
 
 def test_order_is_kept_when_the_first_image_takes_longest() -> None:
@@ -157,7 +158,8 @@ def test_images_are_decoded_ahead_but_not_all_at_once() -> None:
     batches = MeanColour().stream(items, batch_size=5)
     assert read == [], "nothing is read before the first batch is asked for"
     next(batches)
-    assert 5 <= len(read) <= 15
+    # What is being decoded or waits for it, what waits for the tower, and one batch for each core.
+    assert 5 <= len(read) <= 5 * (2 + torch.get_num_threads())
     batches.close()  # type: ignore[attr-defined]
 
 

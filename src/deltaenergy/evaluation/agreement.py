@@ -266,6 +266,11 @@ class _SideBySide(TowerModel):
         self.preprocessing, self.text = reference.preprocessing, reference.text
         self._times: list[tuple[int, float, float]] = []
 
+    @property
+    def runs_side_by_side(self) -> bool:
+        """No: a batch beside it would be timed with it."""
+        return False
+
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Unit features of the reference and of the candidate, side by side."""
         models = (self.reference, self.candidate)

@@ -116,6 +116,11 @@ class TowerModel(Model, ABC):
         """In which the image tower computes: fp32, fp16, bf16 or int8."""
         return _PRECISIONS.get(self.dtype, str(self.dtype).removeprefix("torch."))
 
+    @property
+    def runs_side_by_side(self) -> bool:
+        """Whether several batches at a time, on one core each, are faster than one after the other."""
+        return self.backend == "torch" and self.device.type == "cpu"
+
     @abstractmethod
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels (B, 3, H, W) -> unit features (B, D), differentiable with respect to the pixels."""
@@ -146,20 +151,31 @@ class TowerModel(Model, ABC):
     def stream(
         self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
     ) -> Iterator[EncodedBatch]:
-        """Encode images batch by batch; worker threads decode the next ones while the tower computes."""
+        """Encode images batch by batch; worker threads decode the next ones while the tower computes.
+
+        On the CPU, torch computes a batch on each core, or, where there are fewer batches than cores, one after the
+        other on all of them.
+        """
         return stream_batches(self, images, patches=patches, batch_size=batch_size, progress=progress)
 
     def encode(
         self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
     ) -> Encoded:
-        """Encode all images; those that cannot be read are skipped and listed in the result's `unreadable`."""
-        return collect(self.stream(images, patches=patches, batch_size=batch_size, progress=progress), self.feature_dim)
+        """Encode all images; those that cannot be read are skipped and listed in the result's `unreadable`.
+
+        With torch on the CPU, the same list of images has the same features to the last bit on any number of cores.
+        """
+        batches = stream_batches(
+            self, images, patches=patches, batch_size=batch_size, progress=progress, reproducible=True
+        )
+        return collect(batches, self.feature_dim)
 
     def encode_images(
         self, images: Any, *, batch_size: int = 32, progress: Progress | None = None
     ) -> npt.NDArray[np.float32]:
         """Unit image features (N, D), row i for image i; raises `UnreadableImagesError` if any cannot be read."""
-        encoded = self.encode(images, batch_size=batch_size, progress=progress)
+        # Not `encode`: a single image is to be there as soon as can be.
+        encoded = collect(self.stream(images, batch_size=batch_size, progress=progress), self.feature_dim)
         if encoded.unreadable:
             raise UnreadableImagesError(encoded.unreadable)
         return encoded.features

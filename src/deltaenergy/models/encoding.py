@@ -1,4 +1,7 @@
-"""Run a model over images: threads decode and preprocess ahead while the image tower computes."""
+"""Run a model over images: threads decode and preprocess ahead while the image tower computes.
+
+On the CPU, batches run side by side, one on each core (`parallel.py`).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
 from deltaenergy.errors import InputError
+from deltaenergy.models.parallel import side_by_side
 from deltaenergy.progress import Progress, shown
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import TowerModel
 
-# Pillow releases the interpreter lock while it decodes and resizes, so threads are enough.
+# Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
 # Stored features cost nothing to compute: larger batches save the steps between them.
 STORED_BATCH = 1024
@@ -56,12 +60,28 @@ class Encoded:
     patches: npt.NDArray[np.float32] | None = None
 
 
+@dataclass(frozen=True)
+class _Gathered:
+    """Preprocessed images for one pass of the tower, and how many of the whole list are done after it."""
+
+    images: list[tuple[ImageItem, npt.NDArray[np.float32]]]
+    unreadable: list[Unreadable]
+    done: int
+
+
 def stream_batches(
-    model: TowerModel, images: Any, *, patches: bool, batch_size: int, progress: Progress | None
+    model: TowerModel,
+    images: Any,
+    *,
+    patches: bool,
+    batch_size: int,
+    progress: Progress | None,
+    reproducible: bool = False,
 ) -> Iterator[EncodedBatch]:
     """Encoded batches in input order. The last batch also carries trailing unreadable images.
 
-    What is wrong with the arguments is said at once; images are read as the batches are asked for.
+    What is wrong with the arguments is said at once; images are read as the batches are asked for. If it is to be
+    `reproducible`, a few images, too, get the same bytes on any number of cores.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
@@ -69,28 +89,67 @@ def stream_batches(
     items = load_images(images)
     if progress is None:
         progress = shown("Encoding images")
-    stored = any(isinstance(item.source, StoredImage) for item in items)
-    return (_stored_batches if stored else _decoded_batches)(model, items, patches, batch_size, progress)
+    if any(isinstance(item.source, StoredImage) for item in items):
+        return _stored_batches(model, items, patches, batch_size, progress)
+    return _decoded_batches(model, items, patches, batch_size, progress, reproducible)
 
 
 def _decoded_batches(
-    model: TowerModel, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
+    model: TowerModel,
+    items: list[ImageItem],
+    patches: bool,
+    batch_size: int,
+    progress: Progress | None,
+    reproducible: bool,
 ) -> Iterator[EncodedBatch]:
     """Batches of images that are decoded now."""
+
+    def encode(one: _Gathered) -> tuple[EncodedBatch, int]:
+        return _encode_batch(model, one.images, one.unreadable, patches), one.done
+
+    workers = _workers(model, len(items), batch_size, reproducible)
+    # Whole batches wait for the tower, too, where several run.
+    ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
+    # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
+    with contextlib.ExitStack() as closed:
+        decoded = closed.enter_context(contextlib.closing(decode_ahead(model, items, ahead, workers or 1)))
+        gathered = _gather(decoded, len(items), batch_size)
+        if workers is None:
+            batches: Iterator[tuple[EncodedBatch, int]] = map(encode, gathered)
+        else:
+            batches = closed.enter_context(contextlib.closing(side_by_side(encode, gathered, workers)))
+        for batch, done in batches:
+            yield batch
+            if progress is not None:
+                progress(done, len(items))
+
+
+def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool) -> int | None:
+    """How many batches run at a time, on one core each; None for one after the other, on all cores.
+
+    Where there is not a batch for every core, some cores would be idle: a single image would take as many times longer
+    as there are cores. Then a batch gets them all, unless the bytes of its features matter more than the wait.
+    """
+    cores = torch.get_num_threads()
+    if not model.runs_side_by_side or (images < cores * batch_size and not reproducible):
+        return None
+    return min(cores, -(-images // batch_size)) or None
+
+
+def _gather(
+    decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], total: int, batch_size: int
+) -> Iterator[_Gathered]:
+    """Decoded images in batches of `batch_size`, with those between them that could not be read."""
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
-    # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
-    with contextlib.closing(decode_ahead(model, items, ahead=2 * batch_size)) as decoded:
-        for done, (item, pixels) in enumerate(decoded, start=1):
-            if isinstance(pixels, str):
-                unreadable.append(Unreadable(item.id, pixels))
-            else:
-                pending.append((item, pixels))
-            if len(pending) == batch_size or (done == len(items) and (pending or unreadable)):
-                yield _encode_batch(model, pending, unreadable, patches)
-                pending, unreadable = [], []
-                if progress is not None:
-                    progress(done, len(items))
+    for done, (item, pixels) in enumerate(decoded, start=1):
+        if isinstance(pixels, str):
+            unreadable.append(Unreadable(item.id, pixels))
+        else:
+            pending.append((item, pixels))
+        if len(pending) == batch_size or (done == total and (pending or unreadable)):
+            yield _Gathered(pending, unreadable, done)
+            pending, unreadable = [], []
 
 
 def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
@@ -142,7 +201,7 @@ def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]],
 
 
 def decode_ahead(
-    model: TowerModel, items: list[ImageItem], ahead: int
+    model: TowerModel, items: list[ImageItem], ahead: int, cores: int = 1
 ) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
     """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory.
 
@@ -158,7 +217,7 @@ def decode_ahead(
         except MemoryError:
             return "not enough memory to resize it"
 
-    pool = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
+    pool = ThreadPoolExecutor(max(DECODE_THREADS, cores), thread_name_prefix="decode")
     waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
     try:
         for item in items:

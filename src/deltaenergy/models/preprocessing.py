@@ -6,6 +6,7 @@ worker threads without building the processor's batch machinery for each image.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,10 +61,12 @@ class Preprocessing:
 
     def normalise(self, image: Image.Image) -> npt.NDArray[np.float32]:
         """The photometric part: a framed RGB image -> normalised float32 array (3, H, W)."""
-        pixels: npt.NDArray[np.float32] = np.asarray(image, dtype=np.float32) / np.float32(255)
-        pixels -= np.asarray(self.mean, np.float32)
-        pixels /= np.asarray(self.std, np.float32)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        bytes_ = np.asarray(image)
+        pixels = np.empty((3, *bytes_.shape[:2]), np.float32)
+        # There are but 256 values of each channel: to look them up takes a sixth of the time.
+        for channel, levels in enumerate(_levels(self.mean, self.std)):
+            np.take(levels, bytes_[:, :, channel], out=pixels[channel], mode="clip")  # "raise" would copy
+        return pixels
 
     def picture(self, pixels: npt.NDArray[np.float32]) -> Image.Image:
         """What the model saw: a normalised array (3, H, W) as the RGB image that `normalise` was given."""
@@ -147,6 +150,13 @@ _CONFIG = record(
     others=True,
     may_lack=("crop_size", "resample", "rescale_factor", *_SWITCHES),
 )
+
+
+@functools.cache
+def _levels(mean: tuple[float, ...], std: tuple[float, ...]) -> npt.NDArray[np.float32]:
+    """(x/255 − mean)/std of each channel for x = 0 … 255, (3, 256)."""
+    levels = np.arange(256, dtype=np.float32) / np.float32(255)
+    return (levels - np.asarray(mean, np.float32)[:, None]) / np.asarray(std, np.float32)[:, None]
 
 
 def _side(value: Any, where: Where, *, shortest: bool) -> int | tuple[int, int]:

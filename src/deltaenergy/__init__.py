@@ -32,6 +32,7 @@ _PUBLIC = {
     "Score": "deltaenergy.scores.base",
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
+    "image_stream": "deltaenergy.data.inputs",
     "load_images": "deltaenergy.data.inputs",
     "FeatureStore": "deltaenergy.data.store",
     "build_store": "deltaenergy.data.store_writer",
@@ -70,6 +71,7 @@ __all__ = [
     "errors",
     "evaluate",
     "explain",
+    "image_stream",
     "list_methods",
     "list_scores",
     "load_images",
@@ -93,7 +95,7 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-    from deltaenergy.data.inputs import load_images
+    from deltaenergy.data.inputs import image_stream, load_images
     from deltaenergy.data.store import FeatureStore
     from deltaenergy.data.store_writer import build_store
     from deltaenergy.detector import Detector, Verdict

@@ -345,9 +345,16 @@ def test_table_errors(photos: Path) -> None:
     assert "no column" in message(lambda: load_images(pa.table({"a": [1]})))
 
 
-def test_table_of_encoded_images_names_the_remedy(photos: Path) -> None:
-    pq.write_table(pa.table({"image": [{"bytes": b"abc", "path": None}]}), photos / "t.parquet")
-    assert "datasets" in message(lambda: load_images("photos/t.parquet"))
+def test_bytes_and_records_that_are_no_pictures(photos: Path) -> None:
+    for column, value, held in (
+        ("path", b"a.png", "bytes"),
+        ("image", {"url": "x"}, "records"),
+        ("file", ["a"], "lists"),
+    ):
+        pq.write_table(pa.table({column: [value]}), photos / "t.parquet")
+        assert f"holds {held} in column '{column}'" in message(lambda: load_images("photos/t.parquet"))
+    (photos / "t.jsonl").write_text('{"image": {"bytes": "abc"}}\n')
+    assert "holds records in column 'image'" in message(lambda: load_images("photos/t.jsonl"))
 
 
 # Labelled folders.

@@ -17,6 +17,7 @@ from deltaenergy.data import tar
 from deltaenergy.data.content import content_or_error, hash_bytes
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.inputs import load_images
+from deltaenergy.data.tar_headers import TarHeaders
 from deltaenergy.errors import InputError
 from tests.data.archives import damaged, outcome, picture_bytes, valid_archive, write_tar
 
@@ -28,8 +29,12 @@ def reason(source: object) -> str:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "tiff_lzw"])
-def test_every_format_is_read_from_its_place(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_every_format_is_read_from_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, at_once: int
+) -> None:
     """As from a file of its own: the picture stands between others, so that a wrong place would show."""
+    monkeypatch.setattr(tar, "_AT_ONCE", at_once)
     data = picture_bytes(kind)
     write_tar(tmp_path / "t.tar", {"a.png": picture_bytes("PNG", 1), "b.png": data, "c.png": picture_bytes("PNG", 2)})
     item = load_images(tmp_path / "t.tar")[1]
@@ -37,7 +42,10 @@ def test_every_format_is_read_from_its_place(tmp_path: Path, kind: str) -> None:
     assert content_or_error(item) == (hash_bytes(data), None)
 
 
-def test_a_member_is_a_file_like_any_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_a_member_is_a_file_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """In pieces, or read at once."""
+    monkeypatch.setattr(tar, "_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     data = rng.bytes(100_000)
     write_tar(tmp_path / "t.tar", {"a.png": b"before", "b.png": data, "c.png": b"after"})
@@ -59,7 +67,7 @@ def test_a_member_is_a_file_like_any_other(tmp_path: Path) -> None:
             assert file.read(count) == data[place : place + count]
         with pytest.raises(OSError, match="fileno"):
             file.fileno()
-        with pytest.raises(OSError, match="before the beginning"):
+        with pytest.raises((OSError, ValueError), match=r"before the beginning|negative seek"):
             file.seek(-1)
 
 
@@ -169,6 +177,73 @@ def test_whatever_the_bytes_are(seed: int) -> None:
     """Each image is read or refused with a reason, or the archive as a whole is, and nothing else happens."""
     with tempfile.TemporaryDirectory() as folder:
         outcome(damaged(valid_archive(), np.random.default_rng(seed)), Path(folder) / "t.tar")
+
+
+def by_tarfile(path: Path) -> list[tuple[str, bool, bool, int, int]]:
+    with tarfile.open(path) as archive:
+        return [(m.name, m.isreg() and not m.issparse(), m.isdir(), m.offset_data, m.size) for m in archive]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("time", [0, 1.5])
+def test_headers_are_read_as_tarfile_reads_them(tmp_path: Path, form: int, time: float) -> None:
+    path = tmp_path / "t.tar"
+    with tarfile.open(path, "w", format=form) as archive:
+        for name in ("a.png", "b/c.png", "d" * 90 + "/" + "e" * 80 + ".png", "ü.png", "empty.png", "z.png"):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = 0 if name == "empty.png" else len(name) * 300, time
+            archive.addfile(info, io.BytesIO(bytes(info.size)))
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE):
+            info = tarfile.TarInfo(f"other{ord(kind)}.png")
+            info.type, info.linkname = kind, "a.png"
+            archive.addfile(info)
+        if form == tarfile.PAX_FORMAT:
+            archive.addfile(tarfile.TarInfo("f" * 200 + ".png"))
+    with path.open("rb") as file:
+        headers = TarHeaders(file)
+        assert [tuple(member) for member in headers] == by_tarfile(path)
+    assert headers.damage is None
+
+
+def test_common_headers_are_not_left_to_tarfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be right, and several times slower."""
+    left: list[int] = []
+    rest = TarHeaders._by_tarfile
+
+    def watched(self: TarHeaders, start: int) -> object:
+        left.append(start)
+        return rest(self, start)
+
+    monkeypatch.setattr(TarHeaders, "_by_tarfile", watched)
+    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        path = tmp_path / "t.tar"
+        with tarfile.open(path, "w", format=form) as archive:
+            for name in ("a.png", "b" * 99 + "/c.png", "d.png"):
+                info = tarfile.TarInfo(name)
+                info.mtime = 1.5
+                info.size = 700
+                archive.addfile(info, io.BytesIO(bytes(700)))
+            end = archive.offset
+        left.clear()
+        assert len(load_images(path)) == 3
+        assert left == [end]  # tarfile says that this is the end
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32 - 1))
+def test_damaged_headers_are_read_as_tarfile_alone_reads_them(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.tar"
+        path.write_bytes(damaged(valid_archive(), np.random.default_rng(seed)))
+        found = []
+        for fast in (True, False):
+            with path.open("rb") as file:
+                headers = TarHeaders(file)
+                try:
+                    found.append([list(headers if fast else headers._by_tarfile(0)), headers.damage])
+                except tarfile.ReadError as error:
+                    found.append([str(error)])
+        assert found[0] == found[1]
 
 
 @settings(max_examples=100)

@@ -16,19 +16,8 @@ from deltaenergy.data.walk import Kind, Listed, list_folder, list_or_problem, wa
 from deltaenergy.errors import InputError
 
 
-def folder_images(folder: Path) -> list[ImageItem]:
-    """Every image below `folder`, sorted by path. Those in subfolders are labelled with their folder's name.
-
-    What cannot be read, such as a folder without permission, has an item too, which says so when it is opened.
-    """
-    items = [entry.item(_label(entry, folder)) for entry in walk(folder)]
-    if not items:
-        raise _no_images(folder)
-    return items
-
-
-def _label(entry: Listed, root: Path) -> str | None:
-    """The name of the folder that the image lies in.
+def folder_label(entry: Listed, root: Path) -> str | None:
+    """The label of an image below `root`: the name of the folder that it lies in, None in `root` itself.
 
     A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
     """
@@ -118,7 +107,8 @@ def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
     return folders
 
 
-def _no_images(folder: Path) -> InputError:
+def no_images(folder: Path) -> InputError:
+    """The error for a folder that holds no image: it says what it holds instead."""
     others = [entry.path.name for entry in list_folder(folder)]
     what = f"It holds {len(others)} other entries, such as {others[0]!r}." if others else "It is empty."
     return InputError(f"The folder {str(folder)!r} holds no image. {what} Image files end in .jpg, .png, .webp, ….")

@@ -6,7 +6,7 @@ that a broken image is skipped like any other instead of ending the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def is_dataset_dict(images: Any) -> bool:
     return isinstance(images, Mapping) and bool(images) and all(is_dataset(split) for split in images.values())
 
 
-def dataset_images(dataset: Any) -> list[ImageItem]:
+def dataset_images(dataset: Any) -> Iterator[ImageItem]:
     """One item per row, labelled with the class names that the data set's features hold."""
     if not hasattr(dataset, "__len__"):
         raise InputError("A streamed data set has no length. Load it without streaming=True, or give a list of images.")
@@ -49,16 +49,15 @@ def dataset_images(dataset: Any) -> list[ImageItem]:
                 f"The data set has neither an image column nor one with paths. Its columns are: "
                 f"{', '.join(map(repr, features))}."
             )
-        return table_images(dataset)
+        yield from table_images(dataset)
+        return
     if not len(dataset):
         raise InputError("The data set has no rows.")
     column = find_column(columns, PATH_COLUMNS) or columns[0]
     labels, domains = (_texts(dataset, find_column(features, known)) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))
     encoded = dataset.cast_column(column, type(features[column])(decode=False))
-    return [
-        ImageItem(f"image {row}", _Row(encoded, column, row), label, domain)
-        for row, (label, domain) in enumerate(zip(labels, domains))
-    ]
+    for row, (label, domain) in enumerate(zip(labels, domains)):
+        yield ImageItem(f"image {row}", _Row(encoded, column, row), label, domain)
 
 
 def hub_images(name: str) -> list[ImageItem]:

@@ -1,156 +1,238 @@
 """What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, arrays, torch tensors, a table
-with a path column, a data set of the hub or of torch, a WebDataset archive, a feature store. All become one list of
-`ImageItem`; nothing is decoded here.
+of paths or pictures, a data set of the hub or of torch, a WebDataset archive, a feature store. All become one stream of
+`ImageItem`, listed as it is gone through; nothing is decoded here.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
-from deltaenergy.data.decode import EXTENSIONS
-from deltaenergy.data.folder import does_not_exist, folder_images, labelled_folders
+from deltaenergy.data.decode import EXTENSIONS, ImageSource
+from deltaenergy.data.folder import does_not_exist, folder_label, labelled_folders, no_images
 from deltaenergy.data.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store
-from deltaenergy.data.pattern import matches
+from deltaenergy.data.pattern import braces, matches
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.store import FeatureStore
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
-from deltaenergy.data.tar import TAR_EXTENSIONS, tar_images
+from deltaenergy.data.tar import COMPRESSED_TARS, TAR_EXTENSIONS, tar_images
 from deltaenergy.data.torch_images import is_tensor, is_torch_data, tensor_pictures, torch_images
-from deltaenergy.data.walk import Kind, Listed, walk
+from deltaenergy.data.walk import Kind, Listed, tree, walk
 from deltaenergy.errors import InputError
 
-__all__ = ["labelled_folders", "load_images", "with_unique_ids"]
+__all__ = ["image_stream", "labelled_folders", "load_images", "with_unique_ids"]
+
+# A path, an image, pictures in memory, or what gives images as they are asked for.
+Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[ImageSource] | Callable[[], Iterator[ImageItem]]
+# What a folder without pictures may hold instead.
+PARTS = TAR_EXTENSIONS | {".parquet"}
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
-    "(3, height, width), a table with a path column, a hub data set, a torch Dataset or DataLoader, a .tar archive, a "
-    "feature store, or a list of these"
+    "(3, height, width), a table with a column of paths or pictures, a hub data set, a torch Dataset or DataLoader, a "
+    ".tar archive, a feature store, or a list of these"
 )
 
 
-def load_images(images: Any) -> list[ImageItem]:
-    """The images that `images` stands for, in a stable order, each with an id of its own.
+def image_stream(images: Any) -> ImageStream:
+    """The images that `images` stands for, in a stable order, each with an id of its own, a few at a time in memory.
 
     A path or pattern given alone must exist. In a list or table, a missing file is no error here: it is reported as
     unreadable when its turn comes, and all others are done.
     """
+    if isinstance(images, ImageStream):
+        return images
     if isinstance(images, (str, os.PathLike)):
-        items = _from_path(images, alone=True)
-    elif (whole := _from_object(images, 0)) is not None:
-        items = whole
-    elif isinstance(images, Iterable) and not isinstance(images, Mapping):
-        items = _from_list(images)
-    else:
-        raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
-    return with_unique_ids(items)
+        return ImageStream(lambda: _from_path(images, alone=True))
+    if (part := _part_of(images)) is not None:
+        return _of_parts([part])
+    if isinstance(images, Iterable) and not isinstance(images, Mapping):
+        return _of_parts(_parts_of_list(images))
+    raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
 
 
-def _from_list(images: Iterable[Any]) -> list[ImageItem]:
-    items: list[ImageItem] = []
+def load_images(images: Any) -> list[ImageItem]:
+    """All images of `image_stream` in a list."""
+    return list(image_stream(images))
+
+
+def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
+    """An image that is given twice keeps both places; the second is called "name (2)"."""
+    return list(ImageStream(lambda: iter(items)))
+
+
+def _of_parts(parts: list[Part]) -> ImageStream:
+    plain = all(isinstance(part, ImageItem) for part in parts)
+    return ImageStream(lambda: _from_parts(parts), len(parts) if plain else None)
+
+
+def _parts_of_list(images: Iterable[Any]) -> list[Part]:
+    """The elements; what is wrong with one, as far as its type or name tells, is said at once."""
+    parts: list[Part] = []
     for position, element in enumerate(images):
-        if isinstance(element, (str, os.PathLike)):
-            items += _from_path(element, alone=False)
-        elif (found := _from_object(element, len(items))) is not None:
-            items += found
-        else:
+        part: Part | None = element if isinstance(element, (str, os.PathLike)) else _part_of(element)
+        if part is None:
             raise InputError(f"images[{position}] is {_describe(element)}. Give {ACCEPTED}.")
-    return items
+        if isinstance(part, (str, os.PathLike)):
+            _from_path(part, alone=False)
+        parts.append(part)
+    return parts
 
 
-def _from_path(given: str | os.PathLike[str], *, alone: bool) -> list[ImageItem]:
+def _from_parts(parts: list[Part]) -> Iterator[ImageItem]:
+    count = 0
+    for part in parts:
+        if isinstance(part, ImageItem):
+            found = iter([part])
+        elif isinstance(part, (str, os.PathLike)):
+            found = _from_path(part, alone=False)
+        elif isinstance(part, list):
+            found = (ImageItem(f"image {place}", picture) for place, picture in enumerate(part, start=count))
+        else:
+            found = part()
+        for item in found:
+            yield item
+            count += 1
+
+
+def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageItem]:
+    """The images of a path or pattern. Whether it is there is looked at now, what it holds as it is gone through."""
     text = os.fspath(given)
     if not isinstance(text, str) or not text:
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
     if text.startswith(("http://", "https://")):
         raise InputError(f"{text!r} is an address, and images are not downloaded. Save it to a file and give its path.")
     path = user_path(text)
-    is_pattern = glob.has_magic(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.
-    if not alone and not is_pattern and path.suffix.lower() in EXTENSIONS:
-        return [ImageItem(path.as_posix(), path)]
+    if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
+        return iter([ImageItem(path.as_posix(), path)])
     if is_folder(path):
-        return FeatureStore.open(path).items() if is_store(path) else folder_images(path)
+        return iter(FeatureStore.open(path).items()) if is_store(path) else _from_folder(path)
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):
-        if path.suffix.lower() in TABLE_EXTENSIONS:
-            return table_file_images(path)
-        if path.suffix.lower() in TAR_EXTENSIONS:
-            return tar_images(path)
-        return [ImageItem(path.as_posix(), path)]
-    if is_pattern:
-        found = matches(path)
-        if found:
-            return _from_matches(text, found)
-        if alone:
-            raise InputError(f"No file matches the pattern {text!r}.")
+        return _from_file(path)
+    if len(names := braces(text)) > 1:
+        return chain.from_iterable([_from_path(name, alone=True) for name in names])
+    if glob.has_magic(text):
+        return _from_pattern(path, alone)
     if alone or path.suffix.lower() in TABLE_EXTENSIONS | TAR_EXTENSIONS:
         raise does_not_exist(path)
-    return [ImageItem(path.as_posix(), path)]
+    return iter([ImageItem(path.as_posix(), path)])
 
 
-def _from_matches(pattern: str, entries: list[Listed]) -> list[ImageItem]:
-    """What a pattern matched: image files, the images in folders, and archives; other files are passed over."""
+def _from_file(path: Path) -> Iterator[ImageItem]:
+    if path.suffix.lower() in TABLE_EXTENSIONS:
+        return table_file_images(path)
+    if path.suffix.lower() in TAR_EXTENSIONS:
+        return tar_images(path)
+    if path.name.lower().endswith(COMPRESSED_TARS):
+        raise InputError(
+            f"{str(path)!r} is a compressed archive, whose pictures cannot be read from their place. Unpack it to a "
+            ".tar first, as with gunzip or unzstd."
+        )
+    return iter([ImageItem(path.as_posix(), path)])
+
+
+def _from_folder(folder: Path) -> Iterator[ImageItem]:
+    """The pictures in a folder; of one that holds none, those in its archives and Parquet files."""
+    pictures = problems = False
+    for entry in walk(folder):
+        pictures |= entry.kind is not Kind.CLOSED
+        problems = True
+        yield entry.item(folder_label(entry, folder))
+    if pictures:
+        return
+    parts = False
+    for entry in tree(folder):
+        if entry.kind is Kind.OTHER and entry.path.suffix.lower() in PARTS:
+            parts = True
+            yield from _from_part(entry)
+    if not parts and not problems:
+        raise no_images(folder)
+
+
+def _from_part(entry: Listed) -> Iterator[ImageItem]:
+    """The images of an archive or table that was found; what cannot be opened is listed as unreadable."""
+    reason = why_not_a_file(entry.path)
+    return _from_file(entry.path) if reason is None else iter([replace(entry, problem=reason).item()])
+
+
+def _from_pattern(pattern: Path, alone: bool) -> Iterator[ImageItem]:
+    """What a pattern matches: image files, the images in folders, archives, and tables if it asks for their ending;
+    other files are passed over.
+    """
+    entries = matches(pattern)
+    if not entries:
+        if alone:
+            raise InputError(f"No file matches the pattern {str(pattern)!r}.")
+        yield ImageItem(pattern.as_posix(), pattern)
+        return
     # A pattern with ** matches a folder and the files in it as well: each path counts once.
     found: dict[Path, Listed] = {}
-    in_archives: list[ImageItem] = []
+    parts: list[Listed] = []
+    wanted = TAR_EXTENSIONS | ({pattern.suffix.lower()} & TABLE_EXTENSIONS)
     for entry in entries:
-        if entry.path.suffix.lower() in TAR_EXTENSIONS and entry.kind is Kind.OTHER:
-            reason = why_not_a_file(entry.path)
-            in_archives += tar_images(entry.path) if reason is None else [replace(entry, problem=reason).item()]
+        if entry.path.suffix.lower() in wanted and entry.kind is Kind.OTHER:
+            parts.append(entry)
         elif entry.kind is Kind.FOLDER:
             found.update((inside.path, inside) for inside in walk(entry.path, strict=False))
         elif entry.kind is not Kind.OTHER:
             found[entry.path] = entry
-    if not found and not in_archives:
-        raise InputError(f"The pattern {pattern!r} matches {str(entries[0].path)!r}, but no image.")
-    return [entry.item() for entry in found.values()] + in_archives
+    if not found and not parts:
+        raise InputError(f"The pattern {str(pattern)!r} matches {str(entries[0].path)!r}, but no image.")
+    for entry in found.values():
+        yield entry.item()
+    for entry in parts:
+        yield from _from_part(entry)
 
 
-def _from_object(value: Any, position: int) -> list[ImageItem] | None:
+def _part_of(value: Any) -> Part | None:
     """The images of something that is no path, or None if it is something else, such as a list."""
     if isinstance(value, ImageItem):
-        return [value]
+        return value
+    if isinstance(value, ImageStream):
+        return value.__iter__
     if isinstance(value, FeatureStore):
-        return value.items()
+        return lambda: iter(value.items())
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return [ImageItem(f"image {position}", bytes(value))]
+        return [bytes(value)]
     if isinstance(value, Image.Image):
-        return [ImageItem(f"image {position}", value)]
+        return [value]
     if is_dataset(value):
-        return dataset_images(value)
+        return partial(dataset_images, value)
     if is_dataset_dict(value):
         raise InputError(f"The data set has several splits: choose one, as in data[{next(iter(value))!r}].")
     if is_table(value):
-        return table_images(value)
+        return partial(table_images, value)
     if is_torch_data(value):
-        return torch_images(value)
+        items = list(torch_images(value))  # a loader may have another order each time
+        return lambda: iter(items)
     if is_tensor(value):
-        return [ImageItem(f"image {position + i}", picture) for i, picture in enumerate(tensor_pictures(value))]
+        return list[ImageSource](tensor_pictures(value))
     if hasattr(value, "__array__") and hasattr(value, "dtype"):  # NumPy arrays, pandas columns
         try:
             array = np.asarray(value)
         except (TypeError, RuntimeError) as error:  # one on another device
             raise InputError(f"images is {_describe(value)}, which cannot become a NumPy array: {error}") from error
-        return _from_array(array, position)
+        return None if array.dtype.kind in "OUS" else _pictures(array)  # an array of paths or images is a list
     return None
 
 
-def _from_array(array: np.ndarray[Any, Any], position: int) -> list[ImageItem] | None:
-    if array.dtype.kind in "OUS":  # an array of paths or images is a list
-        return None
+def _pictures(array: np.ndarray[Any, Any]) -> list[ImageSource]:
     if array.ndim == 4:
-        return [item for offset, one in enumerate(array) for item in _from_array(one, position + offset) or []]
+        return [picture for one in array for picture in _pictures(one)]
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         remedy = "Pixels must be 8-bit integers (uint8) of shape (height, width, 3)."
         if array.dtype.kind == "f":
@@ -159,25 +241,7 @@ def _from_array(array: np.ndarray[Any, Any], position: int) -> list[ImageItem] |
             remedy += " The channels seem to come first: write array.transpose(1, 2, 0)."
         raise InputError(f"images holds an array of {array.dtype} with shape {array.shape}. {remedy}")
     pixels = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    return [ImageItem(f"image {position}", Image.fromarray(np.ascontiguousarray(pixels)))]
-
-
-def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
-    """An image that is given twice keeps both places; the second is called "name (2)"."""
-    if len({item.id for item in items}) == len(items):
-        return items
-    taken = {item.id for item in items}
-    seen: Counter[str] = Counter()
-    unique = []
-    for item in items:
-        seen[item.id] += 1
-        name = item.id
-        while seen[item.id] > 1 and name in taken:
-            name = f"{item.id} ({seen[item.id]})"
-            seen[item.id] += name in taken
-        taken.add(name)
-        unique.append(item if name == item.id else replace(item, id=name))
-    return unique
+    return [Image.fromarray(np.ascontiguousarray(pixels))]
 
 
 def _describe(value: Any) -> str:

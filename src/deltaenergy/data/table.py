@@ -1,6 +1,7 @@
 """Images listed in a table: a CSV, TSV, JSONL or Parquet file, or a pyarrow, pandas or polars table in memory.
 
-One column holds paths; `label` (or `class`) and `domain` are taken along where present.
+One column holds paths, or in Parquet files and tables in memory the pictures themselves; `label` (or `class`) and
+`domain` are taken along where present. Tables are read row by row, and no more than a few rows are held.
 """
 
 from __future__ import annotations
@@ -9,37 +10,80 @@ import contextlib
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from deltaenergy.data.decode import ImageSource, Refusal
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.parquet_images import (
+    BUFFER_BYTES,
+    IMAGE_COLUMNS,
+    NO_IMAGE,
+    ParquetImage,
+    class_names,
+    file_stamp,
+    image_column,
+)
 from deltaenergy.data.regular import check_file
 from deltaenergy.errors import InputError
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
+ID_COLUMNS = (*PATH_COLUMNS, "id", "image_id", "key", "__key__")
 LABEL_COLUMNS = ("label", "class", "class_name")
 DOMAIN_COLUMNS = ("domain",)
 TEXT_COLUMNS = ("text", "caption", "title")
+# Rows that are converted at a time. A table in memory may hold pictures in them.
+_ROWS, _ROWS_IN_MEMORY = 4096, 64
 
 
-def table_file_images(path: Path) -> list[ImageItem]:
-    """The images that a table file lists. Relative paths are relative to the table's folder."""
-    with _reading(path) as (columns, values):
-        return _items(columns, values, f"The table {str(path)!r}", path.parent)
+@dataclass(frozen=True)
+class _Table:
+    """The names of a table's columns, and a function that gives the rows of some of them, each time from the first.
+
+    `pictures` is the column that holds pictures, if any; `names` gives what the numbers of a column stand for; `count`
+    is the number of rows, where it is known.
+    """
+
+    columns: list[str]
+    rows: Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
+    pictures: str | None = None
+    names: Callable[[str], Sequence[str] | None] = lambda _: None
+    count: int | None = None
+
+    def values(self, column: str) -> list[Any]:
+        """All values of a column."""
+        return [cell for (cell,) in self.rows([column])]
+
+
+def table_file_images(path: Path) -> Iterator[ImageItem]:
+    """The images that a table file lists or holds. Relative paths are relative to the table's folder."""
+    with _reading(path) as table:
+        if table.pictures is None:
+            yield from _items(table, f"The table {str(path)!r}", path.parent)
+            return
+        if not table.count:
+            raise InputError(f"The table {str(path)!r} has no rows.")
+        # Numbers of equal length: sorted ids are in the order of the rows.
+        stamp, digits = file_stamp(path), len(str(table.count - 1))
+        for row, ([name], label, domain) in enumerate(_rows(table, [find_column(_others(table), ID_COLUMNS)])):
+            identity = optional_text(name) or f"{path.as_posix()}#{row:0{digits}}"
+            yield ImageItem(identity, ParquetImage(path, table.pictures, row, f"{stamp}, row {row}"), label, domain)
 
 
 def table_file_texts(path: Path) -> list[str]:
     """The texts that a table file gives with its images, row by row."""
-    with _reading(path) as (columns, values):
-        column = find_column(columns, TEXT_COLUMNS)
+    with _reading(path) as table:
+        column = find_column(table.columns, TEXT_COLUMNS)
         if column is None:
             raise InputError(
-                f"The table {str(path)!r} has no column with texts. Its columns are: {', '.join(map(repr, columns))}. "
-                f"Name the one with the texts 'text' (also known: {', '.join(TEXT_COLUMNS[1:])})."
+                f"The table {str(path)!r} has no column with texts. Its columns are: "
+                f"{', '.join(map(repr, table.columns))}. Name the one with the texts 'text' "
+                f"(also known: {', '.join(TEXT_COLUMNS[1:])})."
             )
-        texts = [optional_text(cell) for cell in values(column)]
+        texts = [optional_text(cell) for cell in table.values(column)]
     if None in texts:
         raise InputError(f"The table {str(path)!r} has no text in row {texts.index(None) + 1}.")
     return [text for text in texts if text is not None]
@@ -52,19 +96,16 @@ def read_columns(source: Any, wanted: Sequence[Sequence[str]]) -> list[list[Any]
         source: a table file, or a pyarrow, pandas or polars table.
         wanted: names of each column, whatever their case.
     """
-    if is_table(source):
-        source = _with_columns(source)
-        names = [str(name) for name in (source.column_names if hasattr(source, "column_names") else source.columns)]
-        return [None if (name := find_column(names, known)) is None else as_list(source[name]) for known in wanted]
-    with _reading(Path(source)) as (columns, values):
-        return [None if (name := find_column(columns, known)) is None else values(name) for known in wanted]
+    with contextlib.nullcontext(_in_memory(source)) if is_table(source) else _reading(Path(source)) as table:
+        names = [find_column(table.columns, known) for known in wanted]
+        return [None if name is None else table.values(name) for name in names]
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[tuple[list[str], Callable[[str], list[Any]]]]:
-    """The columns' names and a function that gives a column's values; whatever goes wrong is said with the path."""
+def _reading(path: Path) -> Iterator[_Table]:
+    """The table in a file; whatever goes wrong while it is read is said with the path."""
     check_file(path, "The table")
-    read = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet}.get(path.suffix.lower(), _read_jsonl)
+    read = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}.get(path.suffix.lower(), _jsonl)
     try:
         yield read(path)
     except InputError:
@@ -81,20 +122,53 @@ def is_table(images: Any) -> bool:
     return named or hasattr(images, "__arrow_c_stream__")
 
 
-def _with_columns(table: Any) -> Any:
-    """The table itself, or as one of pyarrow where it has nothing but Arrow's own interface."""
-    if hasattr(table, "__getitem__") and (hasattr(table, "column_names") or hasattr(table, "columns")):
-        return table
-    import pyarrow as pa
+def _in_memory(table: Any) -> _Table:
+    """A table in memory; one that has nothing but Arrow's own interface becomes one of pyarrow."""
+    if not (hasattr(table, "__getitem__") and (hasattr(table, "column_names") or hasattr(table, "columns"))):
+        import pyarrow as pa
 
-    return pa.table(table)
+        table = pa.table(table)
+    names = [str(name) for name in (table.column_names if hasattr(table, "column_names") else table.columns)]
+
+    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        return zip(*(_cells(table[name]) for name in wanted))
+
+    def holds_pictures(name: str) -> bool:
+        first = next((cell for (cell,) in rows([name]) if cell is not None and not isinstance(cell, float)), None)
+        return isinstance(first, (bytes, bytearray)) or (isinstance(first, dict) and "bytes" in first)
+
+    called = [name for known in IMAGE_COLUMNS if (name := find_column(names, [known])) is not None]
+    return _Table(names, rows, next(filter(holds_pictures, called), None))
 
 
-def table_images(table: Any) -> list[ImageItem]:
-    """The images that a table in memory lists. Relative paths are relative to the current folder."""
-    table = _with_columns(table)
-    names = table.column_names if hasattr(table, "column_names") else table.columns
-    return _items([str(name) for name in names], lambda name: as_list(table[name]), "The table", Path())
+def table_images(table: Any) -> Iterator[ImageItem]:
+    """The images that a table in memory lists or holds. Relative paths are relative to the current folder."""
+    found = _in_memory(table)
+    if found.pictures is None:
+        yield from _items(found, "The table", Path())
+        return
+    wanted = [found.pictures, find_column(_others(found), ID_COLUMNS)]
+    for row, ((cell, name), label, domain) in enumerate(_rows(found, wanted), start=1):
+        yield ImageItem(optional_text(name) or f"row {row}", _picture(cell), label, domain)
+
+
+def _picture(cell: Any) -> ImageSource:
+    """The picture in a cell: bytes, or the hub's record, which may name a file instead."""
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(data, (bytes, bytearray)):
+        return bytes(data)
+    if isinstance(cell, dict) and isinstance(cell.get("path"), str):
+        return Path(cell["path"])
+    return Refusal(NO_IMAGE)
+
+
+def _cells(column: Any) -> Iterator[Any]:
+    """The values of a column, a few at a time where it can be cut."""
+    if not (hasattr(column, "slice") and hasattr(column, "__len__")):
+        yield from as_list(column)
+        return
+    for start in range(0, len(column), _ROWS_IN_MEMORY):
+        yield from as_list(column.slice(start, _ROWS_IN_MEMORY))
 
 
 def as_list(column: Any) -> list[Any]:
@@ -118,63 +192,100 @@ def optional_text(value: Any) -> str | None:
     return str(value).strip() or None
 
 
-def _items(columns: Sequence[str], values: Callable[[str], list[Any]], what: str, base: Path) -> list[ImageItem]:
-    path_column = find_column(columns, PATH_COLUMNS)
+def _others(table: _Table) -> list[str]:
+    """The columns beside the one with pictures."""
+    return [name for name in table.columns if name != table.pictures]
+
+
+def _rows(table: _Table, columns: list[str | None]) -> Iterator[tuple[list[Any], str | None, str | None]]:
+    """The cells of some columns, the label and the domain of each row; None where there is no such column."""
+    wanted = [*columns, *(find_column(_others(table), known) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))]
+    present = [name for name in wanted if name is not None]
+    places = [None if name is None else present.index(name) for name in wanted]
+    label_names = None if wanted[-2] is None else table.names(wanted[-2])
+    for row in table.rows(present):
+        *cells, label, domain = (None if place is None else row[place] for place in places)
+        yield cells, _label(label, label_names), optional_text(domain)
+
+
+def _label(value: Any, names: Sequence[str] | None) -> str | None:
+    """A class by its name. Hidden classes of the hub's test splits are −1."""
+    if names is None or not isinstance(value, int):
+        return optional_text(value)
+    return names[value] if 0 <= value < len(names) else None
+
+
+def _items(table: _Table, what: str, base: Path) -> Iterator[ImageItem]:
+    path_column = find_column(table.columns, PATH_COLUMNS)
     if path_column is None:
         raise InputError(
-            f"{what} has no column with the images' paths. Its columns are: {', '.join(map(repr, columns)) or 'none'}. "
-            f"Name the one with the paths 'path' (also known: {', '.join(PATH_COLUMNS[1:])}); in a CSV file the first "
-            "line holds the column names."
+            f"{what} has no column with the images' paths. Its columns are: "
+            f"{', '.join(map(repr, table.columns)) or 'none'}. Name the one with the paths 'path' (also known: "
+            f"{', '.join(PATH_COLUMNS[1:])}), or in a Parquet file the one with the pictures' bytes 'image'; in a CSV "
+            "file the first line holds the column names."
         )
-    paths = values(path_column)
-    if not paths:
-        raise InputError(f"{what} has no rows.")
-    nothing = [None] * len(paths)
-    labels, domains = (
-        values(column) if (column := find_column(columns, known)) else nothing
-        for known in (LABEL_COLUMNS, DOMAIN_COLUMNS)
-    )
-    items = []
-    for row, (cell, label, domain) in enumerate(zip(paths, labels, domains), start=1):
-        if isinstance(cell, (bytes, dict)):
+    row = 0
+    for row, ([cell], label, domain) in enumerate(_rows(table, [path_column]), start=1):
+        if isinstance(cell, (bytes, dict, list)):
+            held = {bytes: "bytes", dict: "records", list: "lists"}[type(cell)]
             raise InputError(
-                f"{what} holds images in column {path_column!r}, not their paths. Load it with the datasets library, "
-                "as in datasets.load_dataset('parquet', data_files=...)['train'], and give that data set."
+                f"{what} holds {held} in column {path_column!r}, not paths. Pictures are read from a column called "
+                "'image' that holds their encoded bytes, or the hub's records of bytes and path."
             )
         name = optional_text(cell)
         source: ImageSource = Refusal("the table names no file in this row") if name is None else base / name
-        identity = f"row {row}" if name is None else (base / name).as_posix()
-        items.append(ImageItem(identity, source, optional_text(label), optional_text(domain)))
-    return items
+        yield ImageItem(f"row {row}" if name is None else (base / name).as_posix(), source, label, domain)
+    if not row:
+        raise InputError(f"{what} has no rows.")
 
 
-def _read_csv(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:
-    # utf-8-sig also drops the byte-order mark that spreadsheets write.
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        columns = list(rows.fieldnames or [])
-        records = list(rows)
-    return columns, lambda name: [record[name] for record in records]
+def _csv(path: Path) -> _Table:
+    @contextlib.contextmanager
+    def records() -> Iterator[csv.DictReader[str]]:
+        # utf-8-sig also drops the byte-order mark that spreadsheets write.
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            yield csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+
+    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        with records() as found:
+            for record in found:
+                yield tuple(record[name] for name in wanted)
+
+    with records() as found:
+        return _Table(list(found.fieldnames or []), rows)
 
 
-def _read_jsonl(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:
-    records: list[dict[str, Any]] = []
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"line {number} is not JSON ({error.msg}).") from error
-                if not isinstance(record, dict):
-                    raise ValueError(f'line {number} is not a JSON object such as {{"path": "a.jpg"}}.')
-                records.append(record)
-    columns = list(dict.fromkeys(name for record in records for name in record))
-    return columns, lambda name: [record.get(name) for record in records]
+def _jsonl(path: Path) -> _Table:
+    def records() -> Iterator[dict[str, Any]]:
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    try:
+                        record = json.loads(line)
+                    except json.JSONDecodeError as error:
+                        raise ValueError(f"line {number} is not JSON ({error.msg}).") from error
+                    if not isinstance(record, dict):
+                        raise ValueError(f'line {number} is not a JSON object such as {{"path": "a.jpg"}}.')
+                    yield record
+
+    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        return (tuple(record.get(name) for name in wanted) for record in records())
+
+    # Every line may name columns of its own, and the order of their names decides: all are looked at first.
+    return _Table(list(dict.fromkeys(name for record in records() for name in record)), rows)
 
 
-def _read_parquet(path: Path) -> tuple[list[str], Callable[[str], list[Any]]]:
+def _parquet(path: Path) -> _Table:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
-    return file.schema_arrow.names, lambda name: as_list(file.read(columns=[name])[name])
+    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+    schema = file.schema_arrow
+
+    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        if not wanted:
+            yield from (() for _ in range(file.metadata.num_rows))
+            return
+        for batch in file.iter_batches(_ROWS, columns=list(wanted), use_threads=False):
+            yield from zip(*(batch.column(name).to_pylist() for name in wanted))
+
+    return _Table(schema.names, rows, image_column(schema), partial(class_names, schema), file.metadata.num_rows)

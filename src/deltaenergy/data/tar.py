@@ -4,7 +4,7 @@
 
 The class of a sample is the text of its `.cls` file, or the entry `label`, `class` or `cls` of its `.json` file.
 Only headers and those small files are read here. A picture is read from its place in the archive when it is needed,
-piece by piece, which is why the archive must not be compressed; nothing is ever unpacked to disk.
+a large one piece by piece, which is why the archive must not be compressed; nothing is ever unpacked to disk.
 """
 
 from __future__ import annotations
@@ -12,24 +12,31 @@ from __future__ import annotations
 import io
 import json
 import os
+import posixpath
 import tarfile
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, cast
 
-from deltaenergy.data.decode import EXTENSIONS, ImageSource, Refusal, Streamed, UnreadableImage
+from deltaenergy.data.decode import EXTENSIONS, Refusal, Streamed, UnreadableImage
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import check_file, why_not_a_file
+from deltaenergy.data.tar_headers import Member, TarHeaders
 from deltaenergy.errors import InputError
 
 TAR_EXTENSIONS = frozenset([".tar"])
+COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 _LABEL_KEYS = ("label", "class", "cls")
 # Larger annotation files are no labels.
 _MAX_LABEL_BYTES = 1 << 20
 # Some formats are read whole to decode them. No picture within the limit of pixels needs more than this.
 MAX_MEMBER_BYTES = 1 << 30
-# Headers with long names or attributes; tarfile would read whatever length a damaged one claims.
-_MAX_HEADER_BYTES = 1 << 16
+# Up to this size a picture is read at once: libraries read in many small steps, which cost more than a small picture.
+_AT_ONCE = 1 << 20
+_OUT_OF_REACH = 1 << 60
+_LINK = "a link or sparse file inside the archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,10 @@ class TarMember(Streamed):
         if os.fstat(file.fileno()).st_size < self.offset + self.size:
             file.close()
             raise UnreadableImage("the archive ends before the image does")
+        if self.size <= _AT_ONCE:
+            with file:
+                file.seek(self.offset)
+                return io.BytesIO(file.read(self.size))
         return cast("IO[bytes]", io.BufferedReader(_Part(file, self.offset, self.size)))
 
 
@@ -90,81 +101,61 @@ class _Part(io.RawIOBase):
         super().close()
 
 
-def tar_images(path: Path) -> list[ImageItem]:
-    """The images of an archive, in its order; one more, unreadable, stands for a damaged rest."""
+def tar_images(path: Path) -> Iterator[ImageItem]:
+    """The images of an archive, in its order; one more, unreadable, stands for a damaged rest.
+
+    One archive's list is held at a time, for a label may stand anywhere in it: about a hundred bytes an image.
+    """
     check_file(path, "The archive")
+    contents = _Contents()
     try:
-        with path.open("rb") as file:
+        # Headers are far apart: a small buffer reads less in vain.
+        with path.open("rb", buffering=4096) as file:
             status = os.fstat(file.fileno())
-            contents = _Contents(path, f"{status.st_size} bytes, {status.st_mtime_ns} ns")
             damage = contents.read(file)
     except tarfile.ReadError as error:
         hint = " Compressed archives must be unpacked first." if _is_compressed(path) else ""
         raise InputError(f"{str(path)!r} cannot be read as a tar archive ({error}).{hint}") from error
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from error
-    items = [
-        ImageItem(f"{path.as_posix()}/{name}", source, contents.labels.get(_key(name)))
-        for name, source in contents.images
-    ]
-    if not items:
+    if not contents.names:
         raise InputError(f"The archive {str(path)!r} holds no image.")
+    shown, stamp = path.as_posix(), f"{status.st_size} bytes, {status.st_mtime_ns} ns"
+    for name, offset, size in zip(contents.names, contents.offsets, contents.sizes):
+        part = TarMember(path, offset, size, f"{stamp}, at {offset}") if size >= 0 else Refusal(_LINK)
+        yield ImageItem(f"{shown}/{name}", part, contents.labels.get(_key(name)))
     if damage is not None:
-        items.append(ImageItem(f"{path.as_posix()} (the rest)", Refusal(f"the archive is damaged: {damage}")))
-    return items
+        yield ImageItem(f"{shown} (the rest)", Refusal(f"the archive is damaged: {damage}"))
 
 
 class _Contents:
-    """The pictures of an archive and their labels, as far as it can be read."""
+    """The pictures of an archive and their labels, as far as it can be read. What is no plain file has size −1."""
 
-    def __init__(self, path: Path, stamp: str) -> None:
-        self.path, self.stamp = path, stamp
-        self.images: list[tuple[str, ImageSource]] = []
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.offsets, self.sizes = array("q"), array("q")
         self.labels: dict[str, str] = {}
 
-    def read(self, file: io.BufferedReader) -> str | None:
+    def read(self, file: IO[bytes]) -> str | None:
         """Take in all members; what is wrong with the rest, if anything. An unreadable start is a `ReadError`."""
-        end = -1
-        with tarfile.open(fileobj=cast("IO[bytes]", _Headers(file)), mode="r:") as archive:
-            try:
-                for member in archive:
-                    # A damaged length can lead backwards, and tarfile would read the same members for ever.
-                    if member.offset <= end:
-                        return f"a header leads back to byte {member.offset}"
-                    end = member.offset
-                    self._take(member, file)
-            # tarfile's parsers raise more than its own errors for damaged headers.
-            except (tarfile.TarError, OSError, ValueError, LookupError, RecursionError, OverflowError) as error:
-                return str(error) or "it cannot be read"
-            # tarfile takes a cut or garbled header for the end.
-            file.seek(archive.offset)
-            return f"no header at byte {archive.offset}" if file.read(tarfile.BLOCKSIZE).strip(b"\0") else None
+        headers = TarHeaders(file)
+        for member in headers:
+            suffix = posixpath.splitext(member.name)[1].lower()
+            if suffix in EXTENSIONS and not member.folder:
+                self.names.append(member.name)
+                # Damaged headers claim anything; what is out of reach stays so.
+                self.offsets.append(min(member.offset, _OUT_OF_REACH))
+                self.sizes.append(min(max(member.size, 0), _OUT_OF_REACH) if member.plain else -1)
+            elif member.plain and suffix in {".cls", ".json"} and 0 <= member.size <= _MAX_LABEL_BYTES:
+                self._take_label(member, suffix, file)
+        return headers.damage
 
-    def _take(self, member: tarfile.TarInfo, file: io.BufferedReader) -> None:
-        suffix = PurePosixPath(member.name).suffix.lower()
-        plain = member.isreg() and not member.issparse()
-        if suffix in EXTENSIONS and not member.isdir():
-            stamp = f"{self.stamp}, at {member.offset_data}"
-            part = TarMember(self.path, member.offset_data, member.size, stamp)
-            self.images.append((member.name, part if plain else Refusal("a link or sparse file inside the archive")))
-        elif plain and suffix in {".cls", ".json"} and 0 <= member.size <= _MAX_LABEL_BYTES:
-            file.seek(member.offset_data)
-            text = file.read(member.size).decode("utf-8", errors="replace").strip()
-            label = text or None if suffix == ".cls" else _json_label(text)
-            if label is not None:
-                self.labels[_key(member.name)] = label
-
-
-class _Headers:
-    """A file as tarfile reads it for headers alone: in small pieces."""
-
-    def __init__(self, file: io.BufferedReader) -> None:
-        self.file, self.tell, self.seek = file, file.tell, file.seek
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= _MAX_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header claims a length of {size} bytes")
-        return self.file.read(size)
+    def _take_label(self, member: Member, suffix: str, file: IO[bytes]) -> None:
+        file.seek(member.offset)
+        text = file.read(member.size).decode("utf-8", errors="replace").strip()
+        label = text or None if suffix == ".cls" else _json_label(text)
+        if label is not None:
+            self.labels[_key(member.name)] = label
 
 
 def _json_label(text: str) -> str | None:

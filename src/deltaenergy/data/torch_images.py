@@ -12,7 +12,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def tensor_pictures(tensor: Any, what: str = "images") -> list[Image.Image]:
     return [_picture(array, what)]
 
 
-def torch_images(data: Any) -> list[ImageItem]:
+def torch_images(data: Any) -> Iterator[ImageItem]:
     """One item per image of a Dataset or DataLoader, with its label where the data set tells it by itself."""
     from torch.utils.data import DataLoader, IterableDataset
 
@@ -63,15 +63,15 @@ def torch_images(data: Any) -> list[ImageItem]:
     else:
         dataset = data
     if isinstance(dataset, IterableDataset):
-        return [ImageItem(f"image {i}", _source_of(element)) for i, element in enumerate(dataset)]
+        for i, element in enumerate(dataset):
+            yield ImageItem(f"image {i}", _source_of(element))
+        return
     if not hasattr(dataset, "__len__"):
         raise InputError(f"images is a data set of type {type(dataset).__name__} that does not tell its length.")
     lock = threading.Lock()
     indices = range(len(dataset)) if order is None else order
-    return [
-        ImageItem(f"image {index}", partial(_read, dataset, index, lock), label=_label(dataset, index))
-        for index in indices
-    ]
+    for index in indices:
+        yield ImageItem(f"image {index}", partial(_read, dataset, index, lock), label=_label(dataset, index))
 
 
 def _read(dataset: Any, index: Any, lock: threading.Lock) -> ImageSource:

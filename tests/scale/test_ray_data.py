@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import pytest
 import deltaenergy as de
 from deltaenergy.scale import Scorer
 from tests.scale.conftest import Scene
-from tests.scale.ray_here import SETTINGS, own_ray
+from tests.scale.ray_here import own_ray
 
 pytest.importorskip("ray.data", reason="ray is not installed: make test-ray")
 
@@ -69,19 +65,3 @@ def test_pictures(ray: Any, scene: Scene) -> None:
         label, score, is_ood, error = found[image]
         assert (label, is_ood, error) == (said[0], said[2], said[3])
         assert score is None or score == pytest.approx(said[1], rel=1e-6)
-
-
-def test_the_example(scene: Scene, tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[2] / "examples" / "ray_score.py"
-    places = os.pathsep.join(filter(None, sys.path))
-    with tempfile.TemporaryDirectory(prefix="de-ray-", ignore_cleanup_errors=True) as folder:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", script, scene.store, scene.detector, tmp_path / "verdicts"],
-            env={**os.environ, **SETTINGS, "PYTHONPATH": places, "RAY_TMPDIR": folder},
-            capture_output=True,
-            text=True,
-        )
-    assert done.returncode == 0, done.stderr
-    said = [str(row[2]) for row in expected(scene).values()]
-    counts = {"known": said.count("False"), "none of these": said.count("True"), "could not be read": 1}
-    assert sorted(done.stdout.splitlines()) == sorted(f"{name}: {count}" for name, count in counts.items() if count)

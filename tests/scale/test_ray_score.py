@@ -129,20 +129,21 @@ def test_parts_that_are_there_are_not_computed_again(
     assert given == [lost.name] and list(tmp_path.iterdir()) == [], "nothing was left to do, and the parts are gone"
 
 
-@needs_ray
-def test_changed_images_and_other_requests_have_other_parts(scene: Scene, tmp_path: Path) -> None:
+def test_changed_images_and_other_requests_have_other_parts(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     detector = de.Detector.load(scene.detector)
-    images = draw(tmp_path / "images", 3, 1)
-    names = []
+    images, asked = draw(tmp_path / "images", 40, 1), []
+    monkeypatch.setattr(ray_score, "_fill", lambda request, parts, *_: asked.append((request.folder, parts)))
     for batch_size in (1, 1, 2):
-        scored = ray_score.score_on_ray(
-            detector, str(scene.detector), de.load_images(images), tmp_path / "a.csv", batch_size=batch_size
-        )
-        with pytest.raises(ZeroDivisionError), scored:
-            raise ZeroDivisionError
-        names.append({path.relative_to(tmp_path).as_posix() for path in tmp_path.glob(".deltaenergy-*/*")})
-        draw(tmp_path / "images", 1, 9)
-    assert len(names[0]) == 1 and len(names[1]) == 2 and len({name.split("/")[0] for name in names[2]}) == 2
+        listed, out = de.load_images(images), tmp_path / "a.csv"
+        with ray_score.score_on_ray(detector, str(scene.detector), listed, out, batch_size=batch_size):
+            draw(tmp_path / "images", 1, 9)
+    (first, before), (second, after), (third, _) = asked
+    assert first == second != third, "what the detector sees is part of the request"
+    same = [old.name == new.name for old, new in zip(before, after)]
+    assert same == [False, True, True], "only the window with the picture that changed is another"
+    assert sum(part.images for part in before) == 40
 
 
 def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,17 +225,15 @@ def test_an_address_may_be_left_out() -> None:
         assert with_ray_address(given.split()) == expected.split()
 
 
-@needs_ray
-def test_two_runs_at_once_are_refused(scene: Scene, tmp_path: Path) -> None:
+def test_two_runs_at_once_are_refused(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = de.Detector.load(scene.detector)
-    images = de.load_images(draw(tmp_path / "images", 2, 1))
+    monkeypatch.setattr(ray_score, "_fill", lambda *_: None)
 
-    def run() -> int:
-        with ray_score.score_on_ray(detector, str(scene.detector), images, tmp_path / "a.csv") as parts:
-            with ThreadPoolExecutor(1) as other:  # locks are a thread's own
-                if threading.current_thread() is threading.main_thread():
-                    with pytest.raises(InputError, match="Another run"):
-                        other.submit(run).result()
-            return sum(len(table) for table, _ in parts)
+    def run() -> None:
+        with ray_score.score_on_ray(detector, str(scene.detector), str(scene.store), tmp_path / "a.csv"):
+            if threading.current_thread() is threading.main_thread():
+                with ThreadPoolExecutor(1) as other, pytest.raises(InputError, match="Another run"):
+                    other.submit(run).result()  # locks are a thread's own
 
-    assert run() == 2
+    run()
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,8 @@ def score_with_ray(
     """Score on Ray, write the table when all parts are there, and say what `score` says."""
     from deltaenergy.scale.ray_score import score_on_ray
 
-    loaded = common.prepare(common.load_detector(detector, place))
+    # This process only looks at it; the device is the workers'.
+    loaded = common.prepare(common.load_detector(detector, replace(place, device="cpu")))
     run = Run(loaded.classifier, [loaded.score], [loaded], [], top_k=top_k, rejected=[0])
     kept = "The parts that are done are kept: run the same command again to go on."
     with common.progress_bar("Scoring on Ray") as progress, common.keeping(kept):

@@ -87,9 +87,9 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
             )
         else:
             ray.init(address=address, **quiet)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray says by a bare one that it did not start in time
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"No Ray at --ray {address}: {first}") from error
+        raise InputError(f"There is no Ray at --ray {address}, or it does not start: {first}") from error
 
 
 class Cluster:

@@ -36,6 +36,7 @@ import deltaenergy as de
 from deltaenergy.data.content import content_or_error
 from deltaenergy.data.decode import open_image
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.places import LocalPlace
 from deltaenergy.data.shards import Entry, write_shard
 from deltaenergy.models.base import TowerModel
 
@@ -175,7 +176,7 @@ def split(watched: Watched, paths: Sequence[Path], folder: Path) -> dict[str, fl
         "decode": cpu(lambda: [open_image(content) for content in contents]) / len(paths),
         "resize": cpu(lambda: [model.preprocessing(picture) for picture in pictures]) / len(paths),
         "tower": tower,
-        "write": cpu(lambda: write_shard(folder, 0, entries, {"features": rows})) / len(rows),
+        "write": cpu(lambda: write_shard(LocalPlace(folder), 0, entries, {"features": rows})) / len(rows),
     }
     return {name: 1000 * seconds for name, seconds in found.items()}
 

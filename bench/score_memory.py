@@ -15,6 +15,7 @@ import numpy as np
 
 import deltaenergy as de
 from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.places import LocalPlace
 from deltaenergy.data.shards import Entry, write_shard
 
 ROWS, DIMENSION, CLASSES, SHARD = (10_000, 100_000, 1_000_000), 64, 100, 4_096
@@ -34,9 +35,9 @@ def write_store(folder: Path, rows: int) -> None:
         array[start : start + len(features)] = features
         ids = [f"folder {number}/image {start + row}.jpg" for row in range(len(features))]
         entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
-        shards.append(write_shard(folder, number, entries, {"features": features}).record)
+        shards.append(write_shard(LocalPlace(folder), number, entries, {"features": features}).record)
     model = de.PrecomputedModel(DIMENSION).describe()
-    write_manifest(folder, StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
+    write_manifest(LocalPlace(folder), StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
 
 
 def private_memory() -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.places import LocalPlace
 from deltaenergy.data.shards import Entry, write_shard
 from deltaenergy.data.store import FeatureStore
 from timing import alternate, report
@@ -30,8 +31,8 @@ def write_store(folder: Path) -> None:
         ids = [f"image {start + row}" for row in range(rows)]
         entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
         features = rng.standard_normal((rows, DIMENSION), dtype=np.float32)
-        shards.append(write_shard(folder, number, entries, {"features": features}).record)
-    write_manifest(folder, StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
+        shards.append(write_shard(LocalPlace(folder), number, entries, {"features": features}).record)
+    write_manifest(LocalPlace(folder), StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
 
 
 def main() -> None:

@@ -49,8 +49,8 @@ ORDER = [
     "theory",
     "demo",
     "serve",
-    "testing",
     "scale",
+    "testing",
     "cli",
 ]
 OF_DETECTOR = (

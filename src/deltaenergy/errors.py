@@ -59,6 +59,10 @@ class ArtifactError(DeltaEnergyError):
     """A saved artefact is damaged, or was made with another model, class list or version."""
 
 
+class UnreachableError(DeltaEnergyError):
+    """An object store or web server does not answer, or not to us: no fault of any one picture, so the run ends."""
+
+
 class OutputError(DeltaEnergyError, OSError):
     """A finished result could not be written where it was wanted; the message says where it is instead."""
 

@@ -47,7 +47,7 @@ class Scored:
     """What was found for N images. Row i of every array belongs to `items[i]`.
 
     Attributes:
-        items: the images that were read.
+        items: the images that were read; empty where they were not to be kept.
         unreadable: those that were not, and why.
         predicted: position of the most similar class.
         confidence: softmax probability of that class at the model's own temperature.
@@ -60,7 +60,7 @@ class Scored:
         fit_rows: the rows that scorers learned from just now; None if it was all of them, or none.
     """
 
-    items: list[ImageItem]
+    items: Sequence[ImageItem]
     unreadable: list[Unreadable]
     predicted: npt.NDArray[np.int64]
     confidence: npt.NDArray[np.float32]
@@ -118,24 +118,28 @@ def score_images(
     *,
     fit: bool = False,
     fit_on: FitOn = lambda _: None,
+    learn_every: int = 1,
     keep_features: bool = False,
+    keep_items: bool = True,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
     """All that `stream_scores` finds, in one.
 
     With `fit`, scorers that must learn from ID data, and have not yet, learn from these images, or from the rows of
-    them that `fit_on` says.
+    them that `fit_on` says, of every so many images (`learn_every`). What they learn from is held in memory.
     """
     check_runnable(scores, given_by([images], classifier))
     scorers = bind_all(classifier, scores)
     late = [scorer for scorer in scorers if fit and not scorer.fitted]
     if late:
-        return _fit_and_score(classifier, scorers, late, images, fit_on, keep_features, batch_size, progress)
+        return _fit_and_score(
+            classifier, scorers, late, images, fit_on, learn_every, keep_features, keep_items, batch_size, progress
+        )
     batches = stream_scores(
         classifier, scorers, images, keep_features=keep_features, batch_size=batch_size, progress=progress
     )
-    return _join(classifier, scorers, batches, keep_features=keep_features)
+    return _join(classifier, scorers, batches, keep_features=keep_features, keep_items=keep_items)
 
 
 def bind_all(classifier: Classifier, scores: Iterable[Score | Scorer]) -> list[Scorer]:
@@ -153,44 +157,56 @@ def _fit_and_score(
     late: list[Scorer],
     images: Any,
     fit_on: FitOn,
+    learn_every: int,
     keep_features: bool,
+    keep_items: bool,
     batch_size: int,
     progress: Progress | None,
 ) -> Scored:
     """One pass over the images for all scores but the `late` ones, which then learn from what it found."""
     needs = frozenset().union(*(scorer.score.needs for scorer in late))
     now = [scorer for scorer in scorers if scorer not in late]
+    # A store is read again; of images, features are held, for that is cheaper than to encode them again.
+    hold = keep_features or not names_a_store(images)
     found: list[Scored] = []
     known: list[ScoreInputs] = []
+    teachers: list[ImageItem] = []
+    seen = 0
     for batch in _encoded(classifier, scorers, images, batch_size, progress):
-        scored, inputs = _score_batch(classifier, now, batch, keep_features=True)
-        found.append(scored)
+        scored, inputs = _score_batch(classifier, now, batch, keep_features=hold)
+        found.append(scored if keep_items else replace(scored, items=[]))
+        if Need.LABELS in needs:
+            teachers += batch.items[-seen % learn_every :: learn_every]
         # What the late scores do not ask for would pile up.
         patches, pixels = Need.PATCHES in needs, Need.PIXELS in needs
-        known += [
-            replace(one, patches=one.patches if patches else None, pixels=one.pixels if pixels else None, outputs=None)
-            for one in inputs
-        ]
-    first = _join(classifier, now, found, keep_features=True)
+        for one in inputs:
+            chosen = one
+            if learn_every > 1:
+                chosen = one.take(list(range(-seen % learn_every, len(one.features), learn_every)))
+            seen += len(one.features)
+            chosen = replace(chosen, patches=chosen.patches if patches else None, outputs=None)
+            known.append(replace(chosen, pixels=chosen.pixels if pixels else None))
+    first = _join(classifier, now, found, keep_features=hold, keep_items=keep_items)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
     learned_from = ScoreInputs.join(known)
+    del known
     if Need.LABELS in needs:
         who = ", ".join(scorer.spec for scorer in late if Need.LABELS in scorer.score.needs)
-        labels = class_indices(first.items, classifier.classes, f"{who} learns from classes")
+        labels = class_indices(teachers, classifier.classes, f"{who} learns from classes")
         learned_from = replace(learned_from, labels=torch.tensor(labels))
-    rows = fit_on(len(first.items))
+    rows = fit_on(len(learned_from.features))
     if rows is not None:
         learned_from = learned_from.take(rows.tolist())
     with torch.inference_mode():
         fitted = [scorer.fit(learned_from) for scorer in late]
-    # Features are at hand; patches and pixels must be looked at again.
-    if (needs | classifier.needs) & OF_IMAGES:
+    # Where features are at hand, only patches and pixels must be looked at again.
+    if not hold or (needs | classifier.needs) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
     else:
         again = _rows_of_features(classifier, first.features, None)
     scored_again = (_score_batch(classifier, fitted, batch, keep_features=False)[0] for batch in again)
-    second = _join(classifier, fitted, scored_again, keep_features=False)
+    second = _join(classifier, fitted, scored_again, keep_features=False, keep_items=False)
     values, used = {**first.values, **second.values}, {**first.scorers, **second.scorers}
     return replace(
         first,
@@ -364,7 +380,12 @@ def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:
 
 
 def _join(
-    classifier: Classifier, scorers: Sequence[Scorer], batches: Iterable[Scored], *, keep_features: bool
+    classifier: Classifier,
+    scorers: Sequence[Scorer],
+    batches: Iterable[Scored],
+    *,
+    keep_features: bool,
+    keep_items: bool,
 ) -> Scored:
     """All batches as one."""
     items: list[ImageItem] = []
@@ -374,7 +395,7 @@ def _join(
     values = {scorer.spec: [np.zeros(0)] for scorer in scorers}
     features = [np.zeros((0, classifier.model.feature_dim), np.float32)]
     for batch in batches:
-        items += batch.items
+        items += batch.items if keep_items else []
         unreadable += batch.unreadable
         predicted.append(batch.predicted)
         confidence.append(batch.confidence)

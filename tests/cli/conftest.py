@@ -62,3 +62,9 @@ def no_hang() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that refuses the connection is asked again at once."""
+    monkeypatch.setattr("deltaenergy.data.remote.FIRST_WAIT", 0.001)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deltaenergy import build_store
 from deltaenergy.cli.evaluate import _set_names
 from deltaenergy.cli.main import run
 from tests.colours import paint, paint_sets
@@ -136,3 +137,38 @@ def test_set_names_are_the_last_parts_that_differ():
     assert _set_names(["data/pacs/photo", "data/food"]) == {"data/pacs/photo": "photo", "data/food": "food"}
     assert _set_names(["a/x/test", "a/y/test", "b"]) == {"a/x/test": "x/test", "a/y/test": "y/test", "b": "b"}
     assert _set_names(["./test", "/test/test"]) == {"./test": "test", "/test/test": "test/test"}
+
+
+def test_stores_give_what_their_images_give(sets, tiny_clip, tiny_clip_folder, tmp_path, capsys):
+    for name in ("known", "dark", "grey"):
+        build_store(tiny_clip, sets / name, tmp_path / f"{name}.store", shard_size=5)
+    found = []
+    for ending in ("", ".store"):
+        named = [*("--id", f"{sets}/known{ending}"), *("--shifted", f"{sets}/dark{ending}")]
+        assert call(*named, "--open", f"{sets}/grey{ending}", "--model", tiny_clip_folder, "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+    images, stored = found
+    assert stored["provenance"]["classes"] == images["provenance"]["classes"] == ["blue", "green", "red"]
+    for key in ("accuracy", "detection", "kept"):
+        assert len(images[key]) == len(stored[key]) > 0
+        for ours, theirs in zip(stored[key], images[key]):
+            for column, value in theirs.items():
+                same = ours[column].removesuffix(".store") if isinstance(value, str) else ours[column]
+                assert same == (pytest.approx(value, abs=1e-4) if isinstance(value, float) else value), column
+
+
+def test_a_store_without_labels_leaves_out_of_all_what_learns_from_classes(
+    sets, tiny_clip, tiny_clip_folder, tmp_path, capsys
+):
+    build_store(tiny_clip, sets / "grey", tmp_path / "flat.store")
+    arguments = ["--id", tmp_path / "flat.store", "--classes", "grey", "--model", tiny_clip_folder, "-s", "all"]
+    assert call(*arguments) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "interneg (needs labels: no image has a class)" in said
+
+
+def test_a_damaged_store_is_told_before_a_model_is_loaded(sets, tiny_clip, tmp_path, capsys):
+    build_store(tiny_clip, sets / "known", tmp_path / "known.store")
+    next((tmp_path / "known.store").rglob("*.npy")).unlink()
+    assert call("--id", tmp_path / "known.store", "--model", "no/such/model") == 2
+    assert "known.store" in capsys.readouterr().err

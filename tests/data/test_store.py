@@ -16,6 +16,7 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy import FeatureStore, Model, build_store
+from deltaenergy.data import holding
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.encoding import Encoded
 from tests.checkpoints import write_clip
@@ -224,12 +225,18 @@ def test_options_must_fit_the_store(tiny_clip: Model, photos: Path, tmp_path: Pa
         store.take_patches([0])
 
 
-def test_only_one_process_fills_a_store(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+def test_a_run_that_holds_the_store_alone_is_waited_for_but_not_for_ever(
+    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(holding, "PATIENCE_SECONDS", 0.2)
     build_store(tiny_clip, photos, tmp_path / "store")
     with (tmp_path / "store" / ".deltaenergy.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match=r"Another run is writing to .*store"):
+        with (
+            pytest.warns(UserWarning, match=r"Another run is looking at .*store: waiting"),
+            pytest.raises(InputError, match=r"Another run is writing to .*store"),
+        ):
             build_store(tiny_clip, photos, tmp_path / "store")
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.places import LocalPlace
 from deltaenergy.data.shards import Entry, write_shard
 from deltaenergy.data.store import FeatureStore
 
@@ -50,9 +51,9 @@ def test_rows(contents: list[list[tuple[str, int | None]]], dtype: str, data: st
                 entries.append(Entry(image, None, None, None if picture is None else str(picture), "", row, error))
                 expected[image] = picture
             array = np.array(rows, dtype).reshape(-1, DIMENSION)
-            written.append(write_shard(folder, number, entries, {"features": array}).record)
+            written.append(write_shard(LocalPlace(folder), number, entries, {"features": array}).record)
         record = StoreRecord({"name": "m", "fingerprint": "f"}, DIMENSION, False, dtype, 6, complete=True)
-        write_manifest(folder, record, written)
+        write_manifest(LocalPlace(folder), record, written)
         store = FeatureStore.open(folder)
         readable = {image: picture for image, picture in expected.items() if picture is not None}
         assert store.ids == list(readable)

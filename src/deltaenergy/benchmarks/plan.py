@@ -100,7 +100,7 @@ def fit_images(planned: PlannedCase, protocol: Protocol) -> FitImages:
     """The ID images that scores are fitted on under a protocol."""
     tested = _tested(planned)
     if protocol.validation_from_test:
-        return FitImages("test images", tested.items)
+        return FitImages("test images", list(tested.items))
     if planned.train is not None:
         return FitImages("training images", planned.train.items)
     ranked = sorted(tested.items, key=order)

@@ -293,11 +293,11 @@ class Run:
 
         Stored features are used, unless classifier or score look at the images themselves.
         """
-        readable = images.items
+        readable = list(images.items)
         if model is not classifier.model:
             classifier = classifier.seen_through(model)
         if not (classifier.needs & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images)):
-            readable = self.features.of(images.items, model)
+            readable = self.features.of(readable, model)
         found = {item.id for item in readable}
         assert images.labels is not None
         label_of = dict(zip((item.id for item in images.items), images.labels))

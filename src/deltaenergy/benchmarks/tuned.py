@@ -12,7 +12,9 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.files import hash_value
+from deltaenergy.files import FolderLock, hash_value
+from deltaenergy.files.locks import NAME as LOCK
+from deltaenergy.files.writing import is_temporary, remove_litter
 from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
@@ -54,8 +56,8 @@ def tuned_classifier(
         "deltaenergy": __version__,
     }
     whole = folder / hash_value(identity)
+    checkpoints = folder / f"{whole.name}.training"
     if not (whole / RECORD).is_file():
-        checkpoints = folder / f"{whole.name}.training"
         method = make_method(tuner)
         check_fits(method, model, planned.names, len(sample.items), recipe)
         needs, views = method.needs, method.views_of(DEFAULT_VIEWS)
@@ -76,5 +78,9 @@ def tuned_classifier(
             progress=progress,
         )
         tuned.save(whole)
-        clear_workplace(checkpoints)
+    # Now, or after a run that was killed between its last two steps.
+    clear_workplace(checkpoints)
+    if any(path.name == LOCK or is_temporary(path.name) for path in whole.iterdir()):
+        with FolderLock(whole):
+            remove_litter(whole)
     return Classifier.load(whole, model)

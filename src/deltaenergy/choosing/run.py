@@ -228,7 +228,7 @@ def labelled_features(
     assert found.features is not None
     features = torch.from_numpy(found.features).to(classifier.model.device)
     rows = np.array([position[item.id] for item in found.items], dtype=np.int64)
-    pictures = [] if is_feature_array(images) else found.items
+    pictures = [] if is_feature_array(images) else list(found.items)
     return Labelled(features, rows, pictures, found.unreadable)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from deltaenergy.report.page import Section
     from deltaenergy.scores.base import Score, Scorer
 
-    Sets = list[tuple[str, list[ImageItem]]]
+    Sets = list[tuple[str, str | list[ImageItem]]]
 
 # Columns that a terminal must have for AUPR and the other FPR convention.
 WIDE = 110
@@ -93,18 +94,23 @@ def evaluate(
     place = common.Place(device, backend, precision, calibrate_on)
     common.check_report(report)
     from deltaenergy.data.inputs import load_images
+    from deltaenergy.data.store_pass import names_a_store
     from deltaenergy.evaluation import evaluate as run
 
     if explain is not None and report is None:
         raise InputError("--explain adds a section to the report: give --report FILE.html.")
     names = _set_names([*id_sets, *(shifted or []), *(open_sets or [])])
-    # Every set is looked for before the model is loaded, so that a mistyped path is reported at once.
+    compared = bool(detectors) and (len(detectors or []) > 1 or zero_shot)
+
+    # Every set is looked for before the model is loaded, so that a mistyped path is reported at once. A store is read
+    # as it goes.
     known, other, unknown = (
-        [(names[text], load_images(text)) for text in sets or []] for sets in (id_sets, shifted, open_sets)
+        [(names[text], text if names_a_store(text) and not compared else load_images(text)) for text in sets or []]
+        for sets in (id_sets, shifted, open_sets)
     )
     if zero_shot and not detectors:
         raise InputError("--zero-shot goes with --detector: without one, the zero-shot classifier is measured anyway.")
-    if detectors and (len(detectors) > 1 or zero_shot):
+    if detectors and compared:
         for name, value in (("--classes", classes), ("--template", template), ("--score", scores)):
             if value:
                 raise InputError(f"{name} is part of each detector that is compared: leave it out.")
@@ -207,15 +213,19 @@ def _load(
     classes: str | None,
     template: list[str] | None,
     scores: list[str] | None,
-    known: list[tuple[str, list[ImageItem]]],
-    images: list[list[ImageItem]],
+    known: Sets,
+    images: Sequence[str | list[ImageItem]],
     model: str,
     place: common.Place,
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores, which must run on all `images`."""
+    from deltaenergy.evaluation.stored_items import each_of
     from deltaenergy.scores.runnable import closed_tower, given_by, unlabelled
 
-    labels = unlabelled([item for _, items in known for item in items])
+    every = (item for _, items in known for item in each_of(items))
+    first = list(itertools.islice(every, 1))
+    # One image with a label says as much as all of them.
+    labels = unlabelled([*first, *itertools.islice((item for item in every if item.label is not None), 1)])
     if detector is not None:
         if classes or template:
             raise InputError(f"--classes and --template are part of the detector in {detector}.")
@@ -234,11 +244,12 @@ def _load(
     return None, classifier, _prepared(scores, used, classifier)
 
 
-def _folder_classes(known: list[tuple[str, list[ImageItem]]]) -> list[str]:
+def _folder_classes(known: Sets) -> list[str]:
     """Class names from the folders of the ID sets, with spaces for underscores as a prompt wants them."""
+    from deltaenergy.evaluation.stored_items import each_of
     from deltaenergy.labels import class_names
 
-    found = class_names(item for _, items in known for item in items)
+    found = class_names(item for _, items in known for item in each_of(items))
     if not found:
         raise InputError('The --id folders have no class folders: give the class names, as in --classes "dog,cat".')
     return found

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.cli.ray_option import RayOption
 from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.data.store_writer import Fill
 
 
 def features(
@@ -43,6 +48,13 @@ def features(
     precision: common.PrecisionOption = "auto",
     calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, max=1024, help="Encode with so many processes. [default: this one, on all cores]"
+        ),
+    ] = None,
+    ray: RayOption = None,
 ) -> None:
     """Encode images once into a store that every other command takes in place of images.
 
@@ -65,7 +77,17 @@ def features(
         raise InputError("--split belongs to --dataset: name a data set, or give hf:NAME:SPLIT.")
     else:
         given = _with_hub(common.read_image_arguments(images))
-    loaded = common.load_model_with_status(model, place)
+    # On Ray the device is the workers'; this process only plans.
+    loaded = common.load_model_with_status(model, place if ray is None else replace(place, device="cpu"))
+    fill: Fill | None = None
+    if ray is not None:
+        from deltaenergy.scale.ray_features import RayActors
+
+        fill = RayActors(ray, workers, device)
+    elif workers is not None:
+        from deltaenergy.scale.processes import Processes
+
+        fill = Processes(workers, device)
     with common.progress_bar("Encoding") as progress:
         store = build_store(
             loaded,
@@ -77,6 +99,7 @@ def features(
             retry_unreadable=retry,
             batch_size=batch_size,
             progress=progress,
+            fill=fill,
         )
     if json_output:
         common.print_json(

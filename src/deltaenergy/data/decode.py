@@ -13,16 +13,17 @@ import contextlib
 import io
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.data.budget import PIXELS
 from deltaenergy.data.regular import why_not_a_file
+from deltaenergy.errors import UnreachableError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -48,6 +49,9 @@ EXTENSIONS = frozenset(
     | {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif"}
 )
 
+# A request to an object store takes about 50 ms, most of it waiting.
+FAR_THREADS = 32
+
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -69,6 +73,9 @@ class UnreadableImage(Exception):
 
 class Streamed(ABC):
     """An encoded picture that is read piece by piece from where it lies, such as a file inside an archive."""
+
+    # Whether reading means to wait for a network: many at a time then hide the delay.
+    far: ClassVar[bool] = False
 
     @abstractmethod
     def open(self) -> IO[bytes]:
@@ -94,6 +101,11 @@ class Refusal:
 ImageSource: TypeAlias = Path | Image.Image | bytes | Streamed | Callable[[], "ImageSource"]
 
 
+def reading_threads(sources: Iterable[object], near: int) -> int:
+    """How many threads read pictures at a time: `near` from disks, more if some lie behind a network."""
+    return max(near, FAR_THREADS) if any(isinstance(one, Streamed) and one.far for one in sources) else near
+
+
 def open_image(source: ImageSource) -> Image.Image:
     """The image upright, in RGB, first frame only. Raises `UnreadableImage`, and nothing else for a broken image.
 
@@ -115,10 +127,10 @@ def opened(source: ImageSource) -> Iterator[Image.Image]:
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Whatever goes wrong while a picture is read becomes `UnreadableImage`."""
+    """Whatever goes wrong while a picture is read becomes `UnreadableImage`, unless it is no fault of the picture's."""
     try:
         yield
-    except UnreadableImage:
+    except (UnreadableImage, UnreachableError):
         raise
     # Pillow's parsers raise OSError, SyntaxError, ValueError, KeyError, struct.error, zlib.error, MemoryError and more.
     except Exception as error:

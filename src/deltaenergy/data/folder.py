@@ -10,8 +10,10 @@ import os
 from itertools import islice
 from pathlib import Path
 
+from deltaenergy.data.addresses import is_address
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
+from deltaenergy.data.remote_listing import remote_folders
 from deltaenergy.data.walk import Kind, Listed, list_folder, list_or_problem, walk
 from deltaenergy.errors import InputError
 
@@ -31,6 +33,8 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     Class folders are searched recursively. A class folder without images is an error, as are images that lie outside
     the class folders: what is left out unseen would falsify every figure computed from the rest.
     """
+    if isinstance(path, str) and is_address(path):
+        return remote_folders(path, domains)
     root = existing_folder(path)
     if not domains:
         return _class_folders(root, list_folder(root), None)

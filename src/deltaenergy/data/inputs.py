@@ -1,6 +1,6 @@
 """What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, arrays, torch tensors, a table
-of paths or pictures, a data set of the hub or of torch, a WebDataset archive, a feature store. All become one stream of
-`ImageItem`, listed as it is gone through; nothing is decoded here.
+of paths or pictures, a data set of the hub or of torch, a WebDataset archive, a feature store, an address. All become
+one stream of `ImageItem`, listed as it is gone through; nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
+from deltaenergy.data.addresses import is_address
 from deltaenergy.data.decode import EXTENSIONS, ImageSource
 from deltaenergy.data.folder import does_not_exist, folder_label, labelled_folders, no_images
 from deltaenergy.data.hub import dataset_images, is_dataset, is_dataset_dict
@@ -24,6 +25,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store
 from deltaenergy.data.pattern import braces, matches
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
+from deltaenergy.data.remote_listing import remote_images
 from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
@@ -42,7 +44,7 @@ PARTS = TAR_EXTENSIONS | {".parquet"}
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
     "(3, height, width), a table with a column of paths or pictures, a hub data set, a torch Dataset or DataLoader, a "
-    ".tar archive, a feature store, or a list of these"
+    ".tar archive, a feature store, an address such as s3://bucket/photos/, or a list of these"
 )
 
 
@@ -112,8 +114,8 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageI
     text = os.fspath(given)
     if not isinstance(text, str) or not text:
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
-    if text.startswith(("http://", "https://")):
-        raise InputError(f"{text!r} is an address, and images are not downloaded. Save it to a file and give its path.")
+    if is_address(text):
+        return remote_images(text, alone=alone)
     path = user_path(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.
     if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.data.regular import is_file, is_folder
+from deltaenergy.data.places import Place, place_at
 from deltaenergy.errors import ArtifactError
-from deltaenergy.files import read_json, schema, write_json
+from deltaenergy.files import schema
 from deltaenergy.files.bound import CHECKSUM, check_seal, sealed
-from deltaenergy.files.reading import read_bytes
+from deltaenergy.files.reading import parse_json
 from deltaenergy.files.schema import Where
 from deltaenergy.files.writing import json_bytes
 
@@ -103,40 +103,54 @@ class Manifest:
 
 def is_store(path: object) -> bool:
     """Whether `path` names a folder that holds a feature store."""
-    return isinstance(path, str | Path) and is_file(Path(path) / RECORD)
+    return isinstance(path, str | Path) and place_at(path).has(RECORD)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(place: Place) -> Manifest:
     """What `store.json` says, or an `ArtifactError` that names the wrong entry."""
-    if not is_folder(folder):
+    if not place.exists():
         raise ArtifactError(
-            f"{str(folder)!r} is not a folder. A feature store is a folder written by `deltaenergy features`."
+            f"{str(place)!r} is not a folder. A feature store is a folder written by `deltaenergy features`."
         )
-    path = folder / RECORD
-    values = read_json(path, limit=_MOST_BYTES)
+    path = place.where(RECORD)
+    data = read_checked(place, RECORD, _MOST_BYTES)
+    values = parse_json(data, path)
     version = values.get("format") if isinstance(values, dict) else None
     if not isinstance(version, str) or version not in _CHECKS:
         raise ArtifactError(f"{path} does not describe a feature store that this version reads ({FORMAT}).")
-    where = Where(str(path))
+    where = Where(path)
     _CHECKS[version](values, where)
     record = StoreRecord(**{field.name: values[field.name] for field in fields(StoreRecord)})
     if version == FIRST_FORMAT:
         return Manifest(record, None)
     check_seal(values, path)
     # The seal is of the values. Written otherwise, if only by a byte less at the end, they are not what we wrote.
-    if read_bytes(path, limit=_MOST_BYTES) != json_bytes(values):
+    if data != json_bytes(values):
         raise ArtifactError(f"{path} was changed after it was written. Make the store anew in another folder.")
     shards = [_shard(value) for value in values["shards"]]
     _check_consistent(record, shards, where.at("shards"))
     return Manifest(record, shards)
 
 
-def write_manifest(folder: Path, record: StoreRecord, shards: Sequence[ShardRecord]) -> None:
+def write_manifest(place: Place, record: StoreRecord, shards: Sequence[ShardRecord]) -> None:
     """Write `store.json`, all or nothing."""
     ordered = sorted(shards, key=lambda shard: shard.number)
-    write_json(
-        folder / RECORD, sealed({"format": FORMAT, **asdict(record), "shards": [asdict(shard) for shard in ordered]})
-    )
+    values = {"format": FORMAT, **asdict(record), "shards": [asdict(shard) for shard in ordered]}
+    place.replace(RECORD, json_bytes(sealed(values)))
+
+
+def read_checked(place: Place, name: str, limit: int) -> bytes:
+    """A record's bytes, at most `limit`; whatever is in the way is an `ArtifactError`."""
+    if (reason := place.why_not(name)) is not None:
+        raise ArtifactError(f"{place.where(name)} cannot be read: {reason}.")
+    try:
+        if (size := place.size(name)) > limit:
+            raise ArtifactError(
+                f"{place.where(name)} is too large: {size:,} bytes, where at most {limit:,} are expected."
+            )
+        return place.read(name)
+    except OSError as error:
+        raise ArtifactError(f"{place.where(name)} cannot be read: {error.strerror or error}.") from error
 
 
 def _shard(values: dict[str, Any]) -> ShardRecord:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import Manifest, ShardRecord
-from deltaenergy.data.shards import Shard, damaged_files, first_format_shards, part_path, read_shard
+from deltaenergy.data.places import Place
+from deltaenergy.data.shards import Shard, damaged_files, first_format_shards, part_name, read_shard
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
 
@@ -25,65 +25,65 @@ class Inspection:
     damaged: list[ShardRecord]
 
 
-def inspect(folder: Path, manifest: Manifest, items: Sequence[ImageItem]) -> Inspection:
+def inspect(place: Place, manifest: Manifest, items: Sequence[ImageItem]) -> Inspection:
     """Read every byte of the store. Damage is a warning if `items` make up for it, else an `ArtifactError`."""
     if manifest.shards is None:
-        shards: list[Shard | None] = list(first_format_shards(folder, manifest.record))
+        shards: list[Shard | None] = list(first_format_shards(place, manifest.record))
         records = [shard.record for shard in shards if shard is not None]
     else:
         records = manifest.shards
-        shards = [_shard_or_none(folder, record) for record in records]
+        shards = [_shard_or_none(place, record) for record in records]
     given = {item.id for item in items}
     sound: list[Shard] = []
     damaged: list[ShardRecord] = []
     nameless: list[ShardRecord] = []
     elsewhere: set[str] = set()
     for record, shard in zip(records, shards):
-        names = damaged_files(folder, record)
+        names = damaged_files(place, record)
         if shard is not None:
             elsewhere |= {entry.id for entry in shard.entries}
         if shard is not None and not names:
             sound.append(shard)
             continue
         if shard is None:
-            names = [part_path(folder, record.number, "index").name]
+            names = [part_name(record.number, "index")]
             nameless.append(record)
         else:
-            _check_given(folder, names[0], [entry.id for entry in shard.entries], given)
+            _check_given(place, names[0], [entry.id for entry in shard.entries], given)
         damaged.append(record)
-    _check_nameless(folder, nameless, [item.id for item in items if item.id not in elsewhere])
+    _check_nameless(place, nameless, [item.id for item in items if item.id not in elsewhere])
     for record in damaged:
         warnings.warn(
-            f"{folder}: shard {record.number:05d} is damaged; its {record.images} images are encoded again.",
+            f"{place}: shard {record.number:05d} is damaged; its {record.images} images are encoded again.",
             stacklevel=3,
         )
     return Inspection(sound, damaged)
 
 
-def _shard_or_none(folder: Path, record: ShardRecord) -> Shard | None:
+def _shard_or_none(place: Place, record: ShardRecord) -> Shard | None:
     """The shard, or None if its index is damaged, and with it the names of its images."""
     try:
-        return read_shard(folder, record)
+        return read_shard(place, record)
     except ArtifactError:
         return None
 
 
-def _check_given(folder: Path, name: str, ids: list[str], given: set[str]) -> None:
+def _check_given(place: Place, name: str, ids: list[str], given: set[str]) -> None:
     lost = [identity for identity in ids if identity not in given]
     if lost:
         raise ArtifactError(
-            f"{folder}: {name} is damaged, and {len(lost)} of its images are not among those given now, the first "
+            f"{place}: {name} is damaged, and {len(lost)} of its images are not among those given now, the first "
             f"is {lost[0]}. Give them too, so that they can be encoded again, or make a new store."
         )
 
 
-def _check_nameless(folder: Path, records: Sequence[ShardRecord], ids: Sequence[str]) -> None:
+def _check_nameless(place: Place, records: Sequence[ShardRecord], ids: Sequence[str]) -> None:
     """The images of shards without an index must be the first of `ids`, in order: the manifest has a hash of them."""
     start = 0
     for record in records:
         if hash_strings(ids[start : start + record.images]) != record.ids:
             raise ArtifactError(
-                f"{part_path(folder, record.number, 'index')} is damaged, and the {record.images} images that it "
+                f"{place.where(part_name(record.number, 'index'))} is damaged, and the {record.images} images that it "
                 "names are not those given now. Give exactly the images that the store was made from, in the same "
                 "order, so that they can be encoded again, or make a new store."
             )

@@ -5,33 +5,34 @@
     00000.patches.npy       unit patch features (n, P, D), where asked for
     00000.index.parquet     one line per image: id, label, domain, content hash, its row here, or why it has none
 
-Each file is written under a temporary name and renamed, the manifest after the files that it lists. A kill at any
-moment leaves at most files that no manifest lists, which the next run overwrites.
+Each file is there whole or not at all, a shard's index after its arrays: with the index the shard is there. While a
+store is being filled, `plan.py` says which shards there will be; the manifest lists them all when they are there.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.data.content import hash_bytes, hash_file
+from deltaenergy.data.content import hash_bytes
 from deltaenergy.data.manifest import RECORD, Manifest, Part, ShardRecord, StoreRecord
-from deltaenergy.data.regular import why_not_a_file
+from deltaenergy.data.places import Place
 from deltaenergy.errors import ArtifactError
-from deltaenergy.files import hash_strings, replacing
+from deltaenergy.files import hash_strings
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
 _ENDINGS = {"features": "features.npy", "patches": "patches.npy", "index": "index.parquet"}
+SHARD_COLUMN = "shard"
 _SHARD_FILE = r"\d{5,}\.(?:features\.npy|patches\.npy|index\.parquet)"
 
 
@@ -58,6 +59,7 @@ class Shard:
 
     record: ShardRecord
     entries: list[Entry]
+    idle: bool = False  # it says nothing that the store does not say already
 
     @property
     def number(self) -> int:
@@ -70,125 +72,180 @@ class Shard:
         return self.record.rows
 
 
-def part_path(folder: Path, number: int, kind: str) -> Path:
+def part_name(number: int, kind: str) -> str:
     """The file of a shard's `features`, `patches` or `index`."""
-    return folder / f"{number:05d}.{_ENDINGS[kind]}"
+    return f"{number:05d}.{_ENDINGS[kind]}"
 
 
-def write_shard(folder: Path, number: int, entries: list[Entry], arrays: Mapping[str, npt.NDArray[Any]]) -> Shard:
-    """Write the arrays and the index. They count when the manifest lists them."""
+def write_shard(
+    place: Place, number: int, entries: list[Entry], arrays: Mapping[str, npt.NDArray[Any]], *, idle: bool = False
+) -> Shard:
+    """Write the arrays, then the index, with which the shard is there.
+
+    An `idle` shard says nothing that the store does not say already.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     files: dict[str, Part] = {}
     for kind, array in arrays.items():
-        with replacing(part_path(folder, number, kind)) as temporary:
-            with temporary.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-            files[kind] = Part(temporary.stat().st_size, hash_file(temporary))
-    columns = {name: [getattr(entry, name) for entry in entries] for name in Entry._fields}
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        data = place.publish(part_name(number, kind), buffer.getvalue())
+        files[kind] = Part(len(data), hash_bytes(data))
     rows = len(arrays["features"])
-    checksums = {kind: part.checksum for kind, part in files.items()}
-    metadata = {"rows": str(rows), "checksums": json.dumps(checksums, sort_keys=True)}
-    schema = pa.schema([(name, pa.int32() if name == "row" else pa.string()) for name in Entry._fields])
-    with replacing(part_path(folder, number, "index")) as temporary:
-        with temporary.open("wb") as file:  # opened here: Arrow takes no path that is not valid text
-            pq.write_table(pa.table(columns, schema=schema.with_metadata(metadata)), file)
-        files["index"] = Part(temporary.stat().st_size, hash_file(temporary))
-    return Shard(_record(number, entries, rows, files), entries)
+    columns: dict[str, Any] = {name: [getattr(entry, name) for entry in entries] for name in Entry._fields}
+    # Says to those who read the index as a table where its rows are.
+    columns[SHARD_COLUMN] = [number] * len(entries)
+    kinds = {"row": pa.int32(), SHARD_COLUMN: pa.int32()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in columns])
+    metadata = _metadata(rows, files, entries, idle)
+    buffer = io.BytesIO()
+    table = pa.table(columns, schema=schema.with_metadata(metadata))
+    with pq.ParquetWriter(buffer, table.schema) as writer:
+        writer.write_table(table)
+    data = place.publish(part_name(number, "index"), buffer.getvalue())
+    if data != buffer.getvalue():  # somebody else's
+        return committed_shard(place, number, data)
+    return _shard(number, data, entries, metadata)
 
 
-def read_shards(folder: Path, manifest: Manifest) -> list[Shard]:
+def read_shards(place: Place, manifest: Manifest) -> list[Shard]:
     """All shards of the store, or an `ArtifactError` for the first that is not whole as far as a quick look tells."""
     if manifest.shards is None:
-        shards = first_format_shards(folder, manifest.record)
+        shards = first_format_shards(place, manifest.record)
         for shard in shards:
-            check_sizes(folder, shard.record)
+            check_sizes(place, shard.record)
         return shards
     for record in manifest.shards:
-        check_sizes(folder, record)
-    return [read_shard(folder, record) for record in manifest.shards]
+        check_sizes(place, record)
+    return [read_shard(place, record) for record in manifest.shards]
 
 
-def read_shard(folder: Path, record: ShardRecord) -> Shard:
+def read_shard(place: Place, record: ShardRecord) -> Shard:
     """A shard by its index, if that has the bytes that were written."""
-    path = part_path(folder, record.number, "index")
-    data = _read(path, REPAIR)
+    name = part_name(record.number, "index")
+    data = _read(place, name, REPAIR)
     if hash_bytes(data) != record.files["index"].checksum:
-        raise ArtifactError(f"{path} is damaged: its checksum differs from that in {RECORD}. {REPAIR}")
-    _, entries = _parse_index(path, data, REPAIR)
+        raise ArtifactError(f"{place.where(name)} is damaged: its checksum differs from that in {RECORD}. {REPAIR}")
+    _, entries = _parse_index(place.where(name), data, REPAIR)
     if _record(record.number, entries, record.rows, record.files) != record:
-        raise ArtifactError(f"{path} holds other images than {RECORD} says. {REPAIR}")
+        raise ArtifactError(f"{place.where(name)} holds other images than {RECORD} says. {REPAIR}")
     return Shard(record, entries)
 
 
-def first_format_shards(folder: Path, record: StoreRecord) -> list[Shard]:
+def committed_shard(place: Place, number: int, data: bytes | None = None) -> Shard:
+    """A shard that no manifest lists yet, by its index alone, which carries a checksum of what it says."""
+    name = part_name(number, "index")
+    if data is None:
+        data = _read(place, name, REPAIR)
+    metadata, entries = _parse_index(place.where(name), data, REPAIR)
+    try:
+        shard = _shard(number, data, entries, metadata)
+        fits = metadata == _metadata(shard.rows, shard.record.files, entries, shard.idle)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"{place.where(name)} cannot be read: {error!r}. {REPAIR}") from error
+    if not fits:
+        raise ArtifactError(f"{place.where(name)} is damaged: its checksum does not fit its content. {REPAIR}")
+    return shard
+
+
+def first_format_shards(place: Place, record: StoreRecord) -> list[Shard]:
     """The shards of a store whose manifest does not list them: those whose index is there.
 
     Indices have no checksum in this format. In a store that was finished, a missing one shows by the gap in the
     numbers, or by its arrays.
     """
-    files = [path.name for path in folder.iterdir() if re.fullmatch(_SHARD_FILE, path.name)]
+    files = [name for name in place.names() if re.fullmatch(_SHARD_FILE, name)]
     indexed = {int(name.partition(".")[0]) for name in files if name.endswith(_ENDINGS["index"])}
     seen = {int(name.partition(".")[0]) for name in files}
     if record.complete and (missing := sorted({*seen, *range(max(indexed, default=-1))} - indexed)):
-        raise ArtifactError(f"{part_path(folder, missing[0], 'index')} is missing. {_ANEW}")
-    return [_first_format_shard(folder, number, record) for number in sorted(indexed)]
+        raise ArtifactError(f"{place.where(part_name(missing[0], 'index'))} is missing. {_ANEW}")
+    return [_first_format_shard(place, number, record) for number in sorted(indexed)]
 
 
-def damaged_files(folder: Path, record: ShardRecord) -> list[str]:
+def damaged_files(place: Place, record: ShardRecord) -> list[str]:
     """The names of the shard's files whose bytes are not those that were written."""
-    paths = {part_path(folder, record.number, kind): part for kind, part in record.files.items()}
-    return [path.name for path, part in paths.items() if not _is_sound(path, part)]
+    names = {part_name(record.number, kind): part for kind, part in record.files.items()}
+    return [name for name, part in names.items() if not _is_sound(place, name, part)]
 
 
-def map_array(folder: Path, shard: Shard, kind: str, store: StoreRecord) -> npt.NDArray[Any]:
-    """A shard's array, memory-mapped."""
-    path = part_path(folder, shard.number, kind)
+def map_array(place: Place, shard: Shard, kind: str, store: StoreRecord) -> npt.NDArray[Any]:
+    """A shard's array, memory-mapped where the place can."""
+    name = part_name(shard.number, kind)
     try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = place.array(name)
     except (OSError, ValueError, EOFError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}. {REPAIR}") from error
+        raise ArtifactError(f"{place.where(name)} cannot be read: {error}. {REPAIR}") from error
     dimensions = {"features": 2, "patches": 3}[kind]
     wanted = (shard.rows, store.feature_dim, store.dtype, dimensions)
     if (*array.shape[:1], *array.shape[-1:], array.dtype.name, array.ndim) != wanted:
         raise ArtifactError(
-            f"{path} holds {array.dtype} of shape {array.shape}, not {shard.rows} rows of {store.feature_dim} "
-            f"{store.dtype} numbers. {REPAIR}"
+            f"{place.where(name)} holds {array.dtype} of shape {array.shape}, not {shard.rows} rows of "
+            f"{store.feature_dim} {store.dtype} numbers. {REPAIR}"
         )
     return array
 
 
-def remove_files(folder: Path, record: ShardRecord) -> None:
-    """Remove the files of a shard that the manifest lists no more."""
-    for kind in record.files:
-        part_path(folder, record.number, kind).unlink(missing_ok=True)
+def remove_shard(place: Place, number: int) -> None:
+    """Remove the files of a shard that counts no more: the index first, without which it is none."""
+    for kind in reversed(_ENDINGS):
+        place.remove(part_name(number, kind))
 
 
-def _is_sound(path: Path, part: Part) -> bool:
+def remove_leftovers(place: Place, numbers: Collection[int]) -> None:
+    """Remove whatever files there are of shards with these numbers."""
+    wanted = set(numbers)
+    found = {int(name.partition(".")[0]) for name in place.names() if re.fullmatch(_SHARD_FILE, name)}
+    for number in sorted(found & wanted):
+        remove_shard(place, number)
+
+
+def _is_sound(place: Place, name: str, part: Part) -> bool:
     try:
-        return why_not_a_file(path) is None and path.stat().st_size == part.bytes and hash_file(path) == part.checksum
+        return place.why_not(name) is None and place.size(name) == part.bytes and place.checksum(name) == part.checksum
     except OSError:
         return False
 
 
-def check_sizes(folder: Path, record: ShardRecord) -> None:
+def check_sizes(place: Place, record: ShardRecord) -> None:
     """Raise `ArtifactError` unless the shard's files are there with the sizes that were written."""
     for kind, part in record.files.items():
-        path = part_path(folder, record.number, kind)
-        if (reason := why_not_a_file(path)) is not None:
-            raise ArtifactError(f"{path} cannot be read: {reason}. {REPAIR}")
-        if (size := path.stat().st_size) != part.bytes:
-            raise ArtifactError(f"{path} has {size} bytes, not {part.bytes} as when it was written. {REPAIR}")
+        name = part_name(record.number, kind)
+        if (reason := place.why_not(name)) is not None:
+            raise ArtifactError(f"{place.where(name)} cannot be read: {reason}. {REPAIR}")
+        if (size := place.size(name)) != part.bytes:
+            raise ArtifactError(
+                f"{place.where(name)} has {size} bytes, not {part.bytes} as when it was written. {REPAIR}"
+            )
 
 
-def _read(path: Path, advice: str) -> bytes:
-    if (reason := why_not_a_file(path)) is not None:
-        raise ArtifactError(f"{path} cannot be read: {reason}. {advice}")
+def _read(place: Place, name: str, advice: str) -> bytes:
+    if (reason := place.why_not(name)) is not None:
+        raise ArtifactError(f"{place.where(name)} cannot be read: {reason}. {advice}")
     try:
-        return path.read_bytes()
+        return place.read(name)
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}. {advice}") from error
+        raise ArtifactError(f"{place.where(name)} cannot be read: {error.strerror or error}. {advice}") from error
+
+
+def _metadata(rows: int, files: Mapping[str, Part], entries: Sequence[Entry], idle: bool) -> dict[str, str]:
+    """What the index says of its arrays, and a checksum of that and of all entries."""
+    arrays = {kind: part for kind, part in files.items() if kind != "index"}
+    said = {
+        "rows": str(rows),
+        "checksums": json.dumps({kind: part.checksum for kind, part in arrays.items()}, sort_keys=True),
+        "bytes": json.dumps({kind: part.bytes for kind, part in arrays.items()}, sort_keys=True),
+        "idle": str(int(idle)),
+    }
+    return {**said, "seal": hash_bytes(json.dumps([said, entries]).encode())}
+
+
+def _shard(number: int, data: bytes, entries: list[Entry], metadata: Mapping[str, str]) -> Shard:
+    sizes, checksums = json.loads(metadata["bytes"]), json.loads(metadata["checksums"])
+    files = {kind: Part(int(size), str(checksums[kind])) for kind, size in sizes.items()}
+    files["index"] = Part(len(data), hash_bytes(data))
+    return Shard(_record(number, entries, int(metadata["rows"]), files), entries, idle=metadata["idle"] == "1")
 
 
 def _record(number: int, entries: list[Entry], rows: int, files: dict[str, Part]) -> ShardRecord:
@@ -196,7 +253,7 @@ def _record(number: int, entries: list[Entry], rows: int, files: dict[str, Part]
     return ShardRecord(number, len(entries), rows, unreadable, hash_strings(entry.id for entry in entries), files)
 
 
-def _parse_index(path: Path, data: bytes, advice: str) -> tuple[dict[str, str], list[Entry]]:
+def _parse_index(path: str, data: bytes, advice: str) -> tuple[dict[str, str], list[Entry]]:
     """The index's metadata and entries, each value checked, or an `ArtifactError`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -237,21 +294,21 @@ def _fault(entries: list[Entry], rows: int) -> str | None:
     return None
 
 
-def _first_format_shard(folder: Path, number: int, record: StoreRecord) -> Shard:
-    path = part_path(folder, number, "index")
-    data = _read(path, _ANEW)
-    metadata, entries = _parse_index(path, data, _ANEW)
+def _first_format_shard(place: Place, number: int, record: StoreRecord) -> Shard:
+    name = part_name(number, "index")
+    data = _read(place, name, _ANEW)
+    metadata, entries = _parse_index(place.where(name), data, _ANEW)
     try:
         checksums = json.loads(metadata["checksums"])
-        files = {kind: Part(_size(part_path(folder, number, kind)), str(checksums[kind])) for kind in record.kinds}
+        files = {kind: Part(_size(place, part_name(number, kind)), str(checksums[kind])) for kind in record.kinds}
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{path}: its checksums cannot be read: {error}. {_ANEW}") from error
+        raise ArtifactError(f"{place.where(name)}: its checksums cannot be read: {error}. {_ANEW}") from error
     files["index"] = Part(len(data), hash_bytes(data))
     return Shard(_record(number, entries, int(metadata["rows"]), files), entries)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if why_not_a_file(path) is None else 0
+def _size(place: Place, name: str) -> int:
+    return place.size(name) if place.why_not(name) is None else 0
 
 
 REPAIR = "Run `deltaenergy features` again with the same images: it encodes anew what is damaged."

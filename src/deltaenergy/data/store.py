@@ -23,7 +23,8 @@ from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.encoder import Describes
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.manifest import RECORD, StoreRecord, read_manifest
-from deltaenergy.data.regular import user_path
+from deltaenergy.data.places import Place, place_at
+from deltaenergy.data.plan import read_present
 from deltaenergy.data.shards import REPAIR, Entry, Shard, damaged_files, map_array, read_shards
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.showing import Shown
@@ -64,8 +65,9 @@ class FeatureStore(Shown):
         has_patches: whether patch features are there too.
     """
 
-    def __init__(self, path: Path, record: StoreRecord, shards: Sequence[Shard]) -> None:
-        self.path = path
+    def __init__(self, place: Place, record: StoreRecord, shards: Sequence[Shard]) -> None:
+        self.path = place.path
+        self._place = place
         self._record = record
         self.model = record.model
         self.fingerprint = str(record.model["fingerprint"])
@@ -111,16 +113,16 @@ class FeatureStore(Shown):
         Checked are the manifest, the indices byte by byte, and that every array is there with its size. `verify`
         checks the arrays' bytes too. What is not as it was written is an `ArtifactError`.
         """
-        folder = user_path(path)
-        manifest = read_manifest(folder)
-        store = cls(folder, manifest.record, read_shards(folder, manifest))
+        place = place_at(path)
+        manifest = read_present(place)
+        store = cls(place, manifest.record, read_shards(place, manifest))
         if model is not None:
             store.check_model(model)
         if store.complete:
             store._check_contents()
         else:
             warnings.warn(
-                f"{folder} is not finished: it holds {len(store)} images so far. "
+                f"{place} is not finished: it holds {len(store)} images so far. "
                 "Run `deltaenergy features` again with the same images to go on.",
                 stacklevel=2,
             )
@@ -171,13 +173,13 @@ class FeatureStore(Shown):
 
     def check_model(self, model: Describes) -> None:
         """Raise `ArtifactError`, saying what differs, unless `model` made these features."""
-        check_same_model(self.path, self.model, model)
+        check_same_model(self._place, self.model, model)
 
     def verify(self) -> list[str]:
         """The names of damaged files: every byte is read and compared with its checksum."""
-        damaged = [name for shard in self._shards for name in damaged_files(self.path, shard.record)]
+        damaged = [name for shard in self._shards for name in damaged_files(self._place, shard.record)]
         try:
-            read_manifest(self.path)
+            read_manifest(self._place)
         except ArtifactError:
             damaged.append(RECORD)
         return damaged
@@ -210,7 +212,7 @@ class FeatureStore(Shown):
         key = (position, kind)
         if key not in self._maps:
             # As a plain array: numpy.memmap objects are slow to slice.
-            self._maps[key] = np.asarray(map_array(self.path, self._shards[position], kind, self._record))
+            self._maps[key] = np.asarray(map_array(self._place, self._shards[position], kind, self._record))
         return self._maps[key]
 
 
@@ -235,26 +237,33 @@ def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int
         # A dictionary keeps the place of a key's first value, and its last value.
         latest = {entry.id: (entry, position) for entry, position in zip(entries, positions)}
         entries, positions = [entry for entry, _ in latest.values()], [position for _, position in latest.values()]
-    by_content = {
-        entry.content: (position, entry.row)
-        for position, shard in enumerate(shards)
-        for entry in shard.entries
-        if entry.row is not None
-    }
+    by_content: dict[str | None, tuple[int, int]] = {}
+    errors: dict[str | None, str] = {}
+    for position, shard in enumerate(shards):
+        for entry in shard.entries:
+            if entry.row is not None:
+                by_content[entry.content] = (position, entry.row)
+            elif entry.error is not None and entry.content is not None:
+                errors[entry.content] = entry.error
     places = [
         (position, entry.row) if entry.row is not None else by_content.get(entry.content)
         for entry, position in zip(entries, positions)
+    ]
+    # A copy of a picture that cannot be read cannot be read either.
+    entries = [
+        entry._replace(error=errors.get(entry.content)) if place is None and entry.error is None else entry
+        for entry, place in zip(entries, places)
     ]
     kept = [i for i, entry in enumerate(entries) if entry.content is not None or entry.error is not None]
     return [entries[i] for i in kept], [places[i] for i in kept]
 
 
-def no_patches(path: Path) -> InputError:
+def no_patches(path: Path | Place) -> InputError:
     """The error for a store that was made without patch features."""
     return InputError(f"{path} holds no patch features. Make a store that does: `deltaenergy features … --patches`.")
 
 
-def check_same_model(path: Path, stored: dict[str, Any], model: Describes) -> None:
+def check_same_model(path: Path | Place, stored: dict[str, Any], model: Describes) -> None:
     """Raise `ArtifactError`, saying what differs, unless `stored` describes `model`."""
     found = model.describe()
     if found["fingerprint"] == stored["fingerprint"]:

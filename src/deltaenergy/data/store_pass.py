@@ -19,8 +19,9 @@ import numpy as np
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.encoder import Describes
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.manifest import Manifest, ShardRecord, is_store, read_manifest
-from deltaenergy.data.regular import user_path
+from deltaenergy.data.manifest import Manifest, ShardRecord, is_store
+from deltaenergy.data.places import Place, place_at
+from deltaenergy.data.plan import read_present
 from deltaenergy.data.shards import check_sizes, map_array, read_shard
 from deltaenergy.data.store import check_same_model, no_patches
 
@@ -42,7 +43,7 @@ class StoredPart:
 class StorePass:
     """A store that can be gone through in order. Iterating reads it; `images` is how many it tells of."""
 
-    folder: Path
+    place: Place
     manifest: Manifest
     patches: bool
     size: int
@@ -58,12 +59,12 @@ class StorePass:
 
     def _parts(self, record: ShardRecord) -> Iterator[StoredPart]:
         """One shard, at most `size` images at a time; its files are unmapped when they were read."""
-        shard = read_shard(self.folder, record)
+        shard = read_shard(self.place, record)
         arrays = {
-            kind: map_array(self.folder, shard, kind, self.manifest.record)
+            kind: map_array(self.place, shard, kind, self.manifest.record)
             for kind in (("features", "patches") if self.patches else ("features",))
         }
-        picture = functools.partial(_no_picture, self.folder)
+        picture = functools.partial(_no_picture, self.place)
         for start in range(0, len(shard.entries), self.size):
             entries = shard.entries[start : start + self.size]
             rows = [entry.row for entry in entries if entry.row is not None]
@@ -78,7 +79,7 @@ class StorePass:
 
 def names_a_store(images: object) -> bool:
     """Whether `images` is the path of a feature store."""
-    return isinstance(images, (str, Path)) and is_store(user_path(images))
+    return isinstance(images, (str, Path)) and is_store(images)
 
 
 def pass_over(path: str | Path, model: Describes, *, patches: bool, size: int) -> StorePass | None:
@@ -86,35 +87,35 @@ def pass_over(path: str | Path, model: Describes, *, patches: bool, size: int) -
 
     What `FeatureStore.open` checks is checked, and that `model` made the features.
     """
-    folder = user_path(path)
-    manifest = read_manifest(folder)
-    check_same_model(folder, manifest.record.model, model)
+    place = place_at(path)
+    manifest = read_present(place)
+    check_same_model(place, manifest.record.model, model)
     if patches and not manifest.record.patches:
-        raise no_patches(folder)
+        raise no_patches(place)
     if manifest.shards is None:  # the first format does not list them
         return None
     for record in manifest.shards:
-        check_sizes(folder, record)
-    if not _in_order(folder, manifest.shards):
+        check_sizes(place, record)
+    if not _in_order(place, manifest.shards):
         return None
-    found = StorePass(folder, manifest, patches, size)
+    found = StorePass(place, manifest, patches, size)
     if not manifest.record.complete:
         warnings.warn(
-            f"{folder} is not finished: it holds {found.images} images so far. "
+            f"{place} is not finished: it holds {found.images} images so far. "
             "Run `deltaenergy features` again with the same images to go on.",
             stacklevel=3,
         )
     return found
 
 
-def _in_order(folder: Path, shards: list[ShardRecord]) -> bool:
+def _in_order(place: Place, shards: list[ShardRecord]) -> bool:
     """Whether every image stands once, with its own features or the reason why it has none.
 
     Of each id eight bytes are remembered; two that are equal by chance cost memory, not correctness.
     """
     hashes = []
     for record in shards:
-        entries = read_shard(folder, record).entries
+        entries = read_shard(place, record).entries
         if any(entry.row is None and entry.error is None for entry in entries):
             return False
         hashes.append(np.array([hash(entry.id) for entry in entries], np.int64))
@@ -123,6 +124,6 @@ def _in_order(folder: Path, shards: list[ShardRecord]) -> bool:
     return not bool((together[1:] == together[:-1]).any())
 
 
-def _no_picture(folder: Path) -> NoReturn:
+def _no_picture(place: Place) -> NoReturn:
     """As an image source: the picture itself is not in the store."""
-    raise UnreadableImage(f"{folder} holds its features, not the picture")
+    raise UnreadableImage(f"{place} holds its features, not the picture")

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deltaenergy.data.addresses import checked, is_address
 from deltaenergy.data.decode import ImageSource, Refusal
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.parquet_images import (
@@ -27,6 +28,8 @@ from deltaenergy.data.parquet_images import (
     image_column,
 )
 from deltaenergy.data.regular import check_file
+from deltaenergy.data.remote import UNLISTED, RemoteFile
+from deltaenergy.data.remote_table import RemoteTable
 from deltaenergy.errors import InputError
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
@@ -58,12 +61,17 @@ class _Table:
         return [cell for (cell,) in self.rows([column])]
 
 
-def table_file_images(path: Path) -> Iterator[ImageItem]:
+def table_file_images(path: Path | RemoteTable) -> Iterator[ImageItem]:
     """The images that a table file lists or holds. Relative paths are relative to the table's folder."""
     with _reading(path) as table:
         if table.pictures is None:
-            yield from _items(table, f"The table {str(path)!r}", path.parent)
+            yield from _items(table, f"The table {str(path)!r}", path.parent if isinstance(path, Path) else path.folder)
             return
+        if not isinstance(path, Path):
+            raise InputError(
+                f"The table {str(path)!r} holds pictures, which are read from a disk only. Copy it to one, or give a "
+                "table of addresses."
+            )
         if not table.count:
             raise InputError(f"The table {str(path)!r} has no rows.")
         # Numbers of equal length: sorted ids are in the order of the rows.
@@ -102,9 +110,10 @@ def read_columns(source: Any, wanted: Sequence[Sequence[str]]) -> list[list[Any]
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[_Table]:
+def _reading(path: Path | RemoteTable) -> Iterator[_Table]:
     """The table in a file; whatever goes wrong while it is read is said with the path."""
-    check_file(path, "The table")
+    if isinstance(path, Path):
+        check_file(path, "The table")
     read = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}.get(path.suffix.lower(), _jsonl)
     try:
         yield read(path)
@@ -215,7 +224,15 @@ def _label(value: Any, names: Sequence[str] | None) -> str | None:
     return names[value] if 0 <= value < len(names) else None
 
 
-def _items(table: _Table, what: str, base: Path) -> Iterator[ImageItem]:
+def _at(name: str, base: Path | str, what: str) -> tuple[str, ImageSource]:
+    """What a path in a table leads to, with its id: a file or an address, from the table's folder on."""
+    if isinstance(base, Path) and not is_address(name):
+        return (base / name).as_posix(), base / name
+    address = checked(name if is_address(name) else f"{base}/{name}", what)
+    return address, RemoteFile(address, None, UNLISTED)
+
+
+def _items(table: _Table, what: str, base: Path | str) -> Iterator[ImageItem]:
     path_column = find_column(table.columns, PATH_COLUMNS)
     if path_column is None:
         raise InputError(
@@ -233,13 +250,15 @@ def _items(table: _Table, what: str, base: Path) -> Iterator[ImageItem]:
                 "'image' that holds their encoded bytes, or the hub's records of bytes and path."
             )
         name = optional_text(cell)
-        source: ImageSource = Refusal("the table names no file in this row") if name is None else base / name
-        yield ImageItem(f"row {row}" if name is None else (base / name).as_posix(), source, label, domain)
+        if name is None:
+            yield ImageItem(f"row {row}", Refusal("the table names no file in this row"), label, domain)
+        else:
+            yield ImageItem(*_at(name, base, f"Row {row} of {what[0].lower()}{what[1:]}"), label, domain)
     if not row:
         raise InputError(f"{what} has no rows.")
 
 
-def _csv(path: Path) -> _Table:
+def _csv(path: Path | RemoteTable) -> _Table:
     @contextlib.contextmanager
     def records() -> Iterator[csv.DictReader[str]]:
         # utf-8-sig also drops the byte-order mark that spreadsheets write.
@@ -255,7 +274,7 @@ def _csv(path: Path) -> _Table:
         return _Table(list(found.fieldnames or []), rows)
 
 
-def _jsonl(path: Path) -> _Table:
+def _jsonl(path: Path | RemoteTable) -> _Table:
     def records() -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
@@ -275,10 +294,10 @@ def _jsonl(path: Path) -> _Table:
     return _Table(list(dict.fromkeys(name for record in records() for name in record)), rows)
 
 
-def _parquet(path: Path) -> _Table:
+def _parquet(path: Path | RemoteTable) -> _Table:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+    file = pq.ParquetFile(path if isinstance(path, Path) else path.bytes(), pre_buffer=False, buffer_size=BUFFER_BYTES)
     schema = file.schema_arrow
 
     def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:

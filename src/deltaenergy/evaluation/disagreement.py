@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -76,16 +76,38 @@ def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -
     return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
 
 
-def pooled_scores(evaluation: Evaluation) -> tuple[list[tuple[EvaluatedSet, int]], dict[str, npt.NDArray[np.float64]]]:
+class PooledRows(Sequence[tuple["EvaluatedSet", int]]):
+    """Some images of several sets, one after the other: the set of each, and its row there."""
+
+    def __init__(self, sets: Sequence[EvaluatedSet], rows: npt.NDArray[np.int64]) -> None:
+        """`rows` count through all sets."""
+        self._sets, self._rows = sets, rows
+        self._ends = np.cumsum([len(one) for one in sets])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[EvaluatedSet, int]: ...
+    @overload
+    def __getitem__(self, index: slice) -> PooledRows: ...
+    def __getitem__(self, index: int | slice) -> tuple[EvaluatedSet, int] | PooledRows:
+        if isinstance(index, slice):
+            return PooledRows(self._sets, self._rows[index])
+        row = int(self._rows[index])
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        return self._sets[number], row - (int(self._ends[number - 1]) if number else 0)
+
+
+def pooled_scores(evaluation: Evaluation) -> tuple[PooledRows, dict[str, npt.NDArray[np.float64]]]:
     """Every image of an evaluation by set and row, and all scores in that order.
 
     Images without a number by some score are left out, since they have no place in its order.
     """
     sets = evaluation.sets
-    where = [(one, row) for one in sets for row in range(len(one))]
     values = {spec: np.concatenate([one.scored.values[spec] for one in sets]) for spec in evaluation.scores}
     told = ~np.any([np.isnan(found) for found in values.values()], axis=0)
-    return [where[i] for i in np.flatnonzero(told)], {spec: found[told] for spec, found in values.items()}
+    return PooledRows(sets, np.flatnonzero(told)), {spec: found[told] for spec, found in values.items()}
 
 
 def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets, same_class
+from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.progress import Progress, shown
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
@@ -26,6 +27,9 @@ from deltaenergy.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
     from deltaenergy.detector import Detector
+
+# Scores that learn from images do so from at most so many of a feature store, evenly spaced: these are held in memory.
+MOST_LEARNED = 20_000
 
 
 def evaluate(
@@ -82,7 +86,10 @@ def evaluate(
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
     rng = np.random.default_rng(seed)
-    loaded = check_sets([found for one, group in given for found in load_sets([one], group, limit, rng)])
+    # Feature stores are streamed, unless scores are still to learn from several ID sets as one.
+    alone = all(scorer.fitted for scorer in used.values()) or sum(group is Group.ID for _, group in given) == 1
+    model = classifier.model if alone else None
+    loaded = check_sets([found for one, group in given for found in load_sets([one], group, limit, rng, model)])
     if not any(one.group is Group.ID for one in loaded):
         raise InputError("evaluate needs at least one ID set: images of the classes.")
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
@@ -187,19 +194,26 @@ def _score_sets(
     """What is found for each set. All ID sets are scored as one if there are scores to be fitted on them."""
     total, before = sum(map(len, sets)), 0
 
-    def run(who: Classifier, used: Sequence[Scorer], images: Any, *, fit: bool = False) -> Scored:
+    def run(who: Classifier, used: Sequence[Scorer], images: Any, **options: Any) -> Scored:
         def move(done: int, _: int | None) -> None:
             if progress is not None:
                 progress(before + done, total)
 
-        return score_images(who, used, images, fit=fit, batch_size=batch_size, progress=move)
+        return score_images(who, used, images, batch_size=batch_size, progress=move, **options)
 
     found: dict[int, Scored] = {}
     known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None]
     if not all(scorer.fitted for scorer in scorers):
         id_sets = [sets[i] for i in known]
-        together = run(classifier, scorers, _together(id_sets), fit=True)
-        found = dict(zip(known, _split(id_sets, together)))
+        if len(id_sets) == 1:
+            (one,) = id_sets
+            every = -(-len(one) // MOST_LEARNED) if isinstance(one.items, StoredItems) else 1
+            keep = one.features is None
+            together = run(classifier, scorers, one.to_score, fit=True, learn_every=every or 1, keep_items=keep)
+            found = {known[0]: together}
+        else:
+            together = run(classifier, scorers, _together(id_sets), fit=True)
+            found = dict(zip(known, _split(id_sets, together)))
         before = sum(map(len, id_sets))
         scorers = [together.scorers[scorer.spec] for scorer in scorers]
     for i, one in enumerate(sets):
@@ -207,7 +221,7 @@ def _score_sets(
             who = classifier if one.classifier is None else one.classifier
             # For another class list only accuracy counts; a variant of the classifier shares what was learned.
             used = [] if one.own_classes is not None else [replace(scorer, classifier=who) for scorer in scorers]
-            found[i] = run(who, used, one.to_score)
+            found[i] = run(who, used, one.to_score, keep_items=one.features is None)
             before += len(one)
     return [_named(one, found[i]) for i, one in enumerate(sets)]
 
@@ -240,7 +254,7 @@ def _split(sets: Sequence[LoadedSet], scored: Scored) -> list[Scored]:
 def _named(one: LoadedSet, scored: Scored) -> Scored:
     """Rows of features get the names of their images."""
     if one.features is not None:
-        scored = replace(scored, items=list(one.items))
+        scored = replace(scored, items=one.items)
     return replace(scored, unreadable=[*one.unreadable, *scored.unreadable])
 
 
@@ -258,8 +272,11 @@ def _evaluated(one: LoadedSet, scored: Scored, classifier: Classifier, protocol:
     """Join the labels of the images that were read with what was predicted for them."""
     classes = (classifier if one.classifier is None else one.classifier).classes
     known = match_labels(one, classes) if one.labels is None else one.labels
-    label_of = dict(zip((item.id for item in one.items), known.tolist()))
-    labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
+    if one.features is not None:  # a row for each
+        labels = known
+    else:
+        label_of = dict(zip((item.id for item in one.items), known.tolist()))
+        labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
     predicted = same_class(classes)[scored.predicted] if protocol.by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
     counted = np.ones_like(correct) if one.group is Group.OPEN else protocol.counted(correct)

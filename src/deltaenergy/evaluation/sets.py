@@ -16,6 +16,7 @@ from deltaenergy.data.inputs import load_images, with_unique_ids
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
+from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.labels import ClassFinder, first_of_name
 from deltaenergy.models.features import is_feature_array
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.data.encoder import Describes
 
 UNKNOWN = -1
 
@@ -43,6 +45,8 @@ class ImageSet(NamedTuple):
 class LoadedSet:
     """A set whose images are listed: `items` to encode, or their `features` if these are there already.
 
+    Features are an array (N, D) or the path of a feature store; row i is that of `items[i]`.
+
     Attributes:
         labels: the position of each image's class, −1 where it is unknown; if None, that of the item's label.
         classifier: sees this set in place of the evaluated one, of which it is a variant.
@@ -52,7 +56,7 @@ class LoadedSet:
 
     name: str
     group: Group
-    items: list[ImageItem]
+    items: Sequence[ImageItem]
     features: Any = None
     labels: npt.NDArray[np.int64] | None = None
     classifier: Classifier | None = None
@@ -89,13 +93,26 @@ def _is_pair(entry: Any) -> bool:
 
 
 def load_sets(
-    sets: Iterable[ImageSet | tuple[Any, ...]], group: Group, limit: int | None, rng: np.random.Generator
+    sets: Iterable[ImageSet | tuple[Any, ...]],
+    group: Group,
+    limit: int | None,
+    rng: np.random.Generator,
+    model: Describes | None = None,
 ) -> list[LoadedSet]:
-    """List the images of each set; with `limit`, at most that many of each, drawn without replacement."""
-    return [_load(ImageSet(*entry), group, limit, rng) for entry in sets]
+    """List the images of each set; with `limit`, at most that many of each, drawn without replacement.
+
+    With a `model`, feature stores that it made are gone through in order, and their images are not held.
+    """
+    return [_load(ImageSet(*entry), group, limit, rng, model) for entry in sets]
 
 
-def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Generator) -> LoadedSet:
+def _load(
+    entry: ImageSet, group: Group, limit: int | None, rng: np.random.Generator, model: Describes | None
+) -> LoadedSet:
+    if model is not None and entry.labels is None and limit is None:
+        stored = StoredItems.open(entry.images, model)
+        if stored is not None and (len(stored) or stored.unreadable):
+            return LoadedSet(entry.name, group, stored, entry.images)
     features = entry.images if is_feature_array(entry.images) else None
     if features is None:
         items = load_images(entry.images)
@@ -122,8 +139,10 @@ def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     twice = [name for name, count in Counter(one.name for one in sets).items() if count > 1]
     if twice:
         raise InputError(f"Two sets are called {twice[0]!r}: give each set a name of its own.")
+    sets = _with_names_of_their_own(sets)
+    listed = [one for one in sets if not isinstance(one.items, StoredItems)]
     owner: dict[str, LoadedSet] = {}
-    for one in sets:
+    for one in listed:
         for item in one.items:
             if not isinstance(item.source, Path):
                 continue
@@ -134,8 +153,30 @@ def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
                     f"{item.id} stands in the {first.group.value} set {first.name!r} and in the {one.group.value} set "
                     f"{one.name!r}. Each image belongs to one group: is one folder inside the other?"
                 )
-    unique = iter(with_unique_ids([item for one in sets for item in one.items]))
-    return [replace(one, items=[next(unique) for _ in one.items]) for one in sets]
+    unique = iter(with_unique_ids([item for one in listed for item in one.items]))
+    return [
+        one if isinstance(one.items, StoredItems) else replace(one, items=[next(unique) for _ in one.items])
+        for one in sets
+    ]
+
+
+def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
+    """The sets; if an image of a store is called like one of another set, stores are listed, to be told apart."""
+    if not any(isinstance(one.items, StoredItems) for one in sets):
+        return sets
+    hashes = [
+        one.items.id_hashes
+        if isinstance(one.items, StoredItems)
+        else np.unique([hash(item.id) for item in one.items]).astype(np.int64)
+        for one in sets
+    ]
+    together = np.sort(np.concatenate(hashes))
+    if not (together[1:] == together[:-1]).any():
+        return sets
+    return [
+        replace(one, items=load_images(one.features), features=None) if isinstance(one.items, StoredItems) else one
+        for one in sets
+    ]
 
 
 def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -150,12 +191,12 @@ def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64
     label of the set is a class, the folders mean something else, and the set counts as unlabelled. In an open set it
     is the other way round: a label that *is* a class earns a warning.
     """
-    items, finder, first = one.items, ClassFinder(classes), first_of_name(classes)
-    index_of: dict[str, int] = {}
-    for label in dict.fromkeys(item.label for item in items if item.label is not None):
-        position = finder.find(label)
-        index_of[label] = UNKNOWN if position is None else first[position]
-    found = {label for label, index in index_of.items() if index != UNKNOWN}
+    finder, first = ClassFinder(classes), first_of_name(classes)
+    names, codes = _labels(one.items)
+    positions = [finder.find(label) for label in names]
+    # The last entry is that of images without a label, whose code is −1.
+    index_of = np.array([UNKNOWN if i is None else first[i] for i in positions] + [UNKNOWN], dtype=np.int64)
+    found = {label for label, index in zip(names, index_of) if index != UNKNOWN}
     if one.group is Group.OPEN:
         if found:
             warnings.warn(
@@ -163,18 +204,29 @@ def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64
                 "known classes do not belong into an open set.",
                 stacklevel=4,
             )
-        return np.full(len(items), UNKNOWN, dtype=np.int64)
-    strange = [item for item in items if item.label is not None and item.label not in found]
-    labels = [item.label for item in strange if item.label is not None]
-    if strange and not found:
+        return np.full(len(codes), UNKNOWN, dtype=np.int64)
+    labels = index_of[codes]
+    strange = np.flatnonzero((labels == UNKNOWN) & (codes >= 0))
+    if len(strange) and not found:
         warnings.warn(
             f"No folder of the {one.group.value} set {one.name!r} is called like a class (it has "
-            f"{_listed(set(labels))}): its accuracy is not computed.",
+            f"{_listed({names[code] for code in np.unique(codes[strange])})}): its accuracy is not computed.",
             stacklevel=4,
         )
-    elif strange:
-        raise finder.unknown(f"The {one.group.value} set {one.name!r}", strange[0].id, labels)
-    return np.array([UNKNOWN if item.label is None else index_of[item.label] for item in items], dtype=np.int64)
+    elif len(strange):
+        wrong = (names[code] for code in codes[strange])
+        raise finder.unknown(f"The {one.group.value} set {one.name!r}", one.items[int(strange[0])].id, wrong)
+    return labels
+
+
+def _labels(items: Sequence[ImageItem]) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """The labels that occur, and for each image the position of its own among them, −1 where it has none."""
+    if isinstance(items, StoredItems):
+        return items.label_names, items.label_codes
+    names = dict.fromkeys(item.label for item in items if item.label is not None)
+    code_of = {label: code for code, label in enumerate(names)}
+    codes = [-1 if item.label is None else code_of[item.label] for item in items]
+    return list(names), np.array(codes, dtype=np.int32)
 
 
 def _listed(names: Iterable[Any], most: int = 5) -> str:

@@ -25,7 +25,11 @@ def read_json(path: str | Path, *, limit: int = JSON_LIMIT) -> Any:
     Stricter than Python: no NaN or infinity, no key twice, no NUL, and no half of a surrogate pair but those that
     stand for bytes of a file name that is not UTF-8.
     """
-    data = read_bytes(path, limit=limit)
+    return parse_json(read_bytes(path, limit=limit), path)
+
+
+def parse_json(data: bytes, path: str | Path) -> Any:
+    """What `read_json` makes of the bytes of the file at `path`."""
     try:
         value = json.loads(
             data.decode("utf-8"),

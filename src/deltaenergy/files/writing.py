@@ -36,27 +36,29 @@ _in_use: set[str] = set()
 
 
 @contextlib.contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replacing(path: str | Path, *, tidy: bool = True) -> Iterator[Path]:
     """Give a temporary path; if the block succeeds, the file written there is synced to disk and replaces `path`.
 
     Missing parent folders are made. A link is followed, so that it stays a link. Anything at `path` that is not an
-    ordinary file is refused.
+    ordinary file is refused. Without `tidy`, what killed processes left in the folder is not looked for: in a folder of
+    many files that takes long.
     """
     path = _target(path)
-    with temporary_folder(path.parent) as folder:
+    with temporary_folder(path.parent, tidy=tidy) as folder:
         temporary = folder / path.name
         yield temporary
         publish(temporary, path)
 
 
 @contextlib.contextmanager
-def temporary_folder(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: Path, *, tidy: bool = True) -> Iterator[Path]:
     """A new folder of our own inside `folder`, for files that are about to be moved up; gone after the block.
 
     A folder rather than a file, because some writers (safetensors) put temporary files of their own beside theirs.
     """
     make_folder(folder)
-    remove_litter(folder)
+    if tidy:
+        remove_litter(folder)
     name = f".deltaenergy-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}.part"
     temporary = folder / name
     _in_use.add(name)

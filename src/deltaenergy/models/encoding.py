@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from deltaenergy.data.budget import PIXELS
-from deltaenergy.data.decode import UnreadableImage, opened
+from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
@@ -220,7 +220,9 @@ def decode_ahead(
         except MemoryError:
             return "not enough memory to resize it"
 
-    pool = ThreadPoolExecutor(max(DECODE_THREADS, cores), thread_name_prefix="decode")
+    threads = reading_threads((item.source for item in items), max(DECODE_THREADS, cores))
+    ahead = max(ahead, threads)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
     waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
     try:
         for item in items:

@@ -12,27 +12,44 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy import errors
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, explain_os_error
 
 # Ray itself ends the whole process when its head has been silent for a minute: we must be sooner.
 PATIENCE = 20.0
 _LOOK_EVERY = 1.0
+_CLOSING = 5.0
 # A part that ends its process so often is at fault itself.
 MOST_RETRIES = 3
 _ADDRESS = re.compile(r"local|auto|\[?[\w.:-]+\]?:\d{1,5}")
 _STORE_BYTES = 100 << 20
+DEVICES = ("auto", "cpu", "cuda")
 AGAIN = "Nothing that was done is lost: run the same command again to go on."
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What an actor gives back in place of a result: an error that is the user's to mend, in words."""
+    """What an actor gives back in place of a result: an error that is the user's to mend, in words, and its kind."""
 
     message: str
+    kind: str = "ArtifactError"
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """An error that an actor met; what the system refused is put into words."""
+        if isinstance(error, OSError) and not isinstance(error, DeltaEnergyError):
+            return cls(explain_os_error(error))
+        return cls(str(error), type(error).__name__)
+
+
+def check_device(device: str) -> None:
+    """Raise `InputError` for a device that Ray does not hand out."""
+    if device not in DEVICES:
+        raise InputError(f"--device {device} is one of this machine. With --ray give {', '.join(DEVICES)}.")
 
 
 def is_address(text: str) -> bool:
@@ -101,36 +118,31 @@ class Cluster:
         self._head = host.strip("[]"), int(port)
         self._heard = self._looked = time.monotonic()
 
-    def room(self, kind: str) -> int:
-        """How many actors with one `CPU` or `GPU` each fit into the whole cluster."""
-        return int(self._ray.cluster_resources().get(kind, 0))
+    def places(self, device: str, workers: int | None) -> tuple[str, int]:
+        """Where each actor runs, `cuda` or `cpu`, and how many there are: as many as fit, if not said."""
+        resources = self._ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
+        if device == "cuda" and not gpus:
+            raise InputError("--device cuda: no machine of this Ray has a GPU. Give --device cpu.")
+        room = gpus or int(resources.get("CPU", 0))
+        if workers is not None and workers > room:
+            raise InputError(f"--workers {workers}: this Ray has {room} {'GPU' if gpus else 'CPU'}(s).")
+        return "cuda" if gpus else "cpu", workers or max(room, 1)
 
-    def run(
-        self,
-        actor: type,
-        arguments: Sequence[Any],
-        parts: Sequence[Any],
-        *,
-        workers: int,
-        gpu: bool,
-        done: Callable[[Any], None],
-    ) -> None:
-        """Hand each part to an actor of this class, made with `arguments`, and each result to `done` as it comes.
+    def run(self, actor: type, argument: Any, parts: Sequence[Any], *, device: str, workers: int) -> Iterator[Any]:
+        """Hand each part to an actor of this class, made with `argument`, and give the results as they come.
 
-        The class has the methods `prepare()` and `work(part)`; each may give back `Failed`, which ends the run.
+        The class has the methods `prepare()` and `work(part)`, each of which may give back `Failed`, which ends the
+        run, and `close()`, which is called when all parts are done.
         """
         ray = self._ray
-        made = ray.remote(
-            num_cpus=0 if gpu else 1, num_gpus=1 if gpu else 0, max_restarts=-1, max_task_retries=MOST_RETRIES
-        )(actor)
+        needs = {"num_cpus": 0, "num_gpus": 1} if device == "cuda" else {"num_cpus": 1}
+        made = ray.remote(**needs, max_restarts=-1, max_task_retries=MOST_RETRIES)(actor)
+        actors: list[Any] = []
         try:
-            actors = [made.remote(*arguments) for _ in range(min(workers, len(parts)))]
-            try:
-                self._hand_out(actors, parts, done)
-            finally:
-                for one in actors:
-                    with contextlib.suppress(ray.exceptions.RayError, ConnectionError):
-                        ray.kill(one)
+            actors += [made.remote(argument) for _ in range(min(workers, len(parts)))]
+            yield from self._hand_out(actors, parts)
+            self._close(actors)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error  # an error of ours
         except ray.exceptions.RayActorError as error:
@@ -140,8 +152,12 @@ class Cluster:
             ) from error
         except (ray.exceptions.RayError, ConnectionError) as error:
             raise ArtifactError(f"Ray was lost: {(str(error).strip().splitlines() or [''])[0]} {AGAIN}") from error
+        finally:
+            for one in actors:
+                with contextlib.suppress(ray.exceptions.RayError, ConnectionError):
+                    ray.kill(one)
 
-    def _hand_out(self, actors: list[Any], parts: Sequence[Any], done: Callable[[Any], None]) -> None:
+    def _hand_out(self, actors: list[Any], parts: Sequence[Any]) -> Iterator[Any]:
         from ray.util import ActorPool
 
         # An actor gets a part when it is ready: one that waits for a free CPU holds up nobody.
@@ -162,9 +178,14 @@ class Cluster:
                 except TimeoutError:
                     pass
                 else:
-                    done(_check(result))
+                    yield _check(result)
                     left -= 1
             self._check_alive()
+
+    def _close(self, actors: list[Any]) -> None:
+        """Let actors go in peace; the work is done, and those that cannot answer are ended in any case."""
+        closed = [one.close.remote() for one in actors]
+        self._ray.wait(closed, num_returns=len(closed), timeout=_CLOSING)
 
     def _check_alive(self) -> None:
         """Raise `ArtifactError` if the head of the cluster has not answered for too long."""
@@ -182,5 +203,5 @@ class Cluster:
 
 def _check(result: Any) -> Any:
     if isinstance(result, Failed):
-        raise ArtifactError(result.message)
+        raise getattr(errors, result.kind, ArtifactError)(result.message)
     return result

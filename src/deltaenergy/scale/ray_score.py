@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
-from deltaenergy.data.content import hash_file, stamp_of
+from deltaenergy.data.content import stamp_of
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.manifest import RECORD, Manifest
+from deltaenergy.data.manifest import Manifest
+from deltaenergy.data.places import place_at
+from deltaenergy.data.plan import read_present
 from deltaenergy.data.store import FeatureStore, StoredImage
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
-from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, explain_os_error
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files import hash_strings, hash_value, replacing
 from deltaenergy.files.locks import FolderLock
 from deltaenergy.models.encoding import STORED_BATCH
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scale.ray_cluster import Failed, connected
+from deltaenergy.scale.ray_cluster import Failed, check_device, connected
 from deltaenergy.scale.verdict_columns import verdict_table
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class PartScorer:
         try:
             self._load()
         except DeltaEnergyError as error:
-            return Failed(str(error))
+            return Failed.of(error)
         return __version__
 
     def work(self, part: Part) -> Part | Failed:
@@ -85,11 +87,12 @@ class PartScorer:
         try:
             if not path.is_file():
                 self._write(path, part)
-        except OSError as error:
-            return Failed(explain_os_error(error))
-        except DeltaEnergyError as error:
-            return Failed(str(error))
+        except (OSError, DeltaEnergyError) as error:
+            return Failed.of(error)
         return replace(part, shard=None, stretch=None, items=())
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _load(self) -> Detector:
         if self._detector is None:
@@ -170,8 +173,7 @@ def score_on_ray(
         top_k: so many of the most similar classes are told.
         progress: told how many images are done.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device {device} is one of this machine. With --ray give auto, cpu or cuda.")
+    check_device(device)
     from deltaenergy.artifact import version_of
 
     version = version_of(detector)
@@ -203,23 +205,15 @@ def _fill(request: Request, parts: list[Part], address: str, workers: int | None
     if not missing:
         return
 
-    def count(part: Part) -> None:
-        nonlocal finished
-        finished += part.images
-        if progress is not None:
-            progress(finished, total)
-
     if progress is not None:
         progress(finished, total)
     with connected(address, workers) as cluster:
-        gpus = 0 if request.device == "cpu" else cluster.room("GPU")
-        if request.device == "cuda" and not gpus:
-            raise InputError("--device cuda: no machine of this Ray has a GPU. Give --device cpu.")
-        room = gpus or cluster.room("CPU")
-        if workers is not None and workers > room:
-            raise InputError(f"--workers {workers}: this Ray has {room} {'GPU' if gpus else 'CPU'}(s).")
-        here = replace(request, device="cuda" if gpus else "cpu")
-        cluster.run(PartScorer, [here], missing, workers=workers or max(room, 1), gpu=bool(gpus), done=count)
+        device, count = cluster.places(request.device, workers)
+        here = replace(request, device=device)
+        for part in cluster.run(PartScorer, here, missing, device=device, workers=count):
+            finished += part.images
+            if progress is not None:
+                progress(finished, total)
 
 
 def _parts(detector: Detector, images: Any, batch_size: int) -> list[Part]:
@@ -230,7 +224,7 @@ def _parts(detector: Detector, images: Any, batch_size: int) -> list[Part]:
         size = batch_size if patches else max(batch_size, STORED_BATCH)
         stored = pass_over(images, detector.classifier.model, patches=patches, size=size)
         if stored is not None:
-            return _shards(replace(stored, folder=stored.folder.absolute()))
+            return _shards(stored)
         return _stretches(FeatureStore.open(images, detector.classifier.model), size)
     return _windows(images, WINDOW_BATCHES * batch_size)
 
@@ -246,11 +240,11 @@ def _shards(stored: StorePass) -> list[Part]:
 
 def _stretches(store: FeatureStore, size: int) -> list[Part]:
     """The images of a store some of which share pictures or were replaced: their features are all over its shards."""
-    folder, count = str(store.path.absolute()), len(store.items())
-    known = hash_file(store.path / RECORD)
+    place, count = place_at(store.path), len(store.items())
+    known = [part.checksum for record in read_present(place).shards or () for part in record.files.values()]
     stretches = [(start, min(start + size, count)) for start in range(0, count, size)]
     return [
-        Part(_name(position, [known, str(size)]), stop - start, stretch=(folder, start, stop))
+        Part(_name(position, [*known, str(size)]), stop - start, stretch=(place.address, start, stop))
         for position, (start, stop) in enumerate(stretches)
     ]
 

@@ -118,7 +118,7 @@ class Scorer:
         errors: dict[int, str] = {}
         for line, (image, shard) in enumerate(zip(ids, shards)):
             if store.counts(image, shard):
-                place = store.place(image, shard, rows[line]) if known[line] is None else None
+                place = store.find(image, shard, rows[line]) if known[line] is None else None
                 if place is None:
                     errors[line] = known[line] or "its shard is missing from the store"
                 else:

@@ -18,6 +18,7 @@ from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store, read_manifest
+from deltaenergy.data.places import place_at
 from deltaenergy.data.regular import user_path
 from deltaenergy.data.store import FeatureStore, StoredImage, no_patches
 from deltaenergy.errors import InputError
@@ -128,7 +129,7 @@ def _stores(images: Any) -> Iterator[tuple[Path, bool]]:
         elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
             path = user_path(part)
             if is_store(path):
-                yield path, read_manifest(path).record.patches
+                yield path, read_manifest(place_at(path)).record.patches
 
 
 def obstacle(score: Score, given: Given) -> tuple[str, str] | None:

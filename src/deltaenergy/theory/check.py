@@ -305,7 +305,7 @@ def _features(
     if not found.items or found.features is None:
         first = found.unreadable[0]
         raise InputError(f"None of the {what} images can be read; the first is {first.id}: {first.reason}")
-    return found.items, torch.from_numpy(found.features).to(classifier.model.device)
+    return list(found.items), torch.from_numpy(found.features).to(classifier.model.device)
 
 
 def _hessian_sentence(check: HessianCheck) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from deltaenergy.classes import check_classes
+from deltaenergy.data.addresses import is_remote_folder
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -254,6 +255,8 @@ def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[s
         return images.items(check_classes(classes) if isinstance(classes, str) else classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
+    if isinstance(images, str) and is_remote_folder(images):
+        return labelled_folders(images, domains)
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
         return labelled_folders(images, domains)
     return load_images(images)

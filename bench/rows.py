@@ -1,0 +1,134 @@
+"""Memory and CPU time for each row of features: `score STORE --out FILE` and `evaluate` over 10⁴, 10⁵ and 10⁶ rows.
+
+Stores of random unit features (D = 512) and a detector of 100 classes; for `evaluate`, half of the rows are known and
+half open. In `evaluate-learned` the score (react) learns from the known ones; `evaluate-values` is the Python function
+without the 1,000 bootstrap resamples behind the command's intervals, which cost more than all else. Each run is a
+process of its own, as a user would start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25
+times as much for a hundred times the rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row
+is (t(n) − t(1,024)) / (n − 1,024) in CPU seconds, so that what it takes to begin does not count; t is the least of
+REPEATS runs, in turns.
+
+    python bench/rows.py [COMMAND …]        (default: all of COMMANDS)
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import deltaenergy as de
+from deltaenergy.data.manifest import StoreRecord, write_manifest
+from deltaenergy.data.places import LocalPlace
+from deltaenergy.data.shards import Entry, write_shard
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.checkpoints import write_clip
+
+FEW, ROWS, DIMENSION, SHARD = 1_024, (10_000, 100_000, 1_000_000), 512, 1_024
+REPEATS = 2
+NAMES = [f"class {k}" for k in range(100)]
+COMMANDS = ("score-csv", "score-parquet", "evaluate-values", "evaluate", "evaluate-learned")
+
+
+# The command, and at its end its peak memory (of its own image alone, which resource usage is not) and CPU seconds.
+CHILD = """
+import atexit, runpy, sys, time
+def told():
+    peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    print(peak.split()[1], time.process_time(), file=sys.stderr)
+atexit.register(told)
+if sys.argv[1] == "evaluate-values":
+    import deltaenergy as de
+    detector = de.Detector.load(sys.argv[4])
+    de.evaluate(detector.classifier, detector.scorer, sys.argv[2], (), sys.argv[3], detector=detector, resamples=0)
+else:
+    runpy.run_module("deltaenergy", run_name="__main__", alter_sys=True)
+"""
+
+
+class Cost(NamedTuple):
+    """Of a process: peak memory in MB, CPU seconds."""
+
+    memory: float
+    seconds: float
+
+
+def unit_rows(count: int, seed: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((count, DIMENSION), dtype=np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def write_store(folder: Path, rows: int, seed: int, model: de.Model) -> Path:
+    shards = []
+    for number, start in enumerate(range(0, rows, SHARD)):
+        features = unit_rows(min(SHARD, rows - start), seed + number)
+        ids = [f"{folder.name}/folder {number}/image {start + row}.jpg" for row in range(len(features))]
+        entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
+        shards.append(write_shard(LocalPlace(folder), number, entries, {"features": features}).record)
+    write_manifest(
+        LocalPlace(folder), StoreRecord(model.describe(), DIMENSION, False, "float32", SHARD, complete=True), shards
+    )
+    return folder
+
+
+def run(*arguments: str | Path) -> Cost:
+    """`deltaenergy` in a process of its own."""
+    command = [sys.executable, "-c", CHILD, *map(str, arguments)]
+    said = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True).stderr
+    memory, seconds = said.split()[-2:]
+    return Cost(int(memory) / 1024, float(seconds))
+
+
+def measure(command: str, folder: Path, detector: Path, model: de.Model, rows: int) -> Cost:
+    if command.startswith("score-"):
+        store = write_store(folder / "store", rows, 0, model)
+        return run("score", store, "--detector", detector, "--out", folder / f"out.{command.removeprefix('score-')}")
+    known = write_store(folder / "known", rows // 2, 0, model)
+    unknown = write_store(folder / "open", rows // 2, 10**6, model)
+    if command == "evaluate-values":
+        return run(command, known, unknown, detector)
+    by: list[str | Path] = ["--detector", detector]
+    if command == "evaluate-learned":
+        by = ["--model", model.name, "--classes", ",".join(NAMES), "--score", "react"]
+    return run("evaluate", "--id", known, "--open", unknown, *by)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        model = de.load_model(write_clip(Path(name) / "model", projection=DIMENSION))
+        detector = Path(name) / "detector"
+        classifier = de.ZeroShotClassifier(model, NAMES)
+        de.Detector(classifier, "delta-energy").calibrate(unit_rows(1_000, 2)).save(detector)
+        for command in sys.argv[1:] or COMMANDS:
+            report(command, detector, model)
+
+
+def report(command: str, detector: Path, model: de.Model) -> None:
+    runs: dict[int, list[Cost]] = {rows: [] for rows in (FEW, *ROWS)}
+    for _ in range(REPEATS):
+        for rows, found in runs.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found.append(measure(command, Path(folder), detector, model, rows))
+    costs = {
+        rows: Cost(max(one.memory for one in found), min(one.seconds for one in found)) for rows, found in runs.items()
+    }
+    each = {rows: 1e6 * (costs[rows].seconds - costs[FEW].seconds) / (rows - FEW) for rows in ROWS}
+    for rows in ROWS:
+        seconds = ", ".join(f"{one.seconds:.1f}" for one in runs[rows])
+        print(f"{command}, {rows:,} rows: peak {costs[rows].memory:.0f} MB, {seconds} CPU s, {each[rows]:.1f} µs a row")
+    growth = costs[ROWS[-1]].memory / costs[ROWS[0]].memory
+    bytes_each = 2**20 * (costs[ROWS[-1]].memory - costs[ROWS[0]].memory) / (ROWS[-1] - ROWS[0])
+    print(
+        f"{command}: 100 times the rows take {growth:.2f}x the memory ({bytes_each:.0f} bytes a row), and a row at "
+        f"{ROWS[-1]:,} costs {each[ROWS[-1]] / each[ROWS[-2]]:.2f}x one at {ROWS[-2]:,}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -19,16 +19,23 @@ def own_ray(cpus: int = 2) -> Iterator[Any]:
     import ray
 
     with tempfile.TemporaryDirectory(prefix="de-ray-", ignore_cleanup_errors=True) as folder:
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=100 << 20,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=folder,
-        )
+        for attempt in range(5):
+            try:
+                ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    object_store_memory=100 << 20,
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=folder,
+                )
+                break
+            except Exception:  # on a busy machine it may not be up within its thirty seconds
+                ray.shutdown()
+                if attempt == 4:
+                    raise
         try:
             yield ray
         finally:

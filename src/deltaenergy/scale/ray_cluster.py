@@ -23,6 +23,7 @@ from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, expl
 PATIENCE = 20.0
 _LOOK_EVERY = 1.0
 _CLOSING = 5.0
+_STARTS = 3
 # A part that ends its process so often is at fault itself.
 MOST_RETRIES = 3
 _ADDRESS = re.compile(r"local|auto|\[?[\w.:-]+\]?:\d{1,5}")
@@ -90,23 +91,21 @@ def _import_ray() -> Any:
 
 
 def _start(ray: Any, address: str, workers: int | None) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        if address == "local":
-            # On the loopback address: nobody else can reach it.
-            ray.init(
-                address="local",
-                num_cpus=workers,
-                include_dashboard=False,
-                object_store_memory=_STORE_BYTES,
-                _node_ip_address="127.0.0.1",
-                **quiet,
-            )
-        else:
-            ray.init(address=address, **quiet)
-    except Exception as error:  # Ray says by a bare one that it did not start in time
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"There is no Ray at --ray {address}, or it does not start: {first}") from error
+    settings: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+    if address == "local":
+        # On the loopback address: nobody else can reach it.
+        settings |= {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        settings["object_store_memory"] = _STORE_BYTES
+    attempts = _STARTS if address == "local" else 1
+    for attempt in range(attempts):
+        try:
+            ray.init(**settings)
+            return
+        except Exception as error:  # Ray says by a bare one that it was not up in time, as on a busy machine
+            ray.shutdown()
+            if attempt == attempts - 1:
+                first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise InputError(f"There is no Ray at --ray {address}, or it does not start: {first}") from error
 
 
 class Cluster:

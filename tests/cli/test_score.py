@@ -9,12 +9,14 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 import deltaenergy as de
 from tests.cli.runner import Runner
+from tests.data.archives import write_tar
 
 
 @pytest.fixture
@@ -48,6 +50,45 @@ def test_files_globs_tables_and_standard_input_give_the_same(
         assert [row["score"] for row in rows_of(command("score", argument, *base).out)] == expected
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(files) + "\n\n"))
     assert [row["score"] for row in rows_of(command("score", "-", *base).out)] == expected
+
+
+def test_pictures_in_parquet_files_and_archives_give_the_same(
+    command: Runner, base: list[str], photos: Path, tmp_path: Path
+) -> None:
+    files = sorted(photos.rglob("*.png"))
+    expected = [(file.name, row["score"]) for file, row in zip(files, rows_of(command("score", photos, *base).out))]
+    pictures = [file.read_bytes() for file in files]
+    (tmp_path / "parts").mkdir()
+    for part in range(2):
+        rows = slice(4 * part, 4 * part + 4)
+        columns = {"image": pictures[rows], "id": [file.name for file in files[rows]]}
+        pq.write_table(pa.table(columns), tmp_path / f"parts/train-0000{part}-of-00002.parquet")
+        write_tar(tmp_path / f"{part}.tar", {f"{4 * part + i:03}.png": data for i, data in enumerate(pictures[rows])})
+    for argument in (tmp_path / "parts", f"{tmp_path}/parts/*.parquet", f"{tmp_path}/{{0..1}}.tar"):
+        out = tmp_path / "out.csv"
+        result = command("score", argument, *base, "--out", out)
+        assert result.code == 0
+        rows_found = rows_of(out.read_text())
+        assert [row["score"] for row in rows_found] == [score for _, score in expected]
+    names = [row["path"] for row in rows_of(command("score", tmp_path / "parts", *base).out)]
+    assert names == unique([file.name for file in files])
+
+
+def unique(names: list[str]) -> list[str]:
+    """Names that repeat get a number."""
+    return [name if names.index(name) == place else f"{name} (2)" for place, name in enumerate(names)]
+
+
+def test_what_is_wrong_in_a_later_row_is_said_before_the_model_is_loaded(
+    command: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaenergy.models.loading.load_model", lambda *_, **__: pytest.fail("loaded"))
+    table = tmp_path / "t.csv"
+    table.write_bytes(b"path\n" + b"".join(b"%d.png\n" % row for row in range(20_000)) + b"\xff\n")
+    result = command("score", table, "--classes", "dog,cat", "--out", tmp_path / "out.csv")
+    assert result.code == 2
+    assert "cannot be read" in result.err
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
@@ -140,6 +142,40 @@ def test_progress_counts_unreadable_images_too() -> None:
     images = [*flat_images(5), b"", b"", *flat_images(4)]
     MeanColour().encode(images, batch_size=4, progress=lambda *call: calls.append(call))
     assert calls == [(4, 11), (10, 11), (11, 11)]
+
+
+def test_progress_tells_the_total_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path\n" + "".join(f"{row}.png\n" for row in range(7)))
+    calls: list[tuple[int, int | None]] = []
+    MeanColour().encode(tmp_path / "t.csv", batch_size=4, progress=lambda *call: calls.append(call))
+    assert calls == [(7, 7)]
+
+
+def test_images_are_listed_as_batches_are_asked_for() -> None:
+    listed: list[int] = []
+    picture = flat_images(1)[0]
+
+    def listing() -> Iterator[ImageItem]:
+        for number in range(100_000):
+            listed.append(number)
+            yield ImageItem(f"{number}", picture)
+
+    batches = MeanColour().stream(ImageStream(listing), batch_size=8)
+    assert len(listed) == 1
+    for _ in range(20):
+        assert len(next(batches).items) == 8
+    # Those of 20 batches, what is ahead of them, and one block in which ids are looked up.
+    assert len(listed) < 8 * 20 + 8 * (3 + 2 * torch.get_num_threads()) + 1024
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_a_stream_can_be_encoded_twice(tmp_path: Path) -> None:
+    for number, picture in enumerate(flat_images(9)):
+        picture.save(tmp_path / f"{number}.png")
+    stream = image_stream(tmp_path)
+    for _ in range(2):
+        encoded = MeanColour().encode(stream, batch_size=4)
+        np.testing.assert_allclose(encoded.features, directions(9), atol=1e-6)
 
 
 def test_patches() -> None:

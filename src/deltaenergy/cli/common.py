@@ -40,7 +40,8 @@ from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
-    from deltaenergy.data.items import Unreadable
+    from deltaenergy.data.items import ImageItem, Unreadable
+    from deltaenergy.data.streams import ImageStream
     from deltaenergy.detector import Detector
     from deltaenergy.models.base import TowerModel
     from deltaenergy.scores.base import Score
@@ -213,6 +214,21 @@ def read_image_arguments(images: Sequence[str]) -> list[str] | str:
     if any("\0" in path for path in paths):
         raise InputError("Standard input holds NUL characters. Write one path per line (find without -print0).")
     return paths
+
+
+def list_images(given: list[str] | str, *, hold: bool = False) -> list[ImageItem] | ImageStream:
+    """The images of arguments, after a look at all their names: whatever is wrong with them is said now.
+
+    They are not held in memory, unless they must be looked at as a whole, or come from feature stores.
+    """
+    from deltaenergy.data.inputs import image_stream
+
+    with status("Listing the images …"):
+        stream = image_stream(given)
+        if hold or stream.stored:
+            return list(stream)
+        stream.survey()
+        return stream
 
 
 def tell_guarantee(detector: Detector, scores: str = "") -> None:

@@ -53,7 +53,6 @@ def monitor(
     Give every image once. The state file goes on from run to run. However many images come, the probability of a false
     alarm is at most alpha + delta. An alarm stays: calibrate again with images of the new kind, and begin a new state.
     """
-    from deltaenergy.data.inputs import load_images
     from deltaenergy.data.store_pass import names_a_store
     from deltaenergy.monitor import open_monitor
     from deltaenergy.verdict_tables import holds_verdicts
@@ -63,7 +62,7 @@ def monitor(
     table = given if given is not None and holds_verdicts(given) else None
     items: Any = None
     if given is not None and table is None:
-        items = given if names_a_store(given) else load_images(given)
+        items = given if names_a_store(given) else common.list_images(given)
     elif given is None and not state.exists():
         raise InputError(f"--state {state} does not exist yet, so that there is nothing to look at: give images.")
     loaded = common.prepare(common.load_detector(detector, common.Place(device)))

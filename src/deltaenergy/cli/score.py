@@ -100,7 +100,7 @@ def score(
         raise InputError(f"{acting[0]} needs verdicts, and these a threshold: add --id DIR or --detector DIR.")
     # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
     given = common.read_image_arguments(images)
-    items = given if names_a_store(given) else load_images(given)
+    items = given if names_a_store(given) else common.list_images(given, hold=request is not None)
     if ray is not None and detector is not None and out_file is not None:
         score_with_ray(ray, workers, detector, items, out_file, place, top_k, batch_size)
         return

@@ -26,7 +26,7 @@ from deltaenergy.data.manifest import is_store
 from deltaenergy.data.pattern import braces, matches
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.remote_listing import remote_images
-from deltaenergy.data.store import FeatureStore
+from deltaenergy.data.store import FeatureStore, StoredImage
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
 from deltaenergy.data.tar import COMPRESSED_TARS, TAR_EXTENSIONS, tar_images
@@ -57,11 +57,11 @@ def image_stream(images: Any) -> ImageStream:
     if isinstance(images, ImageStream):
         return images
     if isinstance(images, (str, os.PathLike)):
-        return ImageStream(lambda: _from_path(images, alone=True))
+        return ImageStream(lambda: _from_path(images, alone=True), stored=_is_stored(images))
     if (part := _part_of(images)) is not None:
-        return _of_parts([part])
+        return _of_parts([part], _is_stored(images))
     if isinstance(images, Iterable) and not isinstance(images, Mapping):
-        return _of_parts(_parts_of_list(images))
+        return _of_parts(*_parts_of_list(images))
     raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
 
 
@@ -75,14 +75,18 @@ def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
     return list(ImageStream(lambda: iter(items)))
 
 
-def _of_parts(parts: list[Part]) -> ImageStream:
-    plain = all(isinstance(part, ImageItem) for part in parts)
-    return ImageStream(lambda: _from_parts(parts), len(parts) if plain else None)
+def _of_parts(parts: list[Part], stored: bool) -> ImageStream:
+    counts = [len(part) if isinstance(part, list) else 1 for part in parts if isinstance(part, (ImageItem, list))]
+    count = sum(counts) if len(counts) == len(parts) else None
+    return ImageStream(lambda: _from_parts(parts), count, stored=stored)
 
 
-def _parts_of_list(images: Iterable[Any]) -> list[Part]:
-    """The elements; what is wrong with one, as far as its type or name tells, is said at once."""
+def _parts_of_list(images: Iterable[Any]) -> tuple[list[Part], bool]:
+    """The elements, and whether a feature store is among them; what is wrong with one, as far as its type or name
+    tells, is said at once.
+    """
     parts: list[Part] = []
+    stored = False
     for position, element in enumerate(images):
         part: Part | None = element if isinstance(element, (str, os.PathLike)) else _part_of(element)
         if part is None:
@@ -90,7 +94,17 @@ def _parts_of_list(images: Iterable[Any]) -> list[Part]:
         if isinstance(part, (str, os.PathLike)):
             _from_path(part, alone=False)
         parts.append(part)
-    return parts
+        stored = stored or _is_stored(element)
+    return parts, stored
+
+
+def _is_stored(value: Any) -> bool:
+    if isinstance(value, (str, os.PathLike)):
+        path = user_path(value)
+        return path.suffix.lower() not in EXTENSIONS and is_store(path)
+    if isinstance(value, ImageItem):
+        return isinstance(value.source, StoredImage)
+    return isinstance(value, FeatureStore) or (isinstance(value, ImageStream) and value.stored)
 
 
 def _from_parts(parts: list[Part]) -> Iterator[ImageItem]:

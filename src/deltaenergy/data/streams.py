@@ -34,11 +34,14 @@ class ImageStream:
 
     Attributes:
         count: how many images there are, None while that is unknown. One who goes through them all will know.
+        stored: whether some of them come from a feature store.
     """
 
-    def __init__(self, listing: Callable[[], Iterator[ImageItem]], count: int | None = None) -> None:
+    def __init__(
+        self, listing: Callable[[], Iterator[ImageItem]], count: int | None = None, *, stored: bool = False
+    ) -> None:
         """`listing` gives the images from the first on, as often as it is called; their ids may repeat."""
-        self._listing, self.count = listing, count
+        self._listing, self.count, self.stored = listing, count, stored
         self._repeats: _Repeats | None = None
         begun = listing()
         # Looks at the first image, and keeps what was begun for the first who wants it.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,10 @@ import torch
 
 from deltaenergy.data.budget import PIXELS
 from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
-from deltaenergy.data.inputs import load_images
+from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store import StoredImage
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.models.parallel import side_by_side
 from deltaenergy.progress import Progress, shown
@@ -80,23 +81,25 @@ def stream_batches(
 ) -> Iterator[EncodedBatch]:
     """Encoded batches in input order. The last batch also carries trailing unreadable images.
 
-    What is wrong with the arguments is said at once; images are read as the batches are asked for. If it is to be
-    `reproducible`, a few images, too, get the same bytes on any number of cores.
+    What is wrong with the arguments is said at once; images are listed and read as the batches are asked for. If it is
+    to be `reproducible`, a few images, too, get the same bytes on any number of cores.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     _ = PIXELS.limit  # says at once if it is set wrongly
-    items = load_images(images)
+    stream = image_stream(images)
     if progress is None:
         progress = shown("Encoding images")
-    if any(isinstance(item.source, StoredImage) for item in items):
-        return _stored_batches(model, items, patches, batch_size, progress)
-    return _decoded_batches(model, items, patches, batch_size, progress, reproducible)
+    if progress is not None and stream.count is None:
+        stream.survey()  # who shows how far it is wants to know how far it goes
+    if stream.stored:
+        return _stored_batches(model, list(stream), patches, batch_size, progress)
+    return _decoded_batches(model, stream, patches, batch_size, progress, reproducible)
 
 
 def _decoded_batches(
     model: TowerModel,
-    items: list[ImageItem],
+    stream: ImageStream,
     patches: bool,
     batch_size: int,
     progress: Progress | None,
@@ -107,13 +110,17 @@ def _decoded_batches(
     def encode(one: _Gathered) -> tuple[EncodedBatch, int]:
         return _encode_batch(model, one.images, one.unreadable, patches), one.done
 
-    workers = _workers(model, len(items), batch_size, reproducible)
+    items = iter(stream)
+    first = list(islice(items, torch.get_num_threads() * batch_size))
+    workers = _workers(model, len(first), batch_size, reproducible)
     # Whole batches wait for the tower, too, where several run.
     ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
     # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
     with contextlib.ExitStack() as closed:
-        decoded = closed.enter_context(contextlib.closing(decode_ahead(model, items, ahead, workers or 1)))
-        gathered = _gather(decoded, len(items), batch_size)
+        decoded = closed.enter_context(
+            contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1))
+        )
+        gathered = _gather(decoded, batch_size)
         if workers is None:
             batches: Iterator[tuple[EncodedBatch, int]] = map(encode, gathered)
         else:
@@ -121,11 +128,13 @@ def _decoded_batches(
         for batch, done in batches:
             yield batch
             if progress is not None:
-                progress(done, len(items))
+                progress(done, stream.count)
 
 
 def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool) -> int | None:
     """How many batches run at a time, on one core each; None for one after the other, on all cores.
+
+    `images` is their number, if it is less than a batch for every core.
 
     Where there is not a batch for every core, some cores would be idle: a single image would take as many times longer
     as there are cores. Then a batch gets them all, unless the bytes of its features matter more than the wait.
@@ -136,23 +145,24 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
     return min(cores, -(-images // batch_size)) or None
 
 
-def _gather(
-    decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], total: int, batch_size: int
-) -> Iterator[_Gathered]:
+def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], batch_size: int) -> Iterator[_Gathered]:
     """Decoded images, `batch_size` at a time as they were given; one that could not be read leaves its batch smaller.
 
     So a batch holds the same images wherever the run began, and a long list can be cut between any two batches.
     """
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
+    done = 0
     for done, (item, pixels) in enumerate(decoded, start=1):
         if isinstance(pixels, str):
             unreadable.append(Unreadable(item.id, pixels))
         else:
             pending.append((item, pixels))
-        if done % batch_size == 0 or done == total:
+        if done % batch_size == 0:
             yield _Gathered(pending, unreadable, done)
             pending, unreadable = [], []
+    if pending or unreadable:
+        yield _Gathered(pending, unreadable, done)
 
 
 def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
@@ -204,7 +214,7 @@ def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]],
 
 
 def decode_ahead(
-    model: TowerModel, items: list[ImageItem], ahead: int, cores: int = 1
+    model: TowerModel, items: Iterable[ImageItem], ahead: int, cores: int = 1
 ) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
     """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory.
 
@@ -220,12 +230,14 @@ def decode_ahead(
         except MemoryError:
             return "not enough memory to resize it"
 
-    threads = reading_threads((item.source for item in items), max(DECODE_THREADS, cores))
+    coming = iter(items)
+    soon = list(islice(coming, ahead))
+    threads = reading_threads((item.source for item in soon), max(DECODE_THREADS, cores))
     ahead = max(ahead, threads)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
     waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
     try:
-        for item in items:
+        for item in chain(soon, coming):
             waiting.append((item, pool.submit(read, item)))
             if len(waiting) >= ahead:
                 first, future = waiting.popleft()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +165,7 @@ def score_on_ray(
     Args:
         detector: the detector in `folder`, which every machine must see, as well as the images and the output.
         folder: where `detector` was loaded from.
-        images: what `load_images` gave, or the path of a store.
+        images: what `load_images` or `image_stream` gave, or the path of a store.
         out: the file that the verdicts are for; the parts lie beside it until the block ends well.
         address: `local`, `auto`, or HOST:PORT.
         workers: how many actors; as many as there are CPUs, or GPUs where the device is one.
@@ -249,14 +250,14 @@ def _stretches(store: FeatureStore, size: int) -> list[Part]:
     ]
 
 
-def _windows(items: Sequence[ImageItem], size: int) -> list[Part]:
-    found = []
-    for position, start in enumerate(range(0, len(items), size)):
-        window = items[start : start + size]
+def _windows(items: Iterable[ImageItem], size: int) -> list[Part]:
+    found: list[Part] = []
+    left = iter(items)
+    while window := tuple(islice(left, size)):
         if any(isinstance(item.source, StoredImage) for item in window):
             raise InputError("--ray takes pictures, or one feature store alone: score each store by itself.")
         known = [text for item in window for text in (item.id, stamp_of(item))]
-        found.append(Part(_name(position, known), len(window), items=tuple(window)))
+        found.append(Part(_name(len(found), known), len(window), items=window))
     return found
 
 

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.monitor.monitor import ALPHA, DELTA
-from deltaenergy.monitor.rate import count_below, log_rate_evidence, rate_bound
-from deltaenergy.monitor.shift import Cells, log_shift_evidence
+from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence, rate_bound
+from deltaenergy.monitor.restarts import Restarts, log_halves
+from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.thresholds import threshold_of
 
 Floats = npt.NDArray[np.float64]
@@ -41,16 +42,21 @@ def first_alarm(known: Floats, stream: Floats, seed: int) -> tuple[int | None, s
     threshold = threshold_of(known, KEEP, CONFIDENCE)[0]
     bound = rate_bound(count_below(known, threshold), len(known), DELTA)
     bar, cells, log_p, flagged = math.log(2 / ALPHA), Cells(known, seed), 0.0, 0
+    later = Restarts(len(STAKES), lambda flags: log_rate_bets(flags, bound)), Restarts(len(EXPONENTS), log_shift_bets)
     for start in range(0, len(stream), AT_ONCE):
         part = stream[start : start + AT_ONCE]
+        flags = part < threshold
+        rates = later[0].add(flags.astype(np.float64))
         alarms = []
-        for i in np.flatnonzero(part < threshold):  # the evidence falls with all others
+        for i in np.flatnonzero(flags):  # the evidence falls with all others
             flagged += 1
-            if log_rate_evidence(flagged, start + int(i) + 1, bound) >= bar:
+            if log_halves(log_rate_evidence(flagged, start + int(i) + 1, bound), rates[i]) >= bar:
                 alarms.append((start + int(i) + 1, "rate"))
                 break
-        logs = log_p + np.cumsum(np.log(cells.p_values(part)))
+        found = np.log(cells.p_values(part))
+        logs = log_p + np.cumsum(found)
         evidence = log_shift_evidence(start + np.arange(1, len(part) + 1), logs)
+        evidence = np.logaddexp(evidence, later[1].add(found)) - math.log(2)
         alarms += [(start + int(i) + 1, "shift") for i in np.flatnonzero(evidence >= bar)[:1]]
         if alarms:
             return min(alarms)

@@ -16,6 +16,7 @@ import deltaenergy as de
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files.bound import sealed
 from deltaenergy.monitor import open_monitor
+from deltaenergy.monitor.rate import log_rate_evidence
 from deltaenergy.predictions import Predictions, Verdict
 from tests.monitor.made import CLASSES, ids_of, labels_of, make_detector
 
@@ -32,9 +33,10 @@ def fed(seed: int, known: int, images: int, unknown: float, **options: Any) -> d
 
 @pytest.mark.parametrize("known", [60, 400])
 def test_false_alarms_stay_within_their_bound(known: int) -> None:
-    """120 streams of known images. At 20 % (alpha + delta), 12 of 60 would be the mean of a monitor at its bound."""
-    alarms = [fed(seed, known, 150, 0.0, alpha=0.15, delta=0.05).changed for seed in range(120)]
-    assert sum(alarms) / len(alarms) <= 0.2
+    """120 streams of known images, for two bounds. Of a monitor at the first, 24 would raise an alarm in the mean."""
+    for alpha in (0.15, 0.3):
+        alarms = [fed(seed, known, 150, 0.0, alpha=alpha, delta=0.05).changed for seed in range(120)]
+        assert sum(alarms) / len(alarms) <= alpha + 0.05
     assert any(alarms), "a bound that is never used would be no test of it"
 
 
@@ -60,6 +62,23 @@ def test_a_change_is_found(unknown: float, within: int) -> None:
     for seed in range(5):
         monitor = fed(seed, 500, within, unknown)
         assert monitor.changed and str(monitor.status).startswith("The images have changed")
+
+
+def test_a_change_after_a_long_quiet_time_is_found_soon() -> None:
+    """3,000 known images, then 20 % unknown ones; beside it, a monitor whose bets all began with the first image."""
+    quiet, images = 3000, 3400
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        detector = make_detector(rng.normal(size=500))
+        scores = rng.normal(size=images)
+        scores[quiet:] -= 4.0 * (rng.random(images - quiet) < 0.2)
+        monitor, slow = de.Monitor(detector), de.Monitor(detector)
+        slow.restarts = None
+        delays = []
+        for one in (monitor, slow):
+            one.observe(ids_of(images), labels_of(images), scores)
+            delays.append(min(number for number in one.alarms.values() if number is not None) - quiet)
+        assert 0 < delays[0] <= 60 and delays[1] > 3 * delays[0]
 
 
 def test_a_small_shift_is_found_by_the_scores_before_the_rate() -> None:
@@ -194,6 +213,8 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
         monitor.observe(ids_of(700, 200), labels, scores[200:])
     found = de.Monitor.load(path, detector)
     assert found.status == whole.status and found.changed
+    assert found.restarts is not None and whole.restarts is not None
+    assert all(np.array_equal(one.logs, whole.restarts[test].logs) for test, one in found.restarts.items())
     assert found.history.changes() == whole.history.changes()
     assert repr(found.history.pictures) == repr(whole.history.pictures)
     assert [b.images for b in found.history.blocks] == [b.images for b in whole.history.blocks]
@@ -267,10 +288,40 @@ def edits(saved: dict[str, Any]) -> list[dict[str, Any]]:
         "alarms": {"rate": 0, "shift": None},
         "pictures": [["1", "a", "dog", 0.0, True]],
         "block_size": 0,
+        "restarts": {**saved["restarts"], "rate": saved["restarts"]["rate"][1:]},
+        "format": "deltaenergy monitor 3",
         "detector": "no hash",
     }
     found += [{**saved, key: value} for key, value in wrong.items()]
     return [sealed(one) for one in found] + [{**saved, "flagged": saved["flagged"] + 1}]
+
+
+def test_a_state_from_before_there_were_restarts_goes_on_without_them(tmp_path: Path) -> None:
+    """A file as version 1 of the format was written: its evidence is that of bets from the first image on, for ever."""
+    detector = make_detector(np.arange(60.0))
+    path = tmp_path / "state.json"
+    path.write_bytes((Path(__file__).parent / "state_1.json").read_bytes())
+    monitor = de.Monitor.load(path, detector)
+    assert monitor.status.evidence == pytest.approx({"rate": -1.1399181111872296, "shift": -0.6060197925737286})
+    assert (monitor.images, monitor.flagged, monitor.changed) == (40, 3, False)
+    monitor.observe(["a.jpg"], ["dog"], [-7.0])
+    expected = math.log10(math.exp(log_rate_evidence(4, 41, monitor.bound)))
+    assert monitor.status.evidence["rate"] == pytest.approx(expected)
+    monitor.save(path)
+    assert json.loads(path.read_text())["format"] == "deltaenergy monitor 1"
+    again = de.Monitor.load(path, detector)
+    assert again.status == monitor.status and again.restarts is None
+
+
+def test_less_than_what_begins_next_is_no_state(tmp_path: Path) -> None:
+    detector = make_detector(np.arange(60.0))
+    path = tmp_path / "state.json"
+    de.Monitor(detector).observe(ids_of(5), labels_of(5), np.full(5, 30.0)).save(path)
+    saved = json.loads(path.read_text())
+    saved["restarts"]["shift"][7] = -30.0
+    path.write_text(json.dumps(sealed(saved)))
+    with pytest.raises(ArtifactError, match=r"restarts\.shift.*begins next"):
+        de.Monitor.load(path, detector)
 
 
 def test_damaged_states_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 import subprocess
@@ -108,32 +109,97 @@ def test_a_broken_link_fails_the_build(site: Path) -> None:
     assert "page does not exist" in done.stderr and "python.md" in done.stderr
 
 
-def test_pages_in_a_browser(site: Path) -> None:
-    """No error on the console, no request elsewhere, nothing wider than a phone, in both colour schemes."""
-    pages = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+def every_page(site: Path) -> list[str]:
+    """Addresses below the root, as the navigation has them."""
+    names = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
+    return [name.removesuffix("index.html") for name in names]
+
+
+def test_every_page_in_a_browser(site: Path) -> None:
+    """No error on the console, no request elsewhere or in vain, nothing wider than the window, the right colours.
+
+    Every page is seen light and wide, and dark and narrow. Half of them are opened the one way and turned to the other.
+    """
+    browsers = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("chromium is not installed")
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(site))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    pages = every_page(site)
+    assert len(pages) > 80 and {"", "404.html", "results/", "all-scores/mcm/"} <= set(pages)
+    wrong: list[tuple[str, str]] = []
+    with served(site) as address, browsers.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        page: Any = browser.new_page()
+        watch = Watch(page, address)
+        for number, name in enumerate(pages):
+            for turn, (scheme, width) in enumerate(WAYS if number % 2 else WAYS[::-1]):
+                page.emulate_media(color_scheme=scheme)
+                page.set_viewport_size({"width": width, "height": 800})
+                if turn == 0:
+                    page.goto(address + name, timeout=SECONDS * 1000)
+                found = page.evaluate(LOOK, scheme)
+                if found["width"] > width:
+                    watch.wrong.append(f"{scheme}: {found['width']} pixels wide")
+                if not found["words"]:
+                    watch.wrong.append(f"{scheme}: no text")
+                if (found["light"] > 0.5) != (scheme == "light"):
+                    watch.wrong.append(f"{scheme}: a background of lightness {found['light']:.2f}")
+            wrong += [(name, one) for one in watch.wrong]
+            watch.wrong.clear()
+        browser.close()
+    assert wrong == []
+
+
+WAYS = (("light", 1280), ("dark", 390))
+# Slow machines take their time.
+SECONDS = 300
+# The width of a page, how many letters it has, and how light its background is, once it has had time to turn.
+LOOK = """async (scheme) => {
+    const light = () => {
+        const channels = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3).map(Number);
+        return channels.reduce((sum, one) => sum + one, 0) / 765;
+    };
+    for (let waits = 0; waits < 200 && (light() > 0.5) !== (scheme === "light"); waits++)
+        await new Promise((done) => setTimeout(done, 50));
+    return {
+        width: document.documentElement.scrollWidth,
+        words: document.querySelector("article, main").innerText.trim().length,
+        light: light(),
+    };
+}"""
+
+
+class Watch:
+    """What goes wrong on a page: messages, requests elsewhere, and answers that are errors."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.wrong: list[str] = []
+        own = (address, "data:", "blob:")
+        page.on("console", lambda said: self._note(said.type in ("error", "warning"), said.text))
+        page.on("pageerror", lambda error: self._note(True, str(error)))
+        page.on("request", lambda asked: self._note(not asked.url.startswith(own), asked.url))
+        page.on("response", lambda answer: self._note(answer.status >= 400, f"{answer.url}: {answer.status}"))
+
+    def _note(self, wrong: bool, text: str) -> None:
+        if wrong:
+            self.wrong.append(text)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Files of a folder, without a line for each."""
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server of the folder's files on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}/"
-    wrong: list[str] = []
     try:
-        with pages.sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=chromium, args=["--no-sandbox", "--disable-background-networking"]
-            )
-            for scheme, width in (("light", 1280), ("dark", 390)):
-                page: Any = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
-                page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
-                page.on("request", lambda asked: None if asked.url.startswith(address) else wrong.append(asked.url))
-                for name in ("", "concepts/", "all-scores/mcm/", "reference/detectors/", "tutorials/few-shot/"):
-                    page.goto(address + name)
-                    assert page.evaluate("document.documentElement.scrollWidth") <= width, name
-                page.close()
-            browser.close()
+        yield f"http://127.0.0.1:{server.server_port}/"
     finally:
         server.shutdown()
         server.server_close()
-    assert wrong == []

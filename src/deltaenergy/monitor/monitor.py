@@ -2,7 +2,8 @@
 
 Two tests look at every verdict, each with half of α: a bet on the rate of flagged images (rate.py), which is wrong with
 a probability of at most α/2 + δ at any time, and a conformal martingale (shift.py) for small shifts, at most α/2. So
-whatever the number of images, known images like those of the calibration raise an alarm with at most α + δ.
+whatever the number of images, known images like those of the calibration raise an alarm with at most α + δ. Each test
+bets one half of its stake from the first image on, and deals out the other over all later ones (restarts.py).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from deltaenergy.artifact import version_of
 from deltaenergy.detector import Detector, Verdict
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
-from deltaenergy.monitor.rate import count_below, log_rate_evidence, rate_bound
-from deltaenergy.monitor.shift import Cells, log_shift_evidence
+from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence, rate_bound
+from deltaenergy.monitor.restarts import Restarts, log_halves
+from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.showing import Shown
 from deltaenergy.thresholds import percent
 from deltaenergy.verdict_tables import check_own, read_rows
@@ -44,7 +46,7 @@ class Status:
         images: how many were looked at.
         flagged: how many of them the detector calls none of these.
         bound: q, the share of known images that are flagged at most, as sure as 1 − δ.
-        evidence: of each test, the logarithm to base 10 of E_t or M_t now.
+        evidence: of each test, the logarithm to base 10 of what its stake of 1 has become.
         highest: the largest that it ever was.
         bar: where the alarm is raised, log10(2/α).
         alarms: of each test, the number of the image that raised it, or None.
@@ -113,6 +115,11 @@ class Monitor(Shown):
         self.images = self.flagged = 0
         self.log_p = 0.0
         self.cells = Cells(scores, seed)
+        # None in a monitor whose state was begun without them: a bound cannot be changed on the way.
+        self.restarts: dict[str, Restarts] | None = {
+            "rate": Restarts(len(STAKES), lambda flagged: log_rate_bets(flagged, self.bound)),
+            "shift": Restarts(len(EXPONENTS), log_shift_bets),
+        }
         self.history = History()
         self.highest = dict.fromkeys(TESTS, 0.0)
         self.alarms: dict[str, int | None] = dict.fromkeys(TESTS)
@@ -175,8 +182,13 @@ class Monitor(Shown):
     def _observe(self, ids: Sequence[str], labels: Sequence[str], values: Any, files: bool) -> None:
         flags = self.detector.rejects(values)
         # Added up one by one, so that batches of any size give the same bits.
-        logs = np.cumsum(np.concatenate([[self.log_p], np.log(self.cells.p_values(values))]))[1:]
+        log_p = np.log(self.cells.p_values(values))
+        logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
         shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
+        later = None
+        if self.restarts is not None:
+            seen = {"rate": flags.astype(np.float64), "shift": log_p}
+            later = {test: self.restarts[test].add(seen[test]) for test in TESTS}
         time = datetime.now(timezone.utc).isoformat(timespec="seconds")
         for i, flagged in enumerate(flags.tolist()):
             self.images += 1
@@ -185,6 +197,8 @@ class Monitor(Shown):
                 "rate": log_rate_evidence(self.flagged, self.images, self.bound),
                 "shift": float(shifts[i]),
             }
+            if later is not None:
+                now = {test: log_halves(now[test], later[test][i]) for test in TESTS}
             for test, evidence in now.items():
                 self.highest[test] = max(self.highest[test], evidence)
                 if self.alarms[test] is None and evidence >= self.bar:
@@ -205,6 +219,8 @@ class Monitor(Shown):
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),
         }
+        if self.restarts is not None:
+            now = {test: log_halves(now[test], self.restarts[test].log_evidence) for test in TESTS}
         return Status(
             self.images,
             self.flagged,

@@ -12,7 +12,7 @@ probability of at most α (Ville 1939). With λ = (w − q) / (q(1 − q)) the m
 
     E_t = ∫_q^1 (w/q)^f ((1 − w)/(1 − q))^(t − f) dw / (1 − q)
 
-so that the two counts are all there is to remember.
+so that the two counts are all there is to remember. Bets that begin later (restarts.py) have stakes of a grid.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+# λq of the bets that begin later: from small rises of the rate to nearly every image flagged.
+STAKES = np.geomspace(0.01, 0.8, 16)
 # Halvings of the interval that holds the quantile: as far as float64 goes.
 _HALVINGS = 80
 # Terms of a series that falls are added until they are this small beside the first.
@@ -69,6 +71,12 @@ def log_rate_evidence(flagged: int, images: int, bound: float) -> float:
     peak = -math.log(f + 1) - beta + (f + 1) * math.log(q) + m * math.log1p(-q)  # P(Binomial = f + 1)
     tail = math.exp(peak) * _falling_sum(q / (1 - q), m, f + 2)
     return beta - f * math.log(q) - (m + 1) * math.log1p(-q) + math.log1p(-tail)
+
+
+def log_rate_bets(flagged: npt.NDArray[np.float64], bound: float) -> npt.NDArray[np.float64]:
+    """log(1 + λ(X − q)) for each image, flagged (1) or not (0), and each of `STAKES`."""
+    won, lost = np.log1p(STAKES * (1 - bound) / bound), np.log1p(-STAKES)
+    return np.where(flagged[:, None] > 0, won, lost)
 
 
 def _falling_sum(ratio: float, numerator: int, denominator: int) -> float:

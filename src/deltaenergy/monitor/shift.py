@@ -88,3 +88,8 @@ def log_shift_evidence(images: npt.ArrayLike, log_p: npt.ArrayLike) -> Floats:
         top = logs.max(axis=1, keepdims=True)
         found[rows] = (top + np.log(np.exp(logs - top).mean(axis=1, keepdims=True)))[:, 0]
     return found
+
+
+def log_shift_bets(log_p: Floats) -> Floats:
+    """log(ε p^(ε − 1)) for each image and each of `EXPONENTS`: bets that begin later (restarts.py)."""
+    return np.log(EXPONENTS) + log_p[:, None] * (EXPONENTS - 1)

@@ -1,6 +1,7 @@
 """A monitor on disk: one small JSON file, written whole or not at all, that carries a checksum of itself.
 
-It names its detector by a hash of all that decides a verdict: a state of another detector is refused.
+It names its detector by a hash of all that decides a verdict: a state of another detector is refused. A state of the
+first format has no restarts (restarts.py); it goes on without them, as its bound was promised.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from deltaenergy.files.bound import check_seal, sealed
 from deltaenergy.files.schema import Check, Where, list_of, mapping_of, number, optional, record, text, truth, whole
 from deltaenergy.monitor.history import MOST_BLOCKS, MOST_PICTURES, RECENT, Block, SeenPicture
 from deltaenergy.monitor.monitor import ALPHA, DELTA, LARGEST_SEED, TESTS, Monitor
+from deltaenergy.monitor.rate import STAKES
+from deltaenergy.monitor.restarts import log_weight
+from deltaenergy.monitor.shift import EXPONENTS
 
-FORMAT = "deltaenergy monitor 1"
+FORMAT, WITHOUT_RESTARTS = "deltaenergy monitor 2", "deltaenergy monitor 1"
 _SHARE = number(above=0, high=1 - 2**-53)
 _COUNTS = list_of(whole(0), length=2)
+# Logarithms of another machine may end in another digit.
+_ROUNDING = 1e-9
 
 
 def _row(*checks: Check) -> Check:
@@ -41,27 +47,27 @@ def _row(*checks: Check) -> Check:
     return checked
 
 
-_RECORD = record(
-    {
-        "format": text(),
-        "checksum": text(),
-        "detector": text(matching="[0-9a-f]{16}"),
-        "alpha": _SHARE,
-        "delta": _SHARE,
-        "seed": whole(0, LARGEST_SEED),
-        "images": whole(0),
-        "flagged": whole(0),
-        "log_p": number(high=0),
-        "cells": list_of(_COUNTS),
-        "highest": record({test: number(low=0) for test in TESTS}),
-        "alarms": record({test: optional(whole(1)) for test in TESTS}),
-        "classes": mapping_of(_COUNTS),
-        "recent": list_of(_row(text(), truth())),
-        "pictures": list_of(_row(whole(1), text(blank=True), text(), optional(number()), truth())),
-        "block_size": whole(1),
-        "blocks": list_of(_row(whole(1), whole(0), number(), number(), text())),
-    }
-)
+_ENTRIES = {
+    "format": text(),
+    "checksum": text(),
+    "detector": text(matching="[0-9a-f]{16}"),
+    "alpha": _SHARE,
+    "delta": _SHARE,
+    "seed": whole(0, LARGEST_SEED),
+    "images": whole(0),
+    "flagged": whole(0),
+    "log_p": number(high=0),
+    "cells": list_of(_COUNTS),
+    "highest": record({test: number(low=0) for test in TESTS}),
+    "alarms": record({test: optional(whole(1)) for test in TESTS}),
+    "classes": mapping_of(_COUNTS),
+    "recent": list_of(_row(text(), truth())),
+    "pictures": list_of(_row(whole(1), text(blank=True), text(), optional(number()), truth())),
+    "block_size": whole(1),
+    "blocks": list_of(_row(whole(1), whole(0), number(), number(), text())),
+}
+_RESTARTS = {"rate": list_of(number(), length=len(STAKES)), "shift": list_of(number(), length=len(EXPONENTS))}
+_RECORDS = {FORMAT: record({**_ENTRIES, "restarts": record(_RESTARTS)}), WITHOUT_RESTARTS: record(_ENTRIES)}
 
 
 def save_state(monitor: Monitor, path: str | Path) -> None:
@@ -86,6 +92,10 @@ def load_state(path: str | Path, detector: Detector) -> Monitor:
     monitor.images, monitor.flagged, monitor.log_p = saved["images"], saved["flagged"], float(saved["log_p"])
     for cell, count in saved["cells"]:
         monitor.cells.counts[cell] = count
+    if saved["format"] == WITHOUT_RESTARTS:
+        monitor.restarts = None
+    for test, restarts in (monitor.restarts or {}).items():
+        restarts.logs, restarts.images = np.array(saved["restarts"][test], np.float64), monitor.images
     monitor.highest = {test: float(saved["highest"][test]) for test in TESTS}
     monitor.alarms = dict(saved["alarms"])
     history = monitor.history
@@ -147,8 +157,9 @@ def open_monitor(
 def state_of(monitor: Monitor) -> dict[str, Any]:
     """All that is remembered, as JSON values."""
     history, counts = monitor.history, monitor.cells.counts
+    restarts = {test: one.logs.tolist() for test, one in (monitor.restarts or {}).items()}
     return {
-        "format": FORMAT,
+        "format": FORMAT if restarts else WITHOUT_RESTARTS,
         "detector": monitor.version,
         "alpha": monitor.alpha,
         "delta": monitor.delta,
@@ -157,6 +168,7 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
         "flagged": monitor.flagged,
         "log_p": monitor.log_p,
         "cells": [[int(cell), int(counts[cell])] for cell in np.flatnonzero(counts)],
+        **({"restarts": restarts} if restarts else {}),
         "highest": dict(monitor.highest),
         "alarms": dict(monitor.alarms),
         "classes": {label: list(both) for label, both in history.classes.items()},
@@ -171,11 +183,12 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    saved = read_json(path)
+    saved: Any = read_json(path)
     where = Where(str(path))
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+    check = _RECORDS.get(str(saved.get("format"))) if isinstance(saved, dict) else None
+    if not isinstance(saved, dict) or check is None:
         raise ArtifactError(f"{path} is no state of a monitor ({FORMAT}), so it is left as it is. Give another name.")
-    _RECORD(saved, where)
+    check(saved, where)
     check_seal(saved, path)
     return saved
 
@@ -209,6 +222,10 @@ def _check_counts(saved: dict[str, Any], monitor: Monitor, where: Where) -> None
             raise where.at(name).wrong(total, f"{flagged} flagged images in all")
     if len(saved["blocks"]) > MOST_BLOCKS or len(saved["recent"]) > RECENT or len(saved["pictures"]) > MOST_PICTURES:
         raise where.wrong(saved, "no more blocks, recent images and pictures than a monitor keeps")
+    least = log_weight(images + 1) - _ROUNDING
+    for test, logs in saved.get("restarts", {}).items():
+        if min(logs) < least:
+            raise where.at("restarts").at(test).wrong(min(logs), f"{least:.6g} or more, the share that begins next")
     named = set(monitor.detector.classifier.classes)
     for entry, labels in (("classes", saved["classes"]), ("recent", [row[0] for row in saved["recent"]])):
         strange = next((label for label in labels if label not in named), None)

@@ -85,6 +85,7 @@ bench: $(BIN)/.dev
 fuzz: $(BIN)/.dev
 	$(BIN)/python -W ignore -m tests.faults $(SEED)
 	$(BIN)/python -W ignore -m tests.data.campaigns $(SEED)
+	$(BIN)/python -W ignore -m tests.scale.kills 20 $(SEED)
 
 lite: $(BIN)/.dev
 	$(PIP) --no-deps -r training/lite/requirements.txt

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -137,6 +137,6 @@ class Bucket:
         data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return data
 
-    def keys(self) -> list[str]:
+    def list(self) -> Sequence[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
         return [one["Key"] for page in pages for one in page.get("Contents", [])]

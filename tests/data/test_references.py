@@ -9,7 +9,7 @@ from PIL import Image
 
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.parquet_images import ParquetImage
-from deltaenergy.data.references import refer, resolve
+from deltaenergy.data.references import in_memory, refer, resolve
 from deltaenergy.data.tar import TarMember
 from deltaenergy.errors import ArtifactError
 
@@ -28,6 +28,7 @@ def test_it_comes_back_as_it_was(source: object) -> None:
     assert reference is not None
     assert reference.isascii()
     assert resolve(reference) == source
+    assert not in_memory(source)  # type: ignore[arg-type]
 
 
 def test_relative_paths_hold_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +44,7 @@ def test_relative_paths_hold_elsewhere(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("source", [Image.new("RGB", (2, 2)), b"bytes", lambda: b"later"])
 def test_pictures_in_memory_have_none(source: object) -> None:
     assert refer(source) is None  # type: ignore[arg-type]
+    assert in_memory(source)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '["file"]', '["pickle", "x"]', '["tar", "a.tar"]', '["file", 3]'])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from deltaenergy.data import remote
-from deltaenergy.data.content import content_or_error, hash_bytes, stamp_of
+from deltaenergy.data.content import content_or_error, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
@@ -101,10 +101,17 @@ def test_more_than_the_limit_is_never_read(web: FaultyServer, monkeypatch: pytes
     open_image(file(f"{web.url}/a.png"))
 
 
-def test_bytes_and_hash_are_those_of_the_file(web: FaultyServer) -> None:
-    item = ImageItem("a", file(web.says("/a.png", FINE)))
-    assert content_or_error(item) == (hash_bytes(PICTURE), None)
-    assert stamp_of(item) == UNLISTED
+def test_the_address_and_stamp_stand_for_the_bytes(web: FaultyServer) -> None:
+    one, other = (web.says(path, FINE) for path in ("/a.png", "/b.png"))
+    sources = [file(one), file(other), RemoteFile(one, 3, "3 bytes, tag 7"), RemoteFile(one, 3, "3 bytes, tag 8")]
+    items = [ImageItem("a", source) for source in sources]
+    assert len({content_or_error(item) for item in items}) == 4
+    assert content_or_error(items[0]) == content_or_error(ImageItem("another name", file(one)))
+    assert [stamp_of(item) for item in items[1:3]] == [UNLISTED, "3 bytes, tag 7"]
+    assert not web.asked
+
+
+def test_what_is_no_picture(web: FaultyServer) -> None:
     assert "empty" in reason(web.says("/b.png", Answer(body=b"")))
     assert "it holds text" in reason(web.says("/c.png", Answer(body=b"<html>not here</html>")))
 

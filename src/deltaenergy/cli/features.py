@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +24,13 @@ def features(
         ),
     ],
     out_folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The store's folder; made, or gone on with.", show_default=False)
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The store's folder, or its address on an object store; made, or gone on with.",
+            show_default=False,
+        ),
     ] = None,
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
@@ -69,7 +74,8 @@ def features(
     if out_folder is None:
         raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
     place = common.Place(device, backend, precision, calibrate_on)
-    from deltaenergy.data.store_writer import build_store
+    from deltaenergy.data.store_summary import summarise
+    from deltaenergy.data.store_writer import fill_store
 
     if dataset is not None:
         given = _of_dataset(dataset, images, split)
@@ -89,7 +95,7 @@ def features(
 
         fill = Processes(workers, device)
     with common.progress_bar("Encoding") as progress:
-        store = build_store(
+        fill_store(
             loaded,
             given,
             out_folder,
@@ -101,18 +107,19 @@ def features(
             progress=progress,
             fill=fill,
         )
+    store = summarise(out_folder)
     if json_output:
         common.print_json(
             {
                 "store": str(store.path),
                 "model": store.model,
-                "images": len(store),
+                "images": store.images,
                 "patches": store.has_patches,
                 "unreadable": [{"path": image.id, "reason": image.reason} for image in store.unreadable],
             }
         )
     else:
-        out.print(f"{store.path}: {len(store)} image(s)", markup=False)
+        out.print(f"{store.path}: {store.images} image(s)", markup=False)
         err.print("Give this folder wherever images are asked for.", style="dim")
     common.finish(store.unreadable)
 

@@ -6,11 +6,13 @@ refused without being repeated, for addresses are printed and written to tables.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.errors import InputError, did_you_mean
 
 
@@ -41,6 +43,7 @@ KINDS = {
     "https": Kind("the web", "aiohttp", ""),
     "http": Kind("the web", "aiohttp", ""),
 }
+_FILE_ENDINGS = EXTENSIONS | {".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt", ".tar"}
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SIGNED = re.compile(r"[?&](x-amz-(signature|credential|security-token)|x-goog-(signature|credential)|awsaccesskeyid|"
                      r"sig|signature|access_token)=", re.IGNORECASE)  # fmt: skip
@@ -101,6 +104,11 @@ def ending_of(address: str) -> str:
     """The ending of the name, in lower case, without what a web address adds behind it."""
     path = urlsplit(address).path if is_web(address) else address
     return os.path.splitext(path.rpartition("/")[2])[1].lower()  # noqa: PTH122 (an address is no path)
+
+
+def may_be_folder(address: str) -> bool:
+    """Whether an address may lead to a folder, as far as its letters tell: not on the web, no pattern, no list."""
+    return not is_web(address.lower()) and not glob.has_magic(address) and ending_of(address) not in _FILE_ENDINGS
 
 
 def is_remote_folder(given: str) -> bool:

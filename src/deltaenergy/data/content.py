@@ -33,7 +33,12 @@ def stamp_of(item: ImageItem) -> str:
 
 
 def content_or_error(item: ImageItem) -> tuple[str | None, str | None]:
-    """Hash of the picture's bytes (or of the pixels of one that is open already), or why it cannot be had."""
+    """Hash of the picture's bytes (or of the pixels of one that is open already), or why it cannot be had.
+
+    A picture far away would have to be fetched twice: its address and stamp stand for its bytes.
+    """
+    if getattr(item.source, "far", False):
+        return hash_bytes(f"{getattr(item.source, 'url', item.id)} {stamp_of(item)}".encode()), None
     try:
         with reasons():
             return _content(item.source), None

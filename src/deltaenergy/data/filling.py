@@ -1,18 +1,22 @@
-"""Encode one planned shard, and commit it: what each process that fills a store does, for one shard after the other."""
+"""Encode planned shards, and commit each: what every process that fills a store does, for one shard after the other."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from deltaenergy.data.content import content_or_error
 from deltaenergy.data.encoder import Encoder
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.manifest import StoreRecord
+from deltaenergy.data.manifest import ShardRecord, StoreRecord
 from deltaenergy.data.places import Place
 from deltaenergy.data.plan import RECORD as PLAN_RECORD
 from deltaenergy.data.plan import Plan, Planned, PlanReader, lock_name
@@ -23,6 +27,8 @@ from deltaenergy.files import hash_value
 from deltaenergy.progress import Progress
 
 READ_THREADS = 4
+_HASHED_IN_A_ROW = 16
+_POLL_SECONDS = 0.2
 
 
 class PlanGone(Exception):
@@ -116,12 +122,75 @@ class Filler:
         return arrays, rows, errors
 
 
+@dataclass(frozen=True)
+class Task:
+    """What is to be done: the planned shards of a store. `in_memory` are the pictures that have no file, by id."""
+
+    place: Place
+    record: StoreRecord
+    plan: Plan
+    batch_size: int
+    in_memory: dict[str, ImageItem]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A planned shard that is there; an idle one says nothing that the store does not say already."""
+
+    record: ShardRecord
+    idle: bool
+
+
+class Fill(Protocol):
+    """Somebody who encodes planned shards."""
+
+    def __call__(self, task: Task, positions: Sequence[int], progress: Callable[[int, int], None]) -> Iterator[Filled]:
+        """Fill the shards at these positions of the plan, and give each when it is there, in any order.
+
+        `progress` takes a position and how many of its images are done.
+        """
+
+
+class InThisProcess:
+    """Encodes shards one after the other, with a model that is loaded already."""
+
+    def __init__(self, model: Encoder) -> None:
+        self._model = model
+
+    def __call__(self, task: Task, positions: Sequence[int], progress: Callable[[int, int], None]) -> Iterator[Filled]:
+        """Fill the shards at these positions of the plan; those that others are at, last."""
+        filler = Filler(task.place, task.record, task.plan, self._model, task.batch_size, task.in_memory)
+        waiting, passed_over = deque(positions), 0
+        while waiting:
+            position = waiting.popleft()
+            shard = filler.fill(position, functools.partial(_told, progress, position))
+            if shard is not None:
+                passed_over = 0
+                yield Filled(shard.record, shard.idle)
+                continue
+            waiting.append(position)  # another process is at it: look again when the others are done
+            passed_over += 1
+            if passed_over >= len(waiting):
+                time.sleep(_POLL_SECONDS)
+
+
+def _told(progress: Callable[[int, int], None], position: int, done: int, _: int | None) -> None:
+    progress(position, done)
+
+
 def hash_all(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
     """Of each picture the hash of its bytes, or why it cannot be had."""
     if not items:
         return []
+    if all(getattr(item.source, "far", False) for item in items):  # nothing is read
+        return [content_or_error(item) for item in items]
+    parts = [items[start : start + _HASHED_IN_A_ROW] for start in range(0, len(items), _HASHED_IN_A_ROW)]
     with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="hash") as pool:
-        return list(pool.map(content_or_error, items))
+        return [found for part in pool.map(_hash_some, parts) for found in part]
+
+
+def _hash_some(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
+    return [content_or_error(item) for item in items]
 
 
 @contextlib.contextmanager

@@ -99,6 +99,8 @@ def _parts_of_list(images: Iterable[Any]) -> tuple[list[Part], bool]:
 
 
 def _is_stored(value: Any) -> bool:
+    if isinstance(value, str) and is_address(value):
+        return is_store(value)
     if isinstance(value, (str, os.PathLike)):
         path = user_path(value)
         return path.suffix.lower() not in EXTENSIONS and is_store(path)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from deltaenergy.data.addresses import is_address, may_be_folder
 from deltaenergy.data.places import Place, place_at
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
@@ -103,6 +104,8 @@ class Manifest:
 
 def is_store(path: object) -> bool:
     """Whether `path` names a folder that holds a feature store."""
+    if isinstance(path, str) and is_address(path) and not may_be_folder(path):
+        return False
     return isinstance(path, str | Path) and place_at(path).has(RECORD)
 
 

@@ -12,6 +12,7 @@ import bisect
 import io
 import json
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from deltaenergy.data.decode import Streamed, UnreadableImage, open_file
-from deltaenergy.data.regular import why_not_a_file
+from deltaenergy.data.regular import what_it_is, why_not_reached
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +55,6 @@ class ParquetImage(Streamed):
 
     def open(self) -> IO[bytes]:
         """The picture's bytes. A record without bytes names a file, which counts from the table's folder."""
-        if (reason := why_not_a_file(self.table)) is not None:
-            raise UnreadableImage(f"its table cannot be read: {reason}")
         cell = _reader(self.table, self.column).cell(self.row)
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if data is not None:
@@ -66,8 +65,13 @@ class ParquetImage(Streamed):
 
 
 def file_stamp(path: Path) -> str:
-    """What tells that a file may have changed."""
-    status = path.stat()
+    """What tells that a table may have changed. Raises `UnreadableImage` if it is no regular file any more."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (asked for each picture)
+    except (OSError, ValueError) as error:
+        raise UnreadableImage(f"its table cannot be read: {why_not_reached(path, error)}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableImage(f"its table cannot be read: {what_it_is(status.st_mode)}")
     return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 
 

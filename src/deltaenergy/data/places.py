@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deltaenergy.data.addresses import is_address
 from deltaenergy.data.content import hash_file
 from deltaenergy.data.regular import is_file, is_folder, user_path, why_not_a_file
 from deltaenergy.files.lock_file import LockFile
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 
 
 class Place(ABC):
-    """The files of one store. `path` is how the user calls it.
+    """The files of one store. `path` is how the user calls it; `maps` whether arrays are memory maps.
 
-    Reading and writing raise `OSError` as files do.
+    Reading and writing raise `OSError` as files do, and `UnreachableError` if an object store does not answer.
     """
 
-    path: Path
+    path: Path | str
+    maps = True
 
     def __str__(self) -> str:
         return str(self.path)
@@ -108,6 +110,8 @@ class Place(ABC):
 
 class LocalPlace(Place):
     """A folder."""
+
+    path: Path
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -189,5 +193,9 @@ class LocalPlace(Place):
 
 
 def place_at(path: str | os.PathLike[str]) -> Place:
-    """The place that a path names."""
+    """The place that a path or address names."""
+    if isinstance(path, str) and is_address(path):
+        from deltaenergy.data.remote_place import RemotePlace
+
+        return RemotePlace(path)
     return LocalPlace(user_path(path))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -32,8 +32,8 @@ from deltaenergy.files.writing import json_bytes
 FOLDER = ".deltaenergy-plan"
 RECORD = f"{FOLDER}/plan.json"
 FORMAT = "deltaenergy plan 1"
-# A reader of one shard's lines reads the table of contents of the file, which grows with the shards in it.
-SHARDS_PER_FILE = 64
+# Who reads one shard's lines reads the whole file; with one file for each, there would be as many as shards.
+SHARDS_PER_FILE = 8
 _MOST_BYTES = 1 << 26
 _OURS = re.compile(r"plan\.json|\d{5,}\.(?:parquet|lock)")
 _CHECK = schema.record(
@@ -84,12 +84,20 @@ class Plan:
         return min(self.shard_size, self.images - position * self.shard_size)
 
 
-def digest_of(images: Iterable[tuple[str | None, ...]]) -> str:
-    """A hash of what is known of each image before it is read."""
-    digest = hashlib.blake2b(digest_size=16)
-    for image in images:
-        digest.update(json.dumps(image).encode())
-    return digest.hexdigest()
+class Digest:
+    """A hash of what is known of each image before it is read, in order."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, image: tuple[str | None, ...]) -> None:
+        """One more image."""
+        self._hash.update(repr(image).encode("utf-8", "backslashreplace"))
+
+    @property
+    def text(self) -> str:
+        """The hash of those so far."""
+        return self._hash.hexdigest()
 
 
 def write_plan(place: Place, plan: Plan, images: Iterator[Planned]) -> None:
@@ -104,11 +112,13 @@ def write_plan(place: Place, plan: Plan, images: Iterator[Planned]) -> None:
         buffer = io.BytesIO()
         with pq.ParquetWriter(buffer, columns) as writer:
             for position in range(first, min(first + SHARDS_PER_FILE, len(plan.shards))):
-                rows = [next(images) for _ in range(plan.size_of(position))]
+                rows = list(itertools.islice(images, plan.size_of(position)))
                 arrays = [pa.array(values, kind) for values, kind in zip(zip(*rows), columns.types)]
                 writer.write_table(pa.table(arrays, schema=columns), row_group_size=len(rows))
         place.replace(_file_name(first), buffer.getvalue())
         files.append(hash_bytes(buffer.getvalue()))
+    for _ in images:  # there should be no more; whoever gives them says what is wrong
+        pass
     place.replace(RECORD, json_bytes(sealed({"format": FORMAT, **asdict(replace(plan, files=files))})))
 
 

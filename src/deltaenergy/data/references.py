@@ -7,6 +7,7 @@ no such line.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Any
 
 from deltaenergy.data.decode import ImageSource, Refusal
 from deltaenergy.data.parquet_images import ParquetImage
+from deltaenergy.data.remote import RemoteFile
 from deltaenergy.data.tar import TarMember
 from deltaenergy.errors import ArtifactError
 
 # Frozen dataclasses whose fields are texts, paths, numbers, truth values or None.
-KINDS: dict[str, type[Any]] = {"refusal": Refusal, "tar": TarMember, "parquet": ParquetImage}
+KINDS: dict[str, type[Any]] = {"refusal": Refusal, "tar": TarMember, "parquet": ParquetImage, "remote": RemoteFile}
 
 
 def refer(source: ImageSource) -> str | None:
@@ -27,8 +29,13 @@ def refer(source: ImageSource) -> str | None:
         return json.dumps(["file", os.path.abspath(source)])  # noqa: PTH100 (links stay links)
     for kind, of_kind in KINDS.items():
         if isinstance(source, of_kind):
-            return json.dumps([kind, *(_plain(getattr(source, field.name)) for field in dataclasses.fields(of_kind))])
+            return json.dumps([kind, *(_plain(getattr(source, name)) for name in _names(kind))])
     return None
+
+
+def in_memory(source: ImageSource) -> bool:
+    """Whether the source exists only in this process."""
+    return not isinstance(source, (Path, *KINDS.values()))
 
 
 def resolve(reference: str) -> ImageSource:
@@ -47,6 +54,11 @@ def resolve(reference: str) -> ImageSource:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{reference!r} says of no image where it is: {error!r}.") from error
     return source
+
+
+@functools.cache
+def _names(kind: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(KINDS[kind])]
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,7 @@ _CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetr
 # What S3 answers when it does not know who is asking, or no longer.
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired", "InvalidSecurity",
                      "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed"}  # fmt: skip
-_BUSY = {408, 425, 429, 500, 502, 503, 504}
+_BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
 class Meaning(Enum):
@@ -38,6 +38,7 @@ class Meaning(Enum):
     BUSY = "the server answered that it cannot answer now"
     FAILED = "the server failed on this request"
     CUT = "the answer broke off"
+    EXISTS = "something is there already"
     EMPTY = "there is nothing in the part that was asked for"
     OTHER = "something else"
 
@@ -61,6 +62,8 @@ def meaning_of(error: BaseException) -> Meaning:
         return Meaning.NO_BUCKET
     if "FileNotFoundError" in names or status in {404, 410}:
         return Meaning.MISSING
+    if "FileExistsError" in names or status == 412:
+        return Meaning.EXISTS
     if "PermissionError" in names or status == 403 or str(error).startswith("Forbidden"):
         return Meaning.DENIED
     if status == 416 or "InvalidRange" in codes:

@@ -17,9 +17,11 @@ from typing import Any
 from deltaenergy.data.addresses import checked, ending_of, is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.manifest import is_store
 from deltaenergy.data.remote import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
 from deltaenergy.data.remote_faults import Meaning
 from deltaenergy.data.remote_table import RemoteTable
+from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.table import TABLE_EXTENSIONS, table_file_images
 from deltaenergy.data.tar import TAR_EXTENSIONS
 from deltaenergy.errors import InputError
@@ -82,7 +84,7 @@ def _ask_for(address: str, alone: bool) -> Iterator[ImageItem]:
     elif not is_web(address) and glob.has_magic(address):
         yield from _matching(address)
     elif not is_web(address) and (ending not in EXTENSIONS or address.endswith("/")):
-        yield from _folder(address)
+        yield from FeatureStore.open(address).items() if is_store(address) else _folder(address)
     elif not alone:
         yield single(address)
     else:

@@ -6,7 +6,7 @@ A damaged shard is given up only if every image that it told of is among those g
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from deltaenergy.data.items import ImageItem
@@ -25,7 +25,7 @@ class Inspection:
     damaged: list[ShardRecord]
 
 
-def inspect(place: Place, manifest: Manifest, items: Sequence[ImageItem]) -> Inspection:
+def inspect(place: Place, manifest: Manifest, items: Iterable[ImageItem]) -> Inspection:
     """Read every byte of the store. Damage is a warning if `items` make up for it, else an `ArtifactError`."""
     if manifest.shards is None:
         shards: list[Shard | None] = list(first_format_shards(place, manifest.record))
@@ -33,25 +33,26 @@ def inspect(place: Place, manifest: Manifest, items: Sequence[ImageItem]) -> Ins
     else:
         records = manifest.shards
         shards = [_shard_or_none(place, record) for record in records]
-    given = {item.id for item in items}
     sound: list[Shard] = []
     damaged: list[ShardRecord] = []
     nameless: list[ShardRecord] = []
-    elsewhere: set[str] = set()
+    lost: dict[str, list[str]] = {}
     for record, shard in zip(records, shards):
         names = damaged_files(place, record)
-        if shard is not None:
-            elsewhere |= {entry.id for entry in shard.entries}
         if shard is not None and not names:
             sound.append(shard)
             continue
         if shard is None:
-            names = [part_name(record.number, "index")]
             nameless.append(record)
         else:
-            _check_given(place, names[0], [entry.id for entry in shard.entries], given)
+            lost[names[0]] = [entry.id for entry in shard.entries]
         damaged.append(record)
-    _check_nameless(place, nameless, [item.id for item in items if item.id not in elsewhere])
+    if damaged:
+        given = [item.id for item in items]
+        for name, ids in lost.items():
+            _check_given(place, name, ids, set(given))
+        elsewhere = {entry.id for shard in shards if shard is not None for entry in shard.entries}
+        _check_nameless(place, nameless, [identity for identity in given if identity not in elsewhere])
     for record in damaged:
         warnings.warn(
             f"{place}: shard {record.number:05d} is damaged; its {record.images} images are encoded again.",

@@ -210,6 +210,8 @@ class FeatureStore(Shown):
 
     def _map(self, position: int, kind: str) -> npt.NDArray[Any]:
         key = (position, kind)
+        if not self._place.maps:  # it is in memory, and the place decides how many of these are
+            return map_array(self._place, self._shards[position], kind, self._record)
         if key not in self._maps:
             # As a plain array: numpy.memmap objects are slow to slice.
             self._maps[key] = np.asarray(map_array(self._place, self._shards[position], kind, self._record))
@@ -258,7 +260,7 @@ def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int
     return [entries[i] for i in kept], [places[i] for i in kept]
 
 
-def no_patches(path: Path | Place) -> InputError:
+def no_patches(path: Path | str | Place) -> InputError:
     """The error for a store that was made without patch features."""
     return InputError(f"{path} holds no patch features. Make a store that does: `deltaenergy features … --patches`.")
 

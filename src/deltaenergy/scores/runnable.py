@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.zero_shot import ZeroShot
+from deltaenergy.data.addresses import is_address
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store, read_manifest
@@ -115,7 +116,7 @@ def unlabelled(images: Any) -> Lack | None:
     return None
 
 
-def _stores(images: Any) -> Iterator[tuple[Path, bool]]:
+def _stores(images: Any) -> Iterator[tuple[Path | str, bool]]:
     """The feature stores among some images, and whether they hold patches. No image is looked at."""
     parts = images if isinstance(images, (list, tuple)) else [images]
     seen: set[int] = set()
@@ -127,7 +128,7 @@ def _stores(images: Any) -> Iterator[tuple[Path, bool]]:
                 seen.add(id(part))
                 yield part.path, part.has_patches
         elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
-            path = user_path(part)
+            path = part if isinstance(part, str) and is_address(part) else user_path(part)
             if is_store(path):
                 yield path, read_manifest(place_at(path)).record.patches
 

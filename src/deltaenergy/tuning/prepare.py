@@ -255,7 +255,7 @@ def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[s
         return images.items(check_classes(classes) if isinstance(classes, str) else classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
-    if isinstance(images, str) and is_remote_folder(images):
+    if isinstance(images, str) and is_remote_folder(images) and not is_store(images):
         return labelled_folders(images, domains)
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
         return labelled_folders(images, domains)

@@ -1,0 +1,140 @@
+"""Worker processes fill the store that one process would, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from deltaenergy import Model, build_store, load_model
+from deltaenergy.data.plan import FOLDER
+from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.scale import Processes, processes
+from tests.cli.runner import Runner
+from tests.scale import kills
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, bytes]]:
+    """A model, pictures, and the store of one process, which nobody disturbed."""
+    folder = tmp_path_factory.mktemp("kills")
+    model, pictures = kills.prepare(folder)
+    assert kills.start(model, pictures, folder / "whole", 0).wait(300) == 0
+    return model, pictures, kills.contents(folder / "whole")
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(
+    subject: tuple[Path, Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    model, pictures, whole = subject
+    assert kills.start(model, pictures, tmp_path / "store", 3).wait(300) == 0
+    assert kills.contents(tmp_path / "store") == whole
+
+
+@pytest.mark.parametrize(("victim", "after"), [("worker", 2), ("driver", 3)])
+def test_a_kill_loses_nothing(
+    victim: str, after: float, subject: tuple[Path, Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    kills.trial(*subject[:2], tmp_path / "store", subject[2], victim, after)
+
+
+def test_a_worker_that_dies_again_and_again_is_an_error(
+    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "die.py"
+    script.write_text(
+        "import os, sys; sys.stdin.readline(); print('bad luck', file=sys.stderr, flush=True); os._exit(3)"
+    )
+    began = []
+    popen = processes.subprocess.Popen
+
+    def die(command: list[str], **options: Any) -> Any:
+        began.append(command)
+        return popen([sys.executable, str(script)], **options)
+
+    monkeypatch.setattr(processes.subprocess, "Popen", die)
+    with pytest.raises(ArtifactError, match=r"ended 3 times .*exit code 3 bad luck.*run again to go on"):
+        build_store(tiny_clip, photos, tmp_path / "store", fill=Processes(1))
+    assert len(began) == 3
+    monkeypatch.undo()
+    assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
+
+
+def test_what_a_worker_says_is_wrong_is_said(subject: tuple[Path, Path, dict[str, bytes]], tmp_path: Path) -> None:
+    """Here no file may be larger than 20,000 bytes, as if the disk were full."""
+    program = """
+import resource, signal, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import deltaenergy as de
+from deltaenergy.scale import Processes
+try:
+    de.build_store(de.load_model(sys.argv[1]), *sys.argv[2:], patches=True, dtype="float32", fill=Processes(2))
+except de.DeltaEnergyError as error:
+    print(type(error).__name__, error)
+"""
+    command = [sys.executable, "-c", program, str(subject[0]), str(subject[1]), str(tmp_path / "store")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("ArtifactError")
+    assert "cannot be written: File too large. What it holds so far is whole: run again to go on." in said
+    store = build_store(load_model(subject[0]), subject[1], tmp_path / "store", patches=True)
+    assert (len(store), store.verify()) == (kills.IMAGES - 1, [])
+
+
+def test_pictures_in_memory_stay_in_this_process(tiny_clip: Model, tmp_path: Path) -> None:
+    pictures = [Image.new("RGB", (40, 40), colour) for colour in ("red", "blue")]
+    with pytest.raises(InputError, match="'image 0' is no file, and cannot be handed to other processes"):
+        build_store(tiny_clip, pictures, tmp_path / "store", fill=Processes(2))
+    assert len(build_store(tiny_clip, pictures, tmp_path / "store")) == 2
+
+
+def test_a_model_that_cannot_be_loaded_again_is_said(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    other = tiny_clip.derived("something")
+    with pytest.raises(ArtifactError, match="holds the features of another model"):
+        build_store(other, photos, tmp_path / "store", fill=Processes(1))
+
+
+def test_an_interrupt_ends_the_workers(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_store(tiny_clip, photos, tmp_path / "store", shard_size=2, fill=Processes(2), progress=stop)
+    until = time.monotonic() + 30
+    while kills.children(os.getpid()) and time.monotonic() < until:
+        time.sleep(0.02)
+    left = [Path(f"/proc/{child}/cmdline").read_bytes() for child in kills.children(os.getpid())]
+    assert not any(b"deltaenergy.scale.worker" in command for command in left)
+    assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
+
+
+def test_the_command(tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = Runner(capsys)
+    out = tmp_path / "store"
+    command = ["features", str(photos), "--out", str(out), "--model", str(tiny_clip_folder), "--json"]
+    done = runner(*command, "--workers", "2", "--shard-size", "3")
+    assert (done.code, done.json["images"]) == (0, 8)
+    assert not (out / FOLDER).exists()
+    refused = runner(*command, "--workers", "0")
+    assert refused.code == 2
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(InputError, match="workers must be at least 1, got 0"):
+        Processes(0)
+
+
+def test_a_worker_ends_with_the_one_that_started_it() -> None:
+    command = [sys.executable, "-m", "deltaenergy.scale.worker"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(60) == 0

@@ -5,14 +5,15 @@ half open. In `evaluate-learned` the score (react) learns from the known ones; `
 without the 1,000 bootstrap resamples behind the command's intervals, which cost more than all else. Each run is a
 process of its own, as a user would start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25
 times as much for a hundred times the rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row
-is (t(n) − t(1,024)) / (n − 1,024) in CPU seconds, so that what it takes to begin does not count; t is the least of
-REPEATS runs, in turns.
+is (t(n) − t(1,024)) / (n − 1,024) in CPU seconds after everything was imported and the detector loaded once; t is the
+least of REPEATS runs, in turns.
 
     python bench/rows.py [COMMAND …]        (default: all of COMMANDS)
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,14 +38,15 @@ COMMANDS = ("score-csv", "score-parquet", "evaluate-values", "evaluate", "evalua
 
 # The command, and at its end its peak memory (of its own image alone, which resource usage is not) and CPU seconds.
 CHILD = """
-import atexit, runpy, sys, time
+import atexit, os, runpy, sys, time
+import deltaenergy as de, deltaenergy.cli.main, deltaenergy.evaluation, pyarrow.parquet
+detector = de.Detector.load(os.environ["DETECTOR"])
+began = time.process_time()
 def told():
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-    print(peak.split()[1], time.process_time(), file=sys.stderr)
+    print(peak.split()[1], time.process_time() - began, file=sys.stderr)
 atexit.register(told)
 if sys.argv[1] == "evaluate-values":
-    import deltaenergy as de
-    detector = de.Detector.load(sys.argv[4])
     de.evaluate(detector.classifier, detector.scorer, sys.argv[2], (), sys.argv[3], detector=detector, resamples=0)
 else:
     runpy.run_module("deltaenergy", run_name="__main__", alter_sys=True)
@@ -91,7 +93,7 @@ def measure(command: str, folder: Path, detector: Path, model: de.Model, rows: i
     known = write_store(folder / "known", rows // 2, 0, model)
     unknown = write_store(folder / "open", rows // 2, 10**6, model)
     if command == "evaluate-values":
-        return run(command, known, unknown, detector)
+        return run(command, known, unknown)
     by: list[str | Path] = ["--detector", detector]
     if command == "evaluate-learned":
         by = ["--model", model.name, "--classes", ",".join(NAMES), "--score", "react"]
@@ -102,6 +104,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         model = de.load_model(write_clip(Path(name) / "model", projection=DIMENSION))
         detector = Path(name) / "detector"
+        os.environ["DETECTOR"] = str(detector)
         classifier = de.ZeroShotClassifier(model, NAMES)
         de.Detector(classifier, "delta-energy").calibrate(unit_rows(1_000, 2)).save(detector)
         for command in sys.argv[1:] or COMMANDS:

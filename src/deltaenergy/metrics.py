@@ -56,11 +56,10 @@ class RankedScores:
     def __init__(self, id_scores: Any, ood_scores: Any) -> None:
         in_dist = check_scores(id_scores, "id_scores")
         out_dist = check_scores(ood_scores, "ood_scores")
-        rising, position = np.unique(np.concatenate([in_dist, out_dist]), return_inverse=True)
-        position = len(rising) - 1 - position.reshape(-1)
+        rising = np.unique(np.concatenate([in_dist, out_dist]))
         self.levels: Array = rising[::-1]
-        self.id_counts: Counts = np.bincount(position[: len(in_dist)], minlength=len(rising))
-        self.ood_counts: Counts = np.bincount(position[len(in_dist) :], minlength=len(rising))
+        self.id_counts: Counts = _histogram(in_dist, rising)[::-1]
+        self.ood_counts: Counts = _histogram(out_dist, rising)[::-1]
         self._kept = _Kept(self.id_counts, self.ood_counts)
 
     @property
@@ -340,6 +339,11 @@ def images_for_rate(rate: float, total: int) -> int:
         raise InputError(f"rate must be above 0 and at most 1, got {rate!r}.")
     # Rounded first: 0.95 · 20 is 19.000000000000004 in floating point, and its ceiling would be 20.
     return max(1, math.ceil(round(rate * total, 9)))
+
+
+def _histogram(scores: Array, rising: Array) -> Counts:
+    """How many of the scores are at each level. Sorted first, they are found without jumping about in memory."""
+    return np.bincount(np.searchsorted(rising, np.sort(scores)), minlength=len(rising))
 
 
 def _draw(counts: Counts, rows: int, rng: np.random.Generator) -> Counts:

@@ -6,13 +6,14 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo serve docs test test-backends lint bench fuzz lite clean help
+.PHONY: demo serve docs test test-backends test-ray lint bench fuzz lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
 	@echo "make serve  the page and the service on this machine, with the bundled model"
 	@echo "make test   lint, types and the test suite"
 	@echo "make test-backends  the tests of OpenVINO and ONNX Runtime, which make test skips without them"
+	@echo "make test-ray  the tests on Ray, which make test skips without it"
 	@echo "make docs   the documentation site, built offline into site/"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
@@ -64,6 +65,14 @@ $(BIN)/.backends: $(BIN)/.dev
 
 test-backends: $(BIN)/.backends
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/models/backends tests/cli/test_backends.py tests/evaluation/test_agreement.py
+
+# Ray is some 240 MB.
+$(BIN)/.ray: $(BIN)/.dev
+	$(PIP) -e '.[demo,dev,ray]'
+	@touch $@
+
+test-ray: $(BIN)/.ray
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/scale
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .

@@ -79,6 +79,7 @@ __all__ = [
     "make_score",
     "models",
     "report",
+    "scale",
     "scores",
     "show_progress",
     "tune",
@@ -87,7 +88,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scores
+    from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scale, scores
     from deltaenergy.adaptive import AdaptiveDetector
     from deltaenergy.choosing.run import choose
     from deltaenergy.classifiers.base import Classifier

@@ -247,6 +247,8 @@ def _encoded(
         classifier.check_takes_features()
         return _rows_of_features(classifier, images, progress)
     needed = frozenset().union(*wanted.values())
+    if isinstance(images, StorePass):
+        return _with_pixels(_stored(classifier, images, progress), wanted)
     if names_a_store(images):
         size = batch_size if Need.PATCHES in needed else max(batch_size, STORED_BATCH)
         stored = pass_over(images, classifier.model, patches=Need.PATCHES in needed, size=size)

@@ -9,6 +9,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'deltaenergy score photos/ --classes "dog,cat,horse" --id good/ --out verdicts.csv',
         "deltaenergy score photos/ --detector detector/ --report page.html --copy-to sorted/",
         "find . -name '*.jpg' | deltaenergy score - --detector detector/ --top-k 3 --json",
+        "deltaenergy score photos.store --detector detector/ --out verdicts.parquet --ray head:6379",
     ),
     "undo": ("deltaenergy undo sorted/undo-1.jsonl --dry-run", "deltaenergy undo sorted/undo-1.jsonl"),
     "calibrate": (

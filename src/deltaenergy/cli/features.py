@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
+from deltaenergy.cli.ray_option import RayOption
 from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.data.store_writer import Fill
 
 
 def features(
@@ -54,6 +59,7 @@ def features(
             "--workers", min=1, max=1024, help="Encode with so many processes. [default: this one, on all cores]"
         ),
     ] = None,
+    ray: RayOption = None,
 ) -> None:
     """Encode images once into a store that every other command takes in place of images.
 
@@ -77,9 +83,14 @@ def features(
         raise InputError("--split belongs to --dataset: name a data set, or give hf:NAME:SPLIT.")
     else:
         given = _with_hub(common.read_image_arguments(images))
-    loaded = common.load_model_with_status(model, place)
-    fill = None
-    if workers is not None:
+    # On Ray the device is the workers'; this process only plans.
+    loaded = common.load_model_with_status(model, place if ray is None else replace(place, device="cpu"))
+    fill: Fill | None = None
+    if ray is not None:
+        from deltaenergy.scale.ray_features import RayActors
+
+        fill = RayActors(ray, workers, device)
+    elif workers is not None:
         from deltaenergy.scale.processes import Processes
 
         fill = Processes(workers, device)

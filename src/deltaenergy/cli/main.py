@@ -34,6 +34,7 @@ from deltaenergy.cli import (
 from deltaenergy.cli.common import err, out, show_warnings_plainly
 from deltaenergy.cli.examples import epilog, paragraphs
 from deltaenergy.cli.guard import guarded
+from deltaenergy.cli.ray_option import with_ray_address
 from deltaenergy.cli.renamed import with_new_names
 from deltaenergy.errors import InputError
 from deltaenergy.progress import show_progress
@@ -109,4 +110,4 @@ def _run(given: list[str]) -> object:
     end = given.index("--") if "--" in given else len(given)
     err.hushed = "--quiet" in given[:end]
     given = [*(argument for argument in given[:end] if argument != "--quiet"), *given[end:]]
-    return app(args=with_new_names(given), prog_name="deltaenergy", standalone_mode=False)
+    return app(args=with_ray_address(with_new_names(given)), prog_name="deltaenergy", standalone_mode=False)

@@ -12,6 +12,8 @@ from deltaenergy.cli import common, sorted_files
 from deltaenergy.cli.common import err
 from deltaenergy.cli.options import MOST
 from deltaenergy.cli.output import check_output
+from deltaenergy.cli.ray_option import RayOption, WorkersOption
+from deltaenergy.cli.ray_scored import check_goes_with_ray, score_with_ray
 from deltaenergy.cli.scored import Run, emit, say_counts, say_promise
 from deltaenergy.errors import InputError
 
@@ -66,6 +68,8 @@ def score(
     precision: common.PrecisionOption = "auto",
     calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
 ) -> None:
     """Say which class each image is, how sure that is, and whether it is any of the classes.
 
@@ -82,6 +86,12 @@ def score(
     place = common.Place(device, backend, precision, calibrate_on)
     check_output(out_file)
     common.check_report(report)
+    if ray is not None:
+        own = {"classes": classes, "score": scores, "template": template, "id": id_images, "fdr": fdr, "adapt": adapt}
+        acts = {"report": report, "copy_to": copy_to, "link_to": link_to, "move_to": move_to, "json": json_output}
+        check_goes_with_ray(detector, out_file, **own, **acts)
+    elif workers is not None:
+        raise InputError("--workers belongs to --ray: add it, or leave --workers out.")
     request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
     if fdr is not None and detector is None and not id_images:
         raise InputError("--fdr needs known images to compare with: give --detector, or --id with some.")
@@ -91,6 +101,9 @@ def score(
     # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
     given = common.read_image_arguments(images)
     items = given if names_a_store(given) else common.list_images(given, hold=request is not None)
+    if ray is not None and detector is not None and out_file is not None:
+        score_with_ray(ray, workers, detector, items, out_file, place, top_k, batch_size)
+        return
     if request is not None:
         sorted_files.check_request(request, given, items)
     unreadable: list[Unreadable] = []

@@ -146,7 +146,10 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
 
 
 def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], batch_size: int) -> Iterator[_Gathered]:
-    """Decoded images in batches of `batch_size`, with those between them that could not be read."""
+    """Decoded images, `batch_size` at a time as they were given; one that could not be read leaves its batch smaller.
+
+    So a batch holds the same images wherever the run began, and a long list can be cut between any two batches.
+    """
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
     done = 0
@@ -155,7 +158,7 @@ def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], 
             unreadable.append(Unreadable(item.id, pixels))
         else:
             pending.append((item, pixels))
-        if len(pending) == batch_size:
+        if done % batch_size == 0:
             yield _Gathered(pending, unreadable, done)
             pending, unreadable = [], []
     if pending or unreadable:

@@ -48,6 +48,10 @@ class ShardWorker:
         shard = self._filler.fill(position, progress)
         return None if shard is None else {"record": asdict(shard.record), "idle": shard.idle}
 
+    def close(self) -> None:
+        """Hold the store no longer; no shard can be filled after that."""
+        self._hold.__exit__(None, None, None)
+
 
 def settings_of(task: Task, device: str, threads: int | None) -> dict[str, Any]:
     """What a `ShardWorker` must know of a task; an error if some of its pictures exist only in this process."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-# CPU milliseconds an image: read and hash, decode, resize, tower, write (bench/encoding.py, upper ends), plan and commit
-# (bench/plan_traffic.py).
+# CPU milliseconds an image: read and hash, decode, resize, tower, write (bench/encoding.py, upper ends), plan and
+# commit (bench/plan_traffic.py).
 STEPS = {
     "`lite`, torch fp32": (0.2, 1.6, 2.9, 29, 0.2, 0.1),
     "`lite`, OpenVINO int8": (0.2, 1.4, 2.8, 9.2, 0.3, 0.1),

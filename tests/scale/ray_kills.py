@@ -30,7 +30,7 @@ SECONDS = 300.0
 
 @contextmanager
 def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`deltaenergy` with these arguments, in a process of its own; all that it started is gone after the block."""
+    """`deltaenergy` with these arguments, in a process of its own, which ends with the block."""
     with tempfile.TemporaryDirectory(prefix="de-ray-", ignore_cleanup_errors=True) as folder:
         environment = {**os.environ, **SETTINGS, "RAY_TMPDIR": folder, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -41,14 +41,11 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        seen: set[int] = set()
         try:
             yield process
         finally:
-            seen |= set(_descendants(process.pid))
             process.kill()
             process.wait()
-            _wait(lambda: not any(_command(pid, folder) for pid in seen), "Ray's processes outlive the command")
 
 
 def run_and_kill(target: str, progress: Callable[[], int], at: int, rng: random.Random, *arguments: object) -> int:
@@ -63,9 +60,13 @@ def run_and_kill(target: str, progress: Callable[[], int], at: int, rng: random.
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         found = [process.pid] if target == "driver" else _matching(process.pid, TARGETS[target])
+        family = _descendants(process.pid)
         if found and process.poll() is None:
             os.kill(rng.choice(found), signal.SIGKILL)
-        return process.wait(SECONDS)
+        code = process.wait(SECONDS)
+        # An actor whose driver was killed ends a moment later, and holds the store until then.
+        _wait(lambda: not any(_command(pid) for pid in family), "Ray's processes outlive the command")
+        return code
 
 
 def _matching(parent: int, word: str) -> list[int]:
@@ -95,12 +96,11 @@ def _descendants(parent: int) -> list[int]:
     return found
 
 
-def _command(pid: int, word: str = "") -> str:
+def _command(pid: int) -> str:
     try:
-        text = Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
-    return text if word in text else ""
 
 
 def _wait(done: Callable[[], bool], otherwise: str) -> None:

@@ -28,7 +28,7 @@ from timing import Ratio, report
 
 PICTURES, PICTURE_BYTES, FILES, ROUNDS = 5_000, 20_000, 5, 5
 ROWS = (100_000, 1_000_000)
-TINY = 100
+TINY = 500  # so that the batches that are kept are full at 10⁵ rows already
 
 
 def write_parquet(folder: Path) -> None:

@@ -84,21 +84,18 @@ class ImageStream:
 
 @dataclass
 class _Repeats:
-    """Ids that come more than once, and of their numbered forms those that are ids themselves."""
+    """Ids that come more than once (or seem to, by their hashes), and of their numbered forms those that are ids."""
 
     ids: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
 
     @classmethod
     def among(cls, blocks: Iterable[list[ImageItem]], twice: npt.NDArray[np.int64]) -> _Repeats:
-        """Those whose hashes are among `twice`; hashes that are equal by chance are sorted out."""
-        once: set[str] = set()
+        """Those whose hashes are among `twice`."""
         found = cls()
         for block in blocks:
             hashes = _hashes(item.id for item in block)
-            for place in np.flatnonzero(_are_in(twice, hashes)):
-                name = block[place].id
-                (found.ids if name in once else once).add(name)
+            found.ids.update(block[place].id for place in np.flatnonzero(_are_in(twice, hashes)))
             numbered = [(item.id, match[1]) for item in block if (match := _NUMBERED.fullmatch(item.id))]
             inside = _are_in(twice, _hashes(stem for _, stem in numbered))
             found.taken.update(name for (name, _), repeats in zip(numbered, inside) if repeats)

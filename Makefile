@@ -86,6 +86,7 @@ fuzz: $(BIN)/.dev
 	$(BIN)/python -W ignore -m tests.faults $(SEED)
 	$(BIN)/python -W ignore -m tests.data.campaigns $(SEED)
 	$(BIN)/python -W ignore -m tests.scale.kills 20 $(SEED)
+	@if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python -W ignore -m tests.scale.ray_kills 20 $(SEED); fi
 
 lite: $(BIN)/.dev
 	$(PIP) --no-deps -r training/lite/requirements.txt

@@ -1,4 +1,8 @@
-"""Run a command on a Ray of its own, kill one of its processes when it is so far, and see how it ends."""
+"""Kill what fills a store on Ray, and count: `python -m tests.scale.ray_kills [trials] [seed]`.
+
+`features --ray` runs on a Ray of its own. An actor, the driver, or the head of the cluster is killed at a random
+moment; the store is finished by another run, and must have the bytes of one that nobody disturbed.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import deltaenergy as de
+from tests.checkpoints import write_clip
+from tests.scale.conftest import content, draw
 from tests.scale.ray_here import SETTINGS
+
+IMAGES = 24
 
 # What is killed, and how its process is recognised among those that the command started.
 TARGETS = {"worker": "ray::", "driver": "", "gcs": "gcs/gcs_server", "raylet": "raylet/raylet"}
@@ -65,8 +75,50 @@ def run_and_kill(target: str, progress: Callable[[], int], at: int, rng: random.
             os.kill(rng.choice(found), signal.SIGKILL)
         code = process.wait(SECONDS)
         # An actor whose driver was killed ends a moment later, and holds the store until then.
-        _wait(lambda: not any(_command(pid) for pid in family), "Ray's processes outlive the command")
+        _wait(lambda: not any("ray::ShardActor" in _command(pid) for pid in family), "an actor outlives the command")
+        for pid in family:  # what watches and logs may take longer
+            if "/ray/" in _command(pid) or _command(pid).startswith("ray::"):
+                os.kill(pid, signal.SIGKILL)
         return code
+
+
+def trial(
+    target: str, at: int, rng: random.Random, model: de.TowerModel, pictures: Path, out: Path, whole: dict[str, bytes]
+) -> str:
+    """Kill the target when `at` shards are there, finish the store, and compare; says how the command ended."""
+    command = ["features", pictures, "--model", model.name, "--shard-size", 2, "--batch-size", 2, "--out", out]
+
+    def shards() -> int:
+        return len(list(out.glob("*.index.parquet")))
+
+    code = run_and_kill(target, shards, at, rng, *command, "--ray", "local", "--workers", 1)
+    # A worker is started again; a driver may be done before the kill, and actors before they miss their head.
+    assert code in {"worker": (1,), "driver": (-9, 1), "gcs": (1, 2), "raylet": (1, 2)}[target], code
+    there = {name: data for name, data in content(out).items() if name[0] != "." and name != "store.json"}
+    assert there.items() <= whole.items(), "what is there is right already"
+    de.build_store(model, pictures, out, batch_size=2)
+    assert content(out) == whole
+    return f"{target}: ended with {code}"
+
+
+def prepare(folder: Path) -> Path:
+    """Pictures, one of them damaged."""
+    draw(folder, IMAGES - 1, 3)
+    (folder / "010-damaged.png").write_bytes(b"no picture")
+    return folder
+
+
+def campaign(folder: Path, trials: int, seed: int) -> Counter[str]:
+    """So many kills of a worker, of the driver and of the head."""
+    model, pictures = de.load_model(write_clip(folder / "model")), prepare(folder / "pictures")
+    de.build_store(model, pictures, folder / "whole", shard_size=2, batch_size=2)
+    whole, rng, tried = content(folder / "whole"), random.Random(seed), Counter[str]()
+    for target in ("worker", "driver", "gcs"):
+        for number in range(trials):
+            at, out = rng.randrange(IMAGES // 2), folder / f"{target}-{number}"
+            tried[trial(target, at, rng, model, pictures, out, whole)] += 1
+            print(dict(tried), flush=True)
+    return tried
 
 
 def _matching(parent: int, word: str) -> list[int]:
@@ -108,3 +160,9 @@ def _wait(done: Callable[[], bool], otherwise: str) -> None:
     while not done():
         assert time.monotonic() < until, otherwise
         time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="de-kills-") as workspace:
+        arguments = [int(argument) for argument in sys.argv[1:]]
+        campaign(Path(workspace), *(arguments + [20, 0][len(arguments) :]))

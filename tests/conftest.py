@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
+# Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
+# that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
+for _module in ("thresholds", "recognition", "evaluation.notices", "choosing.choice"):
+    importlib.import_module(f"deltaenergy.{_module}")
+
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:

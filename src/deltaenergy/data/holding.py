@@ -40,9 +40,9 @@ class Hold:
     def __enter__(self) -> Hold:
         if not isinstance(self.place, LocalPlace):
             return self
-        folder = Path(os.path.realpath(self.place.path))
         try:
             with said_if_impossible(self.place):
+                folder = Path(os.path.realpath(self.place.path))
                 self._made_folder = not folder.exists()
                 make_folder(folder)
                 self._lock = LockFile(folder / NAME)

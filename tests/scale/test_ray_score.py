@@ -114,9 +114,9 @@ def test_parts_that_are_there_are_not_computed_again(
     lost.unlink()
     run_parts = ray_cluster.Cluster.run
 
-    def counted(self: Any, actor: type, arguments: Any, parts: Any, **others: Any) -> None:
+    def counted(self: Any, actor: type, arguments: Any, parts: Any, **others: Any) -> Any:
         given.extend(part.name for part in parts)
-        run_parts(self, actor, arguments, parts, **others)
+        return run_parts(self, actor, arguments, parts, **others)
 
     monkeypatch.setattr(ray_cluster.Cluster, "run", counted)
     with pytest.raises(ZeroDivisionError):

@@ -50,7 +50,9 @@ class Failed:
 def check_device(device: str) -> None:
     """Raise `InputError` for a device that Ray does not hand out."""
     if device not in DEVICES:
-        raise InputError(f"--device {device} is one of this machine. With --ray give {', '.join(DEVICES[:-1])} or {DEVICES[-1]}.")
+        raise InputError(
+            f"--device {device} is one of this machine. With --ray give {', '.join(DEVICES[:-1])} or {DEVICES[-1]}."
+        )
 
 
 def is_address(text: str) -> bool:

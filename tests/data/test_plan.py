@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from deltaenergy.data import to_do
-from deltaenergy.data.filling import Filled, InThisProcess, Task
+from deltaenergy.data.filling import Filled, InThisProcess, PlanGone, Task
 from deltaenergy.data.manifest import read_manifest
 from deltaenergy.data.places import LocalPlace
 from deltaenergy.data.plan import FOLDER, RECORD, PlanReader, free_numbers, read_plan
@@ -269,6 +269,23 @@ def test_a_run_with_other_images_does_not_disturb_the_one_at_work(pictures: Path
 
     build_store(Disturbed(), pictures, out, shard_size=4)
     assert tried == [True] * 3
+    assert contents(out) == contents(whole)
+
+
+def test_a_plan_that_is_gone_is_not_taken_for_finished(pictures: Path, whole: Path, tmp_path: Path) -> None:
+    """As when, on an object store without locks, another run gave it up."""
+    out, tries = tmp_path / "store", []
+
+    def fill(task: Task, positions: Sequence[int], progress: Callable[[int, int], None]) -> Iterator[Filled]:
+        tries.append(len(positions))
+        filled = InThisProcess(MeanColour())(task, positions, progress)
+        if len(tries) == 1:
+            yield next(filled)
+            raise PlanGone
+        yield from filled
+
+    assert build_store(MeanColour(), pictures, out, shard_size=4, fill=fill).complete
+    assert tries == [3, 2]
     assert contents(out) == contents(whole)
 
 

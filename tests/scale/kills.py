@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from tests.checkpoints import write_clip
+from tests.scale.conftest import content
 
 IMAGES = 40
 PROGRAM = """
@@ -67,11 +68,6 @@ def children(process: int) -> list[int]:
     return found
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def wait_until_gone(processes: list[int], seconds: float = 60) -> None:
     """Wait until none of these is alive."""
     until = time.monotonic() + seconds
@@ -99,7 +95,7 @@ def trial(model: Path, pictures: Path, out: Path, whole: dict[str, bytes], victi
         assert code == 0, "the others finish its work"
     if code != 0:
         assert start(model, pictures, out, 2).wait(300) == 0
-    assert contents(out) == whole
+    assert content(out) == whole
     return f"{victim}: {outcome}"
 
 
@@ -111,14 +107,14 @@ def campaign(folder: Path, trials: int, seed: int) -> Counter[str]:
     timed = time.monotonic()
     assert start(model, pictures, folder / "timed", 2).wait(300) == 0
     longest = time.monotonic() - timed
-    assert contents(folder / "timed") == contents(folder / "whole")
+    assert content(folder / "timed") == content(folder / "whole")
     choose = random.Random(seed)
     tried: Counter[str] = Counter()
     for victim in ("worker", "driver"):
         for number in range(trials):
             out = folder / f"{victim}-{number}"
             moment = choose.uniform(0, longest * 0.8)
-            tried[trial(model, pictures, out, contents(folder / "whole"), victim, moment)] += 1
+            tried[trial(model, pictures, out, content(folder / "whole"), victim, moment)] += 1
     print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr)
     return tried
 

@@ -18,6 +18,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import Processes, processes
 from tests.cli.runner import Runner
 from tests.scale import kills
+from tests.scale.conftest import content
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
 
@@ -28,7 +29,7 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
     folder = tmp_path_factory.mktemp("kills")
     model, pictures = kills.prepare(folder)
     assert kills.start(model, pictures, folder / "whole", 0).wait(300) == 0
-    return model, pictures, kills.contents(folder / "whole")
+    return model, pictures, content(folder / "whole")
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
@@ -36,7 +37,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
 ) -> None:
     model, pictures, whole = subject
     assert kills.start(model, pictures, tmp_path / "store", 3).wait(300) == 0
-    assert kills.contents(tmp_path / "store") == whole
+    assert content(tmp_path / "store") == whole
 
 
 @pytest.mark.parametrize(("victim", "after"), [("worker", 2), ("driver", 3)])

@@ -7,6 +7,7 @@ from typing import IO, cast
 
 from deltaenergy.data.addresses import ending_of
 from deltaenergy.data.remote import Refused, describe, fetch
+from deltaenergy.data.seeking import Seeking
 from deltaenergy.errors import InputError
 
 # Asked for at a time.
@@ -42,25 +43,12 @@ class RemoteTable:
         return io.BufferedReader(_RemoteBytes(self.address, self._size), _PART_BYTES)
 
 
-class _RemoteBytes(io.RawIOBase):
+class _RemoteBytes(Seeking):
     """An object as a file that can be read anywhere."""
 
     def __init__(self, address: str, size: int) -> None:
-        self.address, self.size, self.position = address, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
-        self.position = max(0, start + offset)
-        return self.position
+        super().__init__(size)
+        self.address = address
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         end = min(self.position + len(buffer), self.size)

@@ -20,7 +20,7 @@ from deltaenergy.progress import Progress
 
 
 class JustFinished(Exception):
-    """Another run finished the plan between our looking at the store and at the plan: look again."""
+    """Another run has finished the plan, or given it up: look at the store again."""
 
 
 class Run:
@@ -70,9 +70,9 @@ class Run:
             for filled in fill(task, positions, so_far):
                 present[filled.record.number] = filled
                 so_far.finished(filled.record.number)
-        except PlanGone:  # another run that shared it has finished the store
+        except PlanGone:
             self.place.remove_folder(FOLDER)
-            return
+            raise JustFinished from None
         with said_if_impossible(self.place):
             self._finish(list(present.values()))
 

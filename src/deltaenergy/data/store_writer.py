@@ -17,9 +17,10 @@ from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.manifest import DTYPES, RECORD, Manifest, StoreRecord, read_manifest, write_manifest
 from deltaenergy.data.places import Place, place_at
 from deltaenergy.data.plan import FOLDER
-from deltaenergy.data.store import FeatureStore, StoredImage, check_same_model
+from deltaenergy.data.store import FeatureStore, check_same_model
 from deltaenergy.data.store_run import JustFinished, Run
 from deltaenergy.data.streams import ImageStream
+from deltaenergy.data.to_do import stored_already
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.files.locks import NAME as LOCK
 from deltaenergy.files.writing import is_temporary
@@ -96,22 +97,21 @@ def fill_store(
     """`build_store` without opening the store in the end: memory does not grow with the number of new images."""
     place, encoder = place_at(out), require_encoder(model)
     stream = image_stream(images)
-    if any(isinstance(item.source, StoredImage) for item in stream.first(1)):
-        raise InputError("images is a feature store already: give the pictures that it should be made from.")
+    if stream.stored:
+        raise stored_already()
     for attempt in range(_ATTEMPTS):
         with Hold(place) as hold:
             manifest = _open_or_create(place, encoder, patches, dtype, shard_size, stream)
             run = Run(place, manifest, stream, retry_unreadable, hold)
             try:
                 plan = run.plan()
+                if plan is not None:
+                    task = Task(place, manifest.record, plan, batch_size, run.todo.in_memory)
+                    run.fill(task, fill or InThisProcess(encoder), progress)
+                return
             except JustFinished:
                 if attempt == _ATTEMPTS - 1:
                     raise hold.busy() from None
-                continue
-            if plan is not None:
-                task = Task(place, manifest.record, plan, batch_size, run.todo.in_memory)
-                run.fill(task, fill or InThisProcess(encoder), progress)
-        break
 
 
 def _open_or_create(

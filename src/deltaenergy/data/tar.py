@@ -23,6 +23,7 @@ from typing import IO, cast
 from deltaenergy.data.decode import EXTENSIONS, Refusal, Streamed, UnreadableImage
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import check_file, why_not_a_file
+from deltaenergy.data.seeking import Seeking
 from deltaenergy.data.tar_headers import Member, TarHeaders
 from deltaenergy.errors import InputError
 
@@ -65,29 +66,14 @@ class TarMember(Streamed):
         return cast("IO[bytes]", io.BufferedReader(_Part(file, self.offset, self.size)))
 
 
-class _Part(io.RawIOBase):
+class _Part(Seeking):
     """Some consecutive bytes of an open file as a file of their own, closed with it. It has no file number, through
     which libraries would read the whole.
     """
 
     def __init__(self, file: io.FileIO, offset: int, size: int) -> None:
-        self.file, self.offset, self.size, self.position = file, offset, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
-        if start + offset < 0:
-            raise OSError("seek before the beginning of the file")
-        self.position = start + offset
-        return self.position
+        super().__init__(size)
+        self.file, self.offset = file, offset
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         wanted = max(0, min(len(buffer), self.size - self.position))

@@ -103,7 +103,7 @@ class ToDo:
         for item in self._stream:
             self.total += 1
             if isinstance(item.source, StoredImage):
-                raise InputError("images is a feature store already: give the pictures that it should be made from.")
+                raise stored_already()
             stamp = stamp_of(item)
             entry, place = self._known.get(item.id, (None, None))
             same = entry is not None and (entry.stamp, entry.label, entry.domain) == (stamp, item.label, item.domain)
@@ -127,6 +127,11 @@ class ToDo:
         for entry in closed:
             if entry.id in listed and entry.id not in given:
                 yield Pending(ImageItem(entry.id, Refusal("withdrawn")), "withdrawn", withdrawn=True)
+
+
+def stored_already() -> InputError:
+    """The error for images whose features are in a store, and not the pictures."""
+    return InputError("images is a feature store already: give the pictures that it should be made from.")
 
 
 def _line(pending: Pending, content: str | None, error: str | None, brings: bool) -> Planned:

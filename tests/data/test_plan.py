@@ -16,10 +16,13 @@ import pytest
 from PIL import Image
 
 from deltaenergy.data import to_do
-from deltaenergy.data.filling import Filled, InThisProcess, PlanGone, Task
+from deltaenergy.data.content import content_or_error
+from deltaenergy.data.filling import Filled, Filler, InThisProcess, PlanGone, Task
+from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import read_manifest
 from deltaenergy.data.places import LocalPlace
-from deltaenergy.data.plan import FOLDER, RECORD, PlanReader, free_numbers, read_plan
+from deltaenergy.data.plan import FOLDER, RECORD, PlanReader, free_numbers, read_plan, remove_plan
+from deltaenergy.data.remote import RemoteFile
 from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.store_summary import summarise
 from deltaenergy.data.store_writer import MOST_SHARDS, build_store, fill_store, usual_shard_size
@@ -287,6 +290,39 @@ def test_a_plan_that_is_gone_is_not_taken_for_finished(pictures: Path, whole: Pa
     assert build_store(MeanColour(), pictures, out, shard_size=4, fill=fill).complete
     assert tries == [3, 2]
     assert contents(out) == contents(whole)
+
+
+def test_a_shard_of_a_plan_that_is_gone_is_not_encoded(pictures: Path, tmp_path: Path) -> None:
+    begin(pictures, tmp_path / "store", 0)
+    place = LocalPlace(tmp_path / "store")
+    plan = read_plan(place)
+    assert plan is not None
+    filler = Filler(place, read_manifest(place).record, plan, MeanColour(), 2)
+    remove_plan(place)
+    there = filler.fill(0)
+    assert there is not None and there.number == 0
+    with pytest.raises(PlanGone):
+        filler.fill(1)
+
+
+def test_files_that_no_manifest_lists_are_not_taken_for_new_shards(pictures: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    build_store(MeanColour(), sorted(pictures.iterdir())[:4], out, shard_size=4)
+    for kind in ("features.npy", "index.parquet"):
+        shutil.copy(out / f"00000.{kind}", out / f"00001.{kind}")
+    build_store(MeanColour(), pictures, out)
+    assert contents(out) == contents(whole)
+
+
+def test_a_picture_far_away_is_known_by_address_and_stamp_without_being_fetched() -> None:
+    def content(address: str, stamp: str) -> str | None:
+        found, error = content_or_error(ImageItem(address, RemoteFile(address, 10, stamp)))
+        assert error is None
+        return found
+
+    first = content("s3://nowhere/a.jpg", "1")
+    assert first == content("s3://nowhere/a.jpg", "1")
+    assert len({first, content("s3://nowhere/a.jpg", "2"), content("s3://nowhere/b.jpg", "1")}) == 3
 
 
 def test_images_that_change_while_they_are_listed_are_said(

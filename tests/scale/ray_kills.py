@@ -1,7 +1,8 @@
-"""Kill what fills a store on Ray, and count: `python -m tests.scale.ray_kills [trials] [seed]`.
+"""Kill what works on Ray, and count: `python -m tests.scale.ray_kills [trials] [seed] [features] [score]`.
 
-`features --ray` runs on a Ray of its own. An actor, the driver, or the head of the cluster is killed at a random
-moment; the store is finished by another run, and must have the bytes of one that nobody disturbed.
+`features --ray` and `score --ray` run on a Ray of their own. An actor, the driver, or the head of the cluster is killed
+at a random moment; the command is run again, and the store or the table must have the bytes of one that nobody
+disturbed. A kill that came too late, when all was done, is counted apart, and tried again.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import deltaenergy as de
 from tests.checkpoints import write_clip
 from tests.scale.conftest import content, draw
 from tests.scale.ray_here import SETTINGS
 
-IMAGES = 24
+IMAGES, PARTS = 24, 12
 
 # What is killed, and how its process is recognised among those that the command started.
 TARGETS = {"worker": "ray::", "driver": "", "gcs": "gcs/gcs_server", "raylet": "raylet/raylet"}
+ACTORS = ("ray::ShardActor", "ray::PartScorer")
 _SCRIPT = """
 import sys
 from deltaenergy.scale import ray_cluster
@@ -58,47 +62,94 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def run_and_kill(target: str, progress: Callable[[], int], at: int, rng: random.Random, *arguments: object) -> int:
-    """Start the command, kill the target when `progress` is at least `at` and a moment has passed; its exit code.
+class Kill(NamedTuple):
+    """How a command ended (-9: its driver was killed), and whether the kill came before its work was done."""
 
-    -9 stands for a driver that was killed. The command may be done before the moment comes.
-    """
-    with started(*arguments) as process:
+    code: int
+    in_time: bool
+
+
+def run_and_kill(target: str, work: Work, at: int, rng: random.Random) -> Kill:
+    """Run on Ray, kill the target when `at` parts of the work are there and a moment has passed."""
+    with started(*work.command, "--ray", "local", "--workers", 1) as process:
         until = time.monotonic() + SECONDS
-        while progress() < at and process.poll() is None:
+        while work.done() < at and process.poll() is None:
             assert time.monotonic() < until, "the command does not go on"
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
         found = [process.pid] if target == "driver" else _matching(process.pid, TARGETS[target])
         family = _descendants(process.pid)
+        in_time = bool(found) and process.poll() is None and work.done() < PARTS
         if found and process.poll() is None:
             os.kill(rng.choice(found), signal.SIGKILL)
         code = process.wait(SECONDS)
-        # An actor whose driver was killed ends a moment later, and holds the store until then.
-        _wait(lambda: not any("ray::ShardActor" in _command(pid) for pid in family), "an actor outlives the command")
+        # An actor whose driver was killed ends a moment later, and holds its shard until then.
+        _wait(lambda: not any(_command(pid).startswith(ACTORS) for pid in family), "an actor outlives the command")
         for pid in family:  # what watches and logs may take longer
             if "/ray/" in _command(pid) or _command(pid).startswith("ray::"):
                 os.kill(pid, signal.SIGKILL)
-        return code
+        return Kill(code, in_time)
 
 
-def trial(
-    target: str, at: int, rng: random.Random, model: de.TowerModel, pictures: Path, out: Path, whole: dict[str, bytes]
-) -> str:
-    """Kill the target when `at` shards are there, finish the store, and compare; says how the command ended."""
-    command = ["features", pictures, "--model", model.name, "--shard-size", 2, "--batch-size", 2, "--out", out]
+class Work(Protocol):
+    """A command in twelve parts, how many of them are there, and what must come out."""
 
-    def shards() -> int:
-        return len(list(out.glob("*.index.parquet")))
+    command: list[object]
 
-    code = run_and_kill(target, shards, at, rng, *command, "--ray", "local", "--workers", 1)
+    def done(self) -> int:
+        """So many of its parts are there."""
+        ...
+
+    def finish(self) -> None:
+        """Check what is there, do the rest, and compare."""
+        ...
+
+
+class Filling:
+    """`features`: a store in shards of two images."""
+
+    def __init__(self, model: de.TowerModel, pictures: Path, out: Path, whole: dict[str, bytes]) -> None:
+        self.command: list[object] = ["features", pictures, "--model", model.name, "--out", out]
+        self.command += ["--shard-size", 2, "--batch-size", 2]
+        self._model, self._pictures, self._out, self._whole = model, pictures, out, whole
+
+    def done(self) -> int:
+        return len(list(self._out.glob("*.index.parquet")))
+
+    def finish(self) -> None:
+        there = {name: data for name, data in content(self._out).items() if name[0] != "." and name != "store.json"}
+        assert there.items() <= self._whole.items(), "what is there is right already"
+        de.build_store(self._model, self._pictures, self._out, batch_size=2)
+        assert content(self._out) == self._whole
+
+
+class Scoring:
+    """`score`: the table of that store's verdicts."""
+
+    def __init__(self, detector: Path, store: Path, out: Path, whole: bytes) -> None:
+        self.command: list[object] = ["score", store, "--detector", detector, "--out", out]
+        self._out, self._whole = out, whole
+        out.parent.mkdir()
+
+    def done(self) -> int:
+        return PARTS if self._out.exists() else len(list(self._out.parent.glob(".deltaenergy-*.parts/*.parquet")))
+
+    def finish(self) -> None:
+        assert not self._out.exists() or self._out.read_bytes() == self._whole, "all or nothing"
+        before = self.done()
+        with started(*self.command, "--ray", "local", "--workers", 1) as process:
+            assert process.wait(SECONDS) == 1, f"one image cannot be read; {before} parts were there"
+        assert self._out.read_bytes() == self._whole
+        assert list(self._out.parent.iterdir()) == [self._out], "nothing is left beside it"
+
+
+def trial(target: str, at: int, rng: random.Random, work: Work) -> Kill:
+    """Kill the target when `at` parts are there, run the command again, and compare."""
+    kill = run_and_kill(target, work, at, rng)
     # A worker is started again; a driver may be done before the kill, and actors before they miss their head.
-    assert code in {"worker": (1,), "driver": (-9, 1), "gcs": (1, 2), "raylet": (1, 2)}[target], code
-    there = {name: data for name, data in content(out).items() if name[0] != "." and name != "store.json"}
-    assert there.items() <= whole.items(), "what is there is right already"
-    de.build_store(model, pictures, out, batch_size=2)
-    assert content(out) == whole
-    return f"{target}: ended with {code}"
+    assert kill.code in {"worker": (1,), "driver": (-9, 1), "gcs": (1, 2), "raylet": (1, 2)}[target], kill
+    work.finish()
+    return kill
 
 
 def prepare(folder: Path) -> Path:
@@ -108,16 +159,34 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def campaign(folder: Path, trials: int, seed: int) -> Counter[str]:
-    """So many kills of a worker, of the driver and of the head."""
+def verdicts(folder: Path, model: de.TowerModel, store: Path) -> tuple[Path, bytes]:
+    """A detector, and the table that one process writes of a store."""
+    detector, out = folder / "detector", folder / "whole.csv"
+    classifier = de.ZeroShotClassifier(model, ["cat", "dog", "bird"])
+    de.Detector(classifier, "mcm").calibrate(draw(folder / "known", 30, 2)).save(detector)
+    with started("score", store, "--detector", detector, "--out", out) as process:
+        assert process.wait(SECONDS) == 1, "one image cannot be read"
+    return detector, out.read_bytes()
+
+
+def campaign(folder: Path, trials: int, seed: int, commands: Sequence[str] = ("features", "score")) -> Counter[str]:
+    """So many kills in time of a worker, of the driver and of the head."""
     model, pictures = de.load_model(write_clip(folder / "model")), prepare(folder / "pictures")
     de.build_store(model, pictures, folder / "whole", shard_size=2, batch_size=2)
     whole, rng, tried = content(folder / "whole"), random.Random(seed), Counter[str]()
-    for target in ("worker", "driver", "gcs"):
-        for number in range(trials):
-            at, out = rng.randrange(IMAGES // 2), folder / f"{target}-{number}"
-            tried[trial(target, at, rng, model, pictures, out, whole)] += 1
+    detector, table = verdicts(folder, model, folder / "whole")
+    for command, target in product(commands, ("worker", "driver", "gcs")):
+        for number in range(3 * trials):
+            name, at = f"{command}-{target}-{number}", rng.randrange(PARTS)
+            work: Work = Scoring(detector, folder / "whole", folder / name / "verdicts.csv", table)
+            if command == "features":
+                work = Filling(model, pictures, folder / name, whole)
+            kill = trial(target, at, rng, work)
+            when = f"ended with {kill.code}" if kill.in_time else "too late"
+            tried[f"{command}, {target}, {when}"] += 1
             print(dict(tried), flush=True)
+            if sum(count for key, count in tried.items() if key.startswith(f"{command}, {target}, ended")) == trials:
+                break
     return tried
 
 
@@ -163,6 +232,8 @@ def _wait(done: Callable[[], bool], otherwise: str) -> None:
 
 
 if __name__ == "__main__":
+    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    named = [argument for argument in sys.argv[1:] if not argument.isdigit()] or ["features", "score"]
     with tempfile.TemporaryDirectory(prefix="de-kills-") as workspace:
-        arguments = [int(argument) for argument in sys.argv[1:]]
-        campaign(Path(workspace), *(arguments + [20, 0][len(arguments) :]))
+        wanted, start = numbers + [20, 0][len(numbers) :]
+        campaign(Path(workspace), wanted, start, named)

@@ -1,4 +1,4 @@
-"""Kill what works on Ray, and count: `python -m tests.scale.ray_kills [trials] [seed] [features] [score]`.
+"""Kill what works on Ray, and count: `python -m tests.scale.ray_kills [trials] [seed] [features|score] [target …]`.
 
 `features --ray` and `score --ray` run on a Ray of their own. An actor, the driver, or the head of the cluster is killed
 at a random moment; the command is run again, and the store or the table must have the bytes of one that nobody
@@ -119,8 +119,9 @@ class Filling:
     def finish(self) -> None:
         there = {name: data for name, data in content(self._out).items() if name[0] != "." and name != "store.json"}
         assert there.items() <= self._whole.items(), "what is there is right already"
-        de.build_store(self._model, self._pictures, self._out, batch_size=2)
-        assert content(self._out) == self._whole
+        de.build_store(self._model, self._pictures, self._out, shard_size=2, batch_size=2)
+        found = content(self._out)
+        assert found == self._whole, f"other bytes: {sorted(dict(found.items() ^ self._whole.items()))}"
 
 
 class Scoring:
@@ -169,13 +170,15 @@ def verdicts(folder: Path, model: de.TowerModel, store: Path) -> tuple[Path, byt
     return detector, out.read_bytes()
 
 
-def campaign(folder: Path, trials: int, seed: int, commands: Sequence[str] = ("features", "score")) -> Counter[str]:
-    """So many kills in time of a worker, of the driver and of the head."""
+def campaign(folder: Path, trials: int, seed: int, words: Sequence[str]) -> Counter[str]:
+    """So many kills in time of a worker, of the driver and of the head, or of those among the words."""
     model, pictures = de.load_model(write_clip(folder / "model")), prepare(folder / "pictures")
     de.build_store(model, pictures, folder / "whole", shard_size=2, batch_size=2)
     whole, rng, tried = content(folder / "whole"), random.Random(seed), Counter[str]()
     detector, table = verdicts(folder, model, folder / "whole")
-    for command, target in product(commands, ("worker", "driver", "gcs")):
+    commands = [word for word in ("features", "score") if word in words] or ["features", "score"]
+    targets = [word for word in TARGETS if word in words] or ["worker", "driver", "gcs"]
+    for command, target in product(commands, targets):
         for number in range(3 * trials):
             name, at = f"{command}-{target}-{number}", rng.randrange(PARTS)
             work: Work = Scoring(detector, folder / "whole", folder / name / "verdicts.csv", table)
@@ -233,7 +236,7 @@ def _wait(done: Callable[[], bool], otherwise: str) -> None:
 
 if __name__ == "__main__":
     numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    named = [argument for argument in sys.argv[1:] if not argument.isdigit()] or ["features", "score"]
+    named = [argument for argument in sys.argv[1:] if not argument.isdigit()]
     with tempfile.TemporaryDirectory(prefix="de-kills-") as workspace:
         wanted, start = numbers + [20, 0][len(numbers) :]
         campaign(Path(workspace), wanted, start, named)

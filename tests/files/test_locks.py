@@ -16,6 +16,7 @@ import pytest
 
 from deltaenergy.errors import InputError
 from deltaenergy.files import FolderLock
+from deltaenergy.files.lock_file import LockFile
 from deltaenergy.files.locks import NAME
 
 
@@ -159,3 +160,14 @@ def test_many_processes_take_turns(tmp_path: Path) -> None:
     assert [run.wait(600) for run in runs] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "120"
     assert [path.name for path in tmp_path.iterdir()] == ["count"]
+
+
+def test_who_shares_a_lock_keeps_its_file(tmp_path: Path) -> None:
+    first, second = LockFile(tmp_path / NAME), LockFile(tmp_path / NAME)
+    assert first.take(shared=True)
+    assert second.take(shared=True)
+    first.release()
+    assert list(tmp_path.iterdir()) == [tmp_path / NAME]
+    assert not LockFile(tmp_path / NAME).take(), "the second still holds it"
+    second.release()
+    assert not list(tmp_path.iterdir())

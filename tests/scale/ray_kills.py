@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -43,8 +43,8 @@ SECONDS = 300.0
 
 
 @contextmanager
-def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """`deltaenergy` with these arguments, in a process of its own, which ends with the block."""
+def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`deltaenergy` with these arguments in a process of its own, which ends with the block, and Ray's folder."""
     with tempfile.TemporaryDirectory(prefix="de-ray-", ignore_cleanup_errors=True) as folder:
         environment = {**os.environ, **SETTINGS, "RAY_TMPDIR": folder, "OMP_NUM_THREADS": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
@@ -56,7 +56,7 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
             text=True,
         )
         try:
-            yield process
+            yield process, folder
         finally:
             process.kill()
             process.wait()
@@ -71,23 +71,23 @@ class Kill(NamedTuple):
 
 def run_and_kill(target: str, work: Work, at: int, rng: random.Random) -> Kill:
     """Run on Ray, kill the target when `at` parts of the work are there and a moment has passed."""
-    with started(*work.command, "--ray", "local", "--workers", 1) as process:
+    with started(*work.command, "--ray", "local", "--workers", 1) as (process, folder):
         until = time.monotonic() + SECONDS
         while work.done() < at and process.poll() is None:
             assert time.monotonic() < until, "the command does not go on"
             time.sleep(0.002)
         time.sleep(rng.uniform(0, 0.1))
-        found = [process.pid] if target == "driver" else _matching(process.pid, TARGETS[target])
-        family = _descendants(process.pid)
+        found = [process.pid] if target == "driver" else _matching(folder, TARGETS[target])
         in_time = bool(found) and process.poll() is None and work.done() < PARTS
         if found and process.poll() is None:
             os.kill(rng.choice(found), signal.SIGKILL)
         code = process.wait(SECONDS)
         # An actor whose driver was killed ends a moment later, and holds its shard until then.
-        _wait(lambda: not any(_command(pid).startswith(ACTORS) for pid in family), "an actor outlives the command")
-        for pid in family:  # what watches and logs may take longer
-            if "/ray/" in _command(pid) or _command(pid).startswith("ray::"):
+        _wait(lambda: not any(_program(pid).startswith(ACTORS) for pid in _family(folder)), "an actor outlives it")
+        for pid in _family(folder):  # what watches and logs may take longer
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        _wait(lambda: not _family(folder), "what is killed does not end")
         return Kill(code, in_time)
 
 
@@ -138,7 +138,7 @@ class Scoring:
     def finish(self) -> None:
         assert not self._out.exists() or self._out.read_bytes() == self._whole, "all or nothing"
         before = self.done()
-        with started(*self.command, "--ray", "local", "--workers", 1) as process:
+        with started(*self.command, "--ray", "local", "--workers", 1) as (process, _):
             assert process.wait(SECONDS) == 1, f"one image cannot be read; {before} parts were there"
         assert self._out.read_bytes() == self._whole
         assert list(self._out.parent.iterdir()) == [self._out], "nothing is left beside it"
@@ -165,7 +165,7 @@ def verdicts(folder: Path, model: de.TowerModel, store: Path) -> tuple[Path, byt
     detector, out = folder / "detector", folder / "whole.csv"
     classifier = de.ZeroShotClassifier(model, ["cat", "dog", "bird"])
     de.Detector(classifier, "mcm").calibrate(draw(folder / "known", 30, 2)).save(detector)
-    with started("score", store, "--detector", detector, "--out", out) as process:
+    with started("score", store, "--detector", detector, "--out", out) as (process, _):
         assert process.wait(SECONDS) == 1, "one image cannot be read"
     return detector, out.read_bytes()
 
@@ -193,36 +193,28 @@ def campaign(folder: Path, trials: int, seed: int, words: Sequence[str]) -> Coun
     return tried
 
 
-def _matching(parent: int, word: str) -> list[int]:
-    """Descendants whose command begins with the word (Ray's actors), or runs a program of that name."""
+def _matching(folder: str, word: str) -> list[int]:
+    """Those of the family whose command begins with the word (Ray's actors), or that run a program of that name."""
+    programs = {pid: _program(pid) for pid in _family(folder)}
+    if word == "ray::":
+        return [pid for pid, program in programs.items() if program.startswith(word) and "Agent" not in program]
+    return [pid for pid, program in programs.items() if program.endswith(word)]
+
+
+def _family(folder: str) -> list[int]:
+    """The processes of a command that are alive, also those whose parent is gone: they share an environment."""
     found = []
-    for pid in _descendants(parent):
-        program = _command(pid).split("\0")[0]
-        if program.startswith(word) if word == "ray::" else program.endswith(word):
-            found.append(pid)
-    return [pid for pid in found if "Agent" not in _command(pid)]
-
-
-def _descendants(parent: int) -> list[int]:
-    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                before = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-            children.setdefault(before, []).append(int(entry.name))
-    found, waiting = [], [parent]
-    while waiting:
-        more = children.get(waiting.pop(), [])
-        found += more
-        waiting += more
+            with suppress(OSError):  # it ended meanwhile, or is somebody else's
+                if f"RAY_TMPDIR={folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
     return found
 
 
-def _command(pid: int) -> str:
+def _program(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
     except OSError:
         return ""
 

@@ -86,7 +86,8 @@ class LockFile:
             if self._shared:
                 import fcntl
 
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError while others share it
+                # An OSError while others share it. Ours is lost by that, so that the last to try finds nobody.
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_current(handle):
                 self.path.unlink()
         os.close(handle)

@@ -52,13 +52,30 @@ def test_a_journey_on_another_backend(
     assert abs(found.json["auroc_difference"]["value"]) < 1e-6
 
 
+def test_eight_bits_on_torch(command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path) -> None:
+    base = ["--model", tiny_clip_folder, "--classes", "dog,cat", "--precision", "int8"]
+    assert command("calibrate", photos, *base, "--score", "mcm", "--out", tmp_path / "fast").code == 0
+    shown = command("score", photos, "--detector", tmp_path / "fast", "--json")
+    assert shown.code == 0 and shown.json["model"]["precision"] == "int8"
+    refused = command("score", photos, "--detector", tmp_path / "fast", "--precision", "fp32")
+    assert refused.code == 2 and "was calibrated on backend torch in int8" in " ".join(refused.err.split())
+    odin = command("score", photos, *base, "--score", "odin")
+    assert odin.code == 2 and "--precision fp32" in " ".join(odin.err.split())
+    arguments = ["model", "check", tiny_clip_folder, "--images", photos, "--precision", "int8", "--score", "mcm"]
+    checked = command(*arguments, "--json")
+    assert checked.code == 0 and checked.json["precision"] == "int8" and checked.json["equal"] is False
+    lite = command("score", photos, "--classes", "dog,cat", "--model", "lite", "--precision", "int8")
+    assert lite.code == 2 and "Give backend='openvino'" in " ".join(lite.err.split())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--backend", "openvin"], "Did you mean 'openvino'"),
         (["--backend", "openvino", "--precision", "int4"], "Did you mean 'int8'"),
-        (["--precision", "int8"], "int8 runs on backend 'openvino'"),
-        (["--backend", "openvino", "--calibrate-on", "x"], "for precision='int8' alone"),
+        (["--backend", "onnx", "--precision", "int8"], "int8 runs on backend 'torch' or 'openvino'"),
+        (["--precision", "int8", "--calibrate-on", "x"], "nothing else sets ranges"),
+        (["--backend", "openvino", "--calibrate-on", "x"], "with precision='int8' alone"),
     ],
 )
 @pytest.mark.parametrize("name", ["score", "calibrate", "features", "explain"])

@@ -132,7 +132,7 @@ def test_a_few_images_get_all_cores_one_batch_after_the_other(images: int, alone
 
 def test_other_backends_and_devices_take_one_batch_after_the_other() -> None:
     model = Recording()
-    model.backend = "openvino"
+    model.backend = "onnx"
     with cores(2):
         model.encode(flat_images(20), batch_size=BATCH)
     assert set(model.seen) == {(threading.current_thread().name, 2)}

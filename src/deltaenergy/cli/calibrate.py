@@ -61,7 +61,7 @@ def calibrate(
     items = load_images(common.read_image_arguments(images))
     if by_class and all(item.label is None for item in items):
         raise InputError("--by-class needs to know each image's class: give a folder with one subfolder per class.")
-    lacks = {"labels": unlabelled(items), "pixels": closed_tower(place.backend)}
+    lacks = {"labels": unlabelled(items), "pixels": closed_tower(place.backend, place.precision)}
     given = given_by([items]).without(**lacks) if detector is None else None
     chosen = common.make_scores(scores, given) if scores or detector is None else None
     if chosen is not None and len(chosen) != 1:

@@ -237,7 +237,7 @@ def _load(
         used = common.make_scores(scores, given_by(images, found.classifier).without(labels=labels))
         return found, found.classifier, _prepared(scores, used, found.classifier)
     # What cannot run is told before a model is loaded and a prompt encoded.
-    given = given_by(images).without(labels=labels, pixels=closed_tower(place.backend))
+    given = given_by(images).without(labels=labels, pixels=closed_tower(place.backend, place.precision))
     used = common.make_scores(scores, given)
     named = classes if classes is not None else _folder_classes(known)
     classifier = common.zero_shot(model, place, named, template)

@@ -126,12 +126,17 @@ BackendOption = Annotated[
     ),
 ]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", help="auto, fp32; int8 (openvino); fp16 or bf16 on a GPU (torch, compile).")
+    str,
+    typer.Option(
+        "--precision", help="auto, fp32; int8 on a CPU (torch, openvino); fp16 or bf16 on a GPU (torch, compile)."
+    ),
 ]
 CalibrateOnOption = Annotated[
     str | None,
     typer.Option(
-        "--calibrate-on", help="For int8: some hundred images of the kind that the model will see.", show_default=False
+        "--calibrate-on",
+        help="For int8 on OpenVINO: some hundred images of the kind that the model will see.",
+        show_default=False,
     ),
 ]
 BatchOption = Annotated[int, typer.Option("--batch-size", min=1, max=MOST, help="Images per step of the image tower.")]

@@ -224,4 +224,4 @@ def _given(images: Any, id_images: list[ImageItem], place: common.Place) -> Give
 
     nothing = Lack("no --id", "it is fitted on known images. Give some with --id, or a --detector.")
     given = given_by([images, id_images]).without(labels=unlabelled(id_images))
-    return given.without(id_data=None if id_images else nothing, pixels=closed_tower(place.backend))
+    return given.without(id_data=None if id_images else nothing, pixels=closed_tower(place.backend, place.precision))

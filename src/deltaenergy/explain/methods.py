@@ -71,7 +71,7 @@ def rollout_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> 
         kind = "has a convolutional one" if isinstance(subject.model, ConvolutionalModel) else "has one without"
         raise InputError(
             "rollout follows the attention of an image tower that is a vision transformer with a class token; "
-            f"{subject.model.name!r} {_closed(subject.model) or kind}. {_instead(subject.model, 'rollout')}"
+            f"{subject.model.name!r} {subject.model.closed or kind}. {_instead(subject.model, 'rollout')}"
         )
     run = tower.run(
         pixels.detach().clone().requires_grad_(), subject.model.vision_prompts, patches=subject.patches, attention=True
@@ -93,7 +93,7 @@ def grad_cam_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) ->
     if not isinstance(model, ConvolutionalModel):
         raise InputError(
             f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} "
-            f"{_closed(model) or 'has another kind'}. {_instead(model, 'grad-cam')}"
+            f"{model.closed or 'has another kind'}. {_instead(model, 'grad-cam')}"
         )
     with torch.no_grad():
         feature_map = model.feature_map(pixels)
@@ -177,13 +177,6 @@ def _in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
             f"The {patches.shape[1]} patches of {model.name!r} are no square grid. Take the method occlusion."
         )
     return patches.view(len(patches), side, side)
-
-
-def _closed(model: TowerModel) -> str | None:
-    """Why nothing inside the tower can be looked at, if it runs on another engine than torch."""
-    if model.backend == "torch":
-        return None
-    return f"runs on the backend {model.backend!r}, where it is closed. Load it with backend='torch'"
 
 
 def _instead(model: TowerModel, refused: str) -> str:

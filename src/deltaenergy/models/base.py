@@ -98,6 +98,7 @@ class TowerModel(Model, ABC):
         text: the text tower.
         vision: the image tower block by block, where it is a vision transformer with a class token.
         why_no_vision: what the image tower is where there is none, to follow the model's name in a message.
+        closed: why no gradients and no tokens pass the image tower where that is so, to follow the model's name.
         vision_prompts: tokens (J, n, H) that `image_features` puts into the image tower, see `with_vision_prompts`.
         backend: where the image tower runs, see `deltaenergy.models.backends`.
         calibration: what names the images that its 8-bit ranges were set on, if it has such.
@@ -107,6 +108,7 @@ class TowerModel(Model, ABC):
     text: TextTower
     vision: VisionTower | None = None
     why_no_vision: str = "has a convolutional one"
+    closed: str | None = None
     vision_prompts: torch.Tensor | None = None
     backend: str = "torch"
     calibration: str | None = None
@@ -119,7 +121,7 @@ class TowerModel(Model, ABC):
     @property
     def runs_side_by_side(self) -> bool:
         """Whether several batches at a time, on one core each, are faster than one after the other."""
-        return self.backend == "torch" and self.device.type == "cpu"
+        return self.backend in ("torch", "openvino") and self.device.type == "cpu"
 
     @abstractmethod
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:

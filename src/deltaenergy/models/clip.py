@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from typing import Any
 
@@ -38,6 +39,13 @@ class TransformersModel(TowerModel):
         self.module.to(device=device, dtype=dtype)
         self.device, self.dtype = device, dtype
         return self
+
+    def with_image_transformer(self, transformer: Any) -> Self:
+        """The same model around another module in the place of its image transformer, for whoever wraps it."""
+        other = copy.copy(self)
+        other.module = copy.copy(self.module)
+        other.module._modules = {**self.module._modules, "vision_model": transformer}
+        return other
 
     def _architecture(self, config: Any) -> str:
         """What changes the features and shows in no weight: family, activations, heads, strides, the norms' ε."""
@@ -85,6 +93,12 @@ class ClipModel(TransformersModel):
         outputs = self.vision.run(pixels, self.vision_prompts, patches=True)
         assert outputs.patches is not None
         return outputs.features, outputs.patches
+
+    def with_image_transformer(self, transformer: Any) -> Self:
+        """The same model around another module in the place of its image transformer, for whoever wraps it."""
+        other = super().with_image_transformer(transformer)
+        other.vision = VisionTower(transformer, other.module.visual_projection)
+        return other
 
     def _text_tower(self, module: Any, tokenizer: Any) -> CausalTextTower | BertTextTower:
         return CausalTextTower(module.text_model, module.text_projection, tokenizer)

@@ -44,10 +44,10 @@ def load_model(
         dtype: `"auto"` is float16 on a GPU, else float32.
         backend: where the image tower runs: `"torch"`; on a CPU also `"openvino"` and `"onnx"` (extras of these
             names), on a GPU `"compile"` (torch.compile). Only torch has gradients and takes learned tokens.
-        precision: `"auto"`, `"fp32"`; `"int8"` on OpenVINO; `"fp16"` and `"bf16"` on a GPU. But for plain fp32 on
-            torch, backend and precision are part of the fingerprint: detectors and feature stores of one are
-            refused on the other.
-        calibration_images: for int8, some hundred images of the kind that the model will see.
+        precision: `"auto"`, `"fp32"`; `"int8"` on a CPU, with torch (transformers) or OpenVINO; `"fp16"` and
+            `"bf16"` on a GPU. But for plain fp32 on torch, backend and precision are part of the fingerprint:
+            detectors and feature stores of one are refused on the other.
+        calibration_images: for int8 on OpenVINO, some hundred images of the kind that the model will see.
         download: whether a hub model that is not in the local cache may be downloaded.
     """
     check_backend(backend, precision, calibration_images)
@@ -55,14 +55,14 @@ def load_model(
         raise InputError("precision and dtype say the same: give one of them.")
     if precision != "auto":
         dtype = HALF.get(precision, torch.float32)
-    if backend in ON_CPU:
-        if dtype not in ("auto", "float32", torch.float32):
-            raise InputError(f"backend {backend!r} takes a precision, not a dtype: {', '.join(PRECISIONS[backend])}.")
+    if backend in ON_CPU and dtype not in ("auto", "float32", torch.float32):
+        raise InputError(f"backend {backend!r} takes a precision, not a dtype: {', '.join(PRECISIONS[backend])}.")
+    if backend in ON_CPU or precision == "int8":
         device, dtype = "cpu" if device == "auto" else device, torch.float32
     target = _device(device)
     check_place(backend, precision, target)
     model = _on_torch(name_or_path, target, _dtype(dtype, target), download)
-    if backend == "torch" and precision not in HALF:
+    if backend == "torch" and precision not in ("int8", *HALF):
         return model
     return on_backend(model, backend, model.precision if precision == "auto" else precision, calibration_images)
 

@@ -76,7 +76,7 @@ def given_by(
     features = Lack("features were given", "give it images, not features.")
     if model is not None and not isinstance(model, TowerModel):
         lacks |= {Need.PATCHES: features, Need.PIXELS: features}
-    closed = closed_tower(model.backend) if isinstance(model, TowerModel) else None
+    closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
     if closed is not None:
         lacks[Need.PIXELS] = closed
     for one in images:
@@ -92,8 +92,14 @@ def given_by(
     return Given(lacks, method)
 
 
-def closed_tower(backend: str | None) -> Lack | None:
-    """What a score that takes gradients lacks on a backend; None on torch."""
+def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
+    """What a score that takes gradients lacks on a backend, or in 8 bits; None on torch."""
+    if precision == "int8" and backend in (None, "torch"):
+        return Lack(
+            "8-bit towers have no gradients",
+            "it takes gradients through the image tower, which there are not in 8 bits. Load the model with "
+            "precision='fp32' (--precision fp32).",
+        )
     if backend in (None, "torch"):
         return None
     return Lack(

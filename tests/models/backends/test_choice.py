@@ -21,10 +21,9 @@ from deltaenergy.models.base import TowerModel
     [
         ({"backend": "openvin"}, "Did you mean 'openvino'"),
         ({"precision": "fp23"}, "Did you mean 'fp32'"),
-        ({"precision": "int8"}, "int8 runs on backend 'openvino'"),
-        ({"backend": "onnx", "precision": "int8"}, "it has fp32. int8 runs on backend 'openvino'"),
+        ({"backend": "onnx", "precision": "int8"}, "it has fp32. int8 runs on backend 'torch' or 'openvino'"),
         ({"backend": "openvino", "precision": "fp16"}, "it has fp32, int8. fp16 runs on backend 'torch' or 'compile'"),
-        ({"backend": "openvino", "calibration_images": "some"}, "for precision='int8' alone"),
+        ({"backend": "openvino", "calibration_images": "some"}, "with precision='int8' alone"),
         ({"precision": "fp16"}, "for GPUs: on a CPU .* times as long"),
         ({"precision": "bf16"}, "for GPUs"),
         ({"backend": "compile"}, "for GPUs"),

@@ -1,12 +1,13 @@
 """Where an image tower runs: `backend` and `precision` of `load_model`.
 
     torch      fp32; on a GPU fp16 and bf16          eager torch, with gradients and learned tokens
+               int8                                  CPU; transformers, each token with a range of its own
     openvino   fp32, int8                            CPU; extra `openvino`
     onnx       fp32                                  CPU; extra `onnx`
     compile    fp32, fp16, bf16                      GPU; torch.compile
 
 All but plain torch give a model of its own, with a fingerprint of its own: `<fingerprint>+<backend>-<precision>`, for
-int8 with a hash of the calibration images.
+int8 on OpenVINO with a hash of the calibration images.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from deltaenergy.models.base import TowerModel
 
 # Of each backend, the precisions that it has; "auto" is the first on a CPU.
 PRECISIONS = {
-    "torch": ("fp32", "fp16", "bf16"),
+    "torch": ("fp32", "int8", "fp16", "bf16"),
     "openvino": ("fp32", "int8"),
     "onnx": ("fp32",),
     "compile": ("fp32", "fp16", "bf16"),
@@ -47,8 +48,11 @@ def check_backend(backend: str, precision: str, calibration_images: Any = None) 
             f"backend {backend!r} has no precision {precision!r}: it has {', '.join(PRECISIONS[backend])}. "
             f"{precision} runs on backend {' or '.join(others)}."
         )
-    if calibration_images is not None and precision != "int8":
-        raise InputError("calibration_images are for precision='int8' alone: no other precision sets ranges on images.")
+    if calibration_images is not None and (backend, precision) != ("openvino", "int8"):
+        raise InputError(
+            "calibration_images are for backend='openvino' with precision='int8' alone: nothing else sets ranges on "
+            "images."
+        )
 
 
 def check_place(backend: str, precision: str, device: torch.device) -> None:
@@ -58,6 +62,8 @@ def check_place(backend: str, precision: str, device: torch.device) -> None:
             f"backend {backend!r} runs on the CPU, not on {device}: give device='cpu', or backend='torch'."
         )
     if device.type != "cpu":
+        if precision == "int8":
+            raise InputError(f"precision 'int8' runs on the CPU, not on {device}: give device='cpu', or fp16.")
         return
     if backend == "compile":
         raise InputError("backend 'compile' is for GPUs. On a CPU use backend='openvino', or backend='torch'.")
@@ -81,6 +87,10 @@ def on_backend(
         calibration: the hash of an earlier calibration, whose export is to be found in the cache.
     """
     tag = f"{backend}-{precision}"
+    if backend == "torch" and precision == "int8":
+        from deltaenergy.models.backends.int8 import Int8Engine
+
+        return BackendModel(model, Int8Engine(model), backend, precision, tag)
     if backend == "torch":
         return model.derived(tag)
     if backend == "compile":
@@ -144,8 +154,8 @@ def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[Cal
         return None, known
     if images is None:
         raise InputError(
-            "precision 'int8' sets its ranges on images of the kind that the model will see: give some hundred as "
-            "calibration_images (--calibrate-on DIR)."
+            "precision 'int8' on OpenVINO sets its ranges on images of the kind that the model will see: give some "
+            "hundred as calibration_images (--calibrate-on DIR)."
         )
     pixels = calibration_pixels(model, images)
     named = f"{pixels.digest} nncf {quantiser_version()}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import queue
 import sys
 import threading
 import warnings
@@ -27,37 +28,61 @@ XML, BIN = "tower.xml", "tower.bin"
 
 
 class OpenVinoEngine(Engine):
-    """An exported tower, compiled for the CPU; the part with patches when they are first asked for."""
+    """An exported tower, compiled for the CPU; the part with patches when it is first asked for.
+
+    Who computes in torch on one thread, as batches side by side do, gets one thread of OpenVINO's: several such batches
+    run at a time, and their bytes do not depend on the number of cores. Everybody else gets all cores, one batch after
+    the other. Each way is compiled when it is first asked for.
+    """
 
     def __init__(self, folder: Path) -> None:
         with _quiet():
             self._openvino = library("openvino", "openvino", "openvino")
         self._whole = self._openvino.Core().read_model(folder / XML, folder / BIN)
-        features = self._openvino.Core().read_model(folder / XML, folder / BIN)
-        features.remove_result(features.output(1).get_node())
-        self._lock = threading.Lock()
-        self._requests = {False: self._compiled(features)}
+        self._features = self._openvino.Core().read_model(folder / XML, folder / BIN)
+        self._features.remove_result(self._features.output(1).get_node())
+        self._cores = torch.get_num_threads()
+        self._compiling, self._one_at_a_time = threading.Lock(), threading.Lock()
+        self._compiled: dict[tuple[bool, bool], Any] = {}
+        # Requests that nobody uses now; one is a computation at a time.
+        self._idle: dict[tuple[bool, bool], queue.SimpleQueue[Any]] = {}
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
         """Compute in float32 or 8 bits, as exported."""
         array = pixels.detach().to("cpu", torch.float32).contiguous().numpy()
-        with self._lock:  # a request is one computation at a time, and all cores work on it
-            if patches not in self._requests:
-                self._requests[patches] = self._compiled(self._whole)
-            request = self._requests[patches]
+        alone = torch.get_num_threads() > 1
+        with self._one_at_a_time if alone else contextlib.nullcontext(), self._request(patches, alone) as request:
             request.infer([array], share_inputs=True)
             # Copied: the next computation writes to the same place.
             found = [request.get_output_tensor(i).data.copy() for i in range(1 + patches)]
         return tuple(torch.from_numpy(one).to(pixels.device) for one in found)
 
-    def _compiled(self, model: Any) -> Any:
+    @contextlib.contextmanager
+    def _request(self, patches: bool, alone: bool) -> Iterator[Any]:
+        """A request of one's own, on all cores or on one."""
+        kind = (patches, alone)
+        with self._compiling:
+            if kind not in self._compiled:
+                self._compiled[kind], self._idle[kind] = self._compile(*kind), queue.SimpleQueue()
+        try:
+            request = self._idle[kind].get_nowait()
+        except queue.Empty:
+            request = self._compiled[kind].create_infer_request()
+        try:
+            yield request
+        finally:
+            self._idle[kind].put(request)
+
+    def _compile(self, patches: bool, alone: bool) -> Any:
         settings = {
             # Where the processor has bfloat16, OpenVINO would use it unasked.
             "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": self._cores,
+            "NUM_STREAMS": 1 if alone else self._cores,
+            # Other processes may work here, too, each of which would bind itself to the same cores.
+            "ENABLE_CPU_PINNING": False,
         }
-        return self._openvino.compile_model(model, "CPU", settings).create_infer_request()
+        return self._openvino.compile_model(self._whole if patches else self._features, "CPU", settings)
 
 
 def write_openvino(model: TowerModel, folder: Path, calibration: CalibrationPixels | None) -> None:

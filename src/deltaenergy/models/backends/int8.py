@@ -1,0 +1,120 @@
+"""Eight bits on torch itself, for image towers that are transformers: no other package, and no images to set ranges on.
+
+    y = s_x (x̂ Ŵᵀ) ∘ s_w + b,   x̂ = round(x / s_x) in −127 … 127,   Ŵ = round(W / s_w) in −63 … 63
+
+Each token has a step of its own, s_x = max |x| / 127, found when it comes, and so has each row of the weights,
+s_w = max |w| / 63 (vector-wise, as in Dettmers et al., LLM.int8(), NeurIPS 2022). So what an image gives does not
+depend on the images in its batch. Weights use 7 of the 8 bits: processors without VNNI add two products in 16 bits,
+which would overflow, and every processor is to give the same. The products are oneDNN's, which torch brings along;
+norms, attention, the patch embedding and the projection stay in float32.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from deltaenergy.errors import InputError
+from deltaenergy.models.backends.base import Engine
+from deltaenergy.models.base import TowerModel
+from deltaenergy.models.clip import TransformersModel
+from deltaenergy.models.convolutional import ConvolutionalModel
+
+_TOKEN_STEPS, _WEIGHT_STEPS = 127.0, 63.0
+# x̂ + 128 is what oneDNN takes, without a sign; the half makes cutting off a rounding.
+_ZERO = 128
+_HALF_UP = torch.tensor(_ZERO + 0.5)
+# So many tokens at a time stay in a core's cache from one step to the next.
+_TOKENS_AT_A_TIME = 800
+# quick_gelu(x) = x σ(αx)
+_ALPHA = 1.702
+
+
+class Int8Linear(nn.Module):
+    """A linear layer in eight bits. Rows of zeros give the bias; NaN gives NaN.
+
+    Args:
+        weight: W (out, in).
+        bias: b (out).
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        super().__init__()
+        weight = weight.detach().float()
+        self.steps = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / _WEIGHT_STEPS
+        whole = (weight / self.steps[:, None]).round().to(torch.int8)
+        self.packed = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.zeros = torch.zeros(len(weight), dtype=torch.int64)
+        self.bias = bias.detach().float().clone()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(…, in) -> (…, out), without gradients."""
+        rows = x.reshape(-1, x.shape[-1])
+        largest = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_())
+        largest.clamp_(min=torch.finfo(torch.float32).tiny * _TOKEN_STEPS)  # x / s_x must stay finite
+        tokens = torch.addcmul(_HALF_UP, rows, _TOKEN_STEPS / largest).to(torch.uint8)
+        products = torch.ops.onednn.qlinear_pointwise(
+            tokens, 1.0, _ZERO, self.packed, self.steps, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        found = torch.addcmul(self.bias, products, largest.div_(_TOKEN_STEPS), out=products)
+        return found.view(*x.shape[:-1], -1)
+
+
+class QuickGeluMlp(nn.Module):
+    """fc2(quick_gelu(fc1 x)) in eight bits, in one step less: quick_gelu(x) = silu(αx)/α."""
+
+    def __init__(self, first: nn.Linear, second: nn.Linear) -> None:
+        super().__init__()
+        self.first = Int8Linear(first.weight * _ALPHA, first.bias * _ALPHA)
+        self.second = Int8Linear(second.weight / _ALPHA, second.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(…, W) -> (…, W), without gradients."""
+        found: torch.Tensor = self.second(nn.functional.silu(self.first(x), inplace=True))
+        return found
+
+
+class Int8Engine(Engine):
+    """A transformer's image tower with all linear layers of its blocks in eight bits."""
+
+    def __init__(self, model: TowerModel) -> None:
+        if not isinstance(model, TransformersModel) or isinstance(model, ConvolutionalModel):
+            raise InputError(
+                f"precision 'int8' on torch is for image towers that are transformers; that of {model.name!r} is "
+                "convolutional. Give backend='openvino' and calibration_images (--calibrate-on)."
+            )
+        if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
+            raise InputError(
+                "precision 'int8' on torch needs a torch with oneDNN, which this one is without. Use fp32, or "
+                "backend='openvino'."
+            )
+        transformer = model.module.vision_model
+        with torch.no_grad():
+            made = {id(old): new for layer in transformer.encoder.layers for old, new in _in_eight_bits(layer)}
+        self._model = model.with_image_transformer(copy.deepcopy(transformer, made))
+        tokens = len(transformer.embeddings.position_embedding.weight)
+        self._at_a_time = max(1, _TOKENS_AT_A_TIME // tokens)
+
+    def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
+        """Compute a few images at a time."""
+        parts = torch.split(pixels.detach().float(), self._at_a_time)
+        with torch.no_grad():
+            if not patches:
+                return (torch.cat([self._model.image_features(part) for part in parts]),)
+            found = [self._model.image_and_patch_features(part) for part in parts]
+        return torch.cat([features for features, _ in found]), torch.cat([patch for _, patch in found])
+
+
+def _in_eight_bits(layer: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """What is replaced in a block, and by what."""
+    mlp = layer.mlp
+    found: list[tuple[nn.Module, nn.Module]] = []
+    if type(mlp.activation_fn).__name__ == "QuickGELUActivation":
+        found.append((mlp, QuickGeluMlp(mlp.fc1, mlp.fc2)))
+    for module in layer.modules():
+        if isinstance(module, nn.Linear):
+            found.append((module, Int8Linear(module.weight, module.bias)))
+    return found

@@ -100,6 +100,11 @@ class PartReader:
         self._lock = threading.Lock()
         self._last, self._run = -1, 0
 
+    @property
+    def is_small(self) -> bool:
+        """Whether one part holds all of it."""
+        return self.of.size <= PART_BYTES
+
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` up to `end`, or to the end of the object. Raises as `fetch_unchanged` does."""
         end = min(end, self.of.size)

@@ -13,11 +13,11 @@ from typing import IO, Any, cast
 
 from deltaenergy.data.addresses import ending_of, folder_of
 from deltaenergy.data.remote import fetch
-from deltaenergy.data.remote_parts import PART_BYTES, PartFile, PartReader, shared_ahead, shared_part
+from deltaenergy.data.remote_parts import PartFile, PartReader, shared_ahead, shared_part
 from deltaenergy.data.remote_version import RemoteObject
 from deltaenergy.data.seeking import Seeking
 
-# Asked for at a time, of text.
+# The most that is asked for at a time.
 _PART_BYTES = 4 << 20
 # Pieces of columns with no more than this between them are fetched together.
 _GAP_BYTES = 1 << 16
@@ -79,6 +79,8 @@ class RemoteColumns(PartFile):
 
     def part(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`."""
+        if self.reader.is_small:  # whoever reads the pictures will want all of it
+            return self.reader.read(start, end)
         of, parts = self.reader.of, []
         while start < end:
             place = bisect.bisect_right(self._pieces, (start, self.size)) - 1
@@ -112,9 +114,9 @@ def _together(pieces: list[tuple[int, int]], size: int) -> list[tuple[int, int]]
     found: list[tuple[int, int]] = []
     for first, last in pieces:
         start, end = max(first, 0), min(last, size)
-        if found and start - found[-1][1] <= _GAP_BYTES and end - found[-1][0] <= PART_BYTES:
+        if found and start - found[-1][1] <= _GAP_BYTES and end - found[-1][0] <= _PART_BYTES:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
             continue
         start = max(start, found[-1][1]) if found else start
-        found.extend((place, min(place + PART_BYTES, end)) for place in range(start, end, PART_BYTES))
+        found.extend((place, min(place + _PART_BYTES, end)) for place in range(start, end, _PART_BYTES))
     return found

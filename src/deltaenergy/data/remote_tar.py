@@ -2,7 +2,7 @@
 
 Headers stand between the pictures, and each is found only by the one before. So to list an archive is to read through
 it, in large parts of which several are on their way at a time; only where files are larger than a part, the parts
-between are passed over. What was found is kept, packed, up to 64 MiB in all: some millions of pictures. Whoever
+between are passed over. What was found is kept, packed, up to 64 MiB in all: about four million pictures. Whoever
 goes over more archives than that lists some of them again each time.
 """
 
@@ -108,6 +108,12 @@ class _Kept:
                 total -= len(self._lists.pop(random.choice(list(self._lists))))
             if total <= KEPT_BYTES:
                 self._lists[of] = packed
+
+
+def forget_lists() -> None:
+    """List every archive anew."""
+    global _kept
+    _kept = _Kept()
 
 
 _kept = _Kept()

@@ -2,7 +2,7 @@
 
 Files with equal names up to the first dot are one sample; its class is the text of its `.cls` file, or the entry
 `label`, `class` or `cls` of its `.json` file. One archive's list is held at a time, for a label may stand anywhere in
-it: about a hundred bytes an image. Packed, it takes about a tenth of that.
+it: about a hundred bytes an image. Packed, it takes ten to twenty.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from deltaenergy.data.remote_version import RemoteObject
 from tests.data.archives import picture_bytes
 
 
-def tar_bytes(files: dict[str, bytes]) -> bytes:
-    """An archive of these files."""
+def tar_bytes(files: dict[str, bytes], told: dict[str, str] | None = None) -> bytes:
+    """An archive of these files, with a header for all of them if something is `told`."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
+    with tarfile.open(fileobj=stream, mode="w", pax_headers=told) as archive:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)

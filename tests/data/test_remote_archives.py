@@ -22,6 +22,7 @@ from deltaenergy.data.inputs import image_stream, load_images
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.references import refer, resolve
 from deltaenergy.data.remote_parquet import RemoteParquetImage
+from deltaenergy.data.remote_table import RemoteColumns
 from deltaenergy.data.remote_tar import RemoteMember
 from deltaenergy.data.remote_version import Changed, RemoteObject, fetch_unchanged
 from deltaenergy.data.store import FeatureStore
@@ -195,7 +196,8 @@ def test_of_a_parquet_file_only_names_are_listed(bucket: Bucket, monkeypatch: py
     items = load_images(f"{bucket.url}/a.parquet")
     assert [(item.id, item.label) for item in items] == [(str(row), "cat") for row in range(20)]
     assert fetched.bytes < len(data) / 20
-    assert len(set(fetched.parts)) == len(fetched.parts) <= 2 + 2 * -(-20 // group)
+    # The end, and what stands between two pieces of the column with pictures, at once.
+    assert len(set(fetched.parts)) == len(fetched.parts) <= 2 + 1 + -(-20 // group)
 
 
 def test_survey_and_pass_of_a_feature_store(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +270,20 @@ def test_reading_ahead_is_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines.settled() == list(range(100))
 
 
+def test_pieces_of_columns_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever reading begins and ends, the bytes are those of the file."""
+    lines, rng = Lines(monkeypatch, 995), np.random.default_rng(1)
+    file = RemoteColumns(lines.of)
+    file._pieces = [(start, start + 20) for start in range(100, 900, 40)]
+    file.seek(105)
+    assert file.read(10) == lines.data[105:115]
+    assert lines.settled() == [start // 10 for start in range(100, 100 + 40 * 17, 40)]
+    for _ in range(300):
+        start, count = int(rng.integers(0, 1010)), int(rng.integers(0, 120))
+        file.seek(start)
+        assert file.read(count) == lines.data[start : start + count]
+
+
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Lines(monkeypatch, 100_000)
     monkeypatch.setattr(remote_parts, "PART_BYTES", 2000)
@@ -291,6 +307,8 @@ def test_lists_that_are_kept_are_bounded(bucket: Bucket, monkeypatch: pytest.Mon
     for _ in range(3):
         assert load_images(f"{bucket.url}/*.tar") == first
         assert 0 < sum(map(len, remote_tar._kept._lists.values())) <= max(packed) * 2
+        # Whatever had to go, the last one is there.
+        assert [of.address for of in remote_tar._kept._lists][-1] == f"{bucket.url}/5.tar"
     monkeypatch.setattr(remote_tar, "KEPT_BYTES", 10)
     load_images(f"{bucket.url}/{{0..5}}.tar")
 
@@ -406,6 +424,24 @@ def test_an_archive_that_changes_while_it_is_listed(bucket: Bucket, monkeypatch:
     monkeypatch.setattr(remote_parts, "fetch_unchanged", overtaken)
     said = message(f"{bucket.url}/a.tar")
     assert f"The archive {bucket.url}/a.tar cannot be read: it changed after it was listed" in said
+
+
+def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where tarfile reads the headers, which takes it for damage."""
+    bucket.put({"a.tar": tar_bytes({f"{number}.png": PICTURE for number in range(20)}, {"comment": "of the whole"})})
+    assert len(load_images(f"{bucket.url}/a.tar")) == 20
+    remote_tar.forget_lists()
+    remote_parts.forget_parts()
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
+    fetch = remote_parts.fetch_unchanged
+
+    def refused(of: RemoteObject, start: int, end: int) -> bytes:
+        if start:
+            raise remote.Refused("no permission to read it")
+        return fetch(of, start, end)
+
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", refused)
+    assert f"The archive {bucket.url}/a.tar cannot be read: no permission" in message(f"{bucket.url}/a.tar")
 
 
 @pytest.mark.parametrize("tags", [('"1"', '"2"'), (None, None)])

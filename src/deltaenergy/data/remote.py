@@ -42,7 +42,7 @@ FIRST_WAIT = 0.5
 MOST_SECONDS = 120.0
 _CONNECT_SECONDS = 10
 _SILENT_SECONDS = 20
-_REQUEST_SECONDS = 300
+REQUEST_SECONDS = 300
 # The S3 client's own, for each page of a listing; a lost page would else cost the whole listing.
 _INNER_ATTEMPTS = 3
 
@@ -113,7 +113,7 @@ def fetch(address: str, start: int, end: int) -> bytes:
     def request(store: Any) -> bytes:
         if is_web(address):
             return bytes(on_loop(store, _web_part, address, start, end))
-        part: bytes = store.cat_file(address, start=start, end=end, timeout=_REQUEST_SECONDS)
+        part: bytes = store.cat_file(address, start=start, end=end, timeout=REQUEST_SECONDS)
         return part
 
     try:
@@ -248,7 +248,7 @@ def on_loop(store: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """What an asynchronous function of a store gives."""
     from fsspec.asyn import sync
 
-    return sync(store.loop, function, store, *arguments, timeout=_REQUEST_SECONDS)
+    return sync(store.loop, function, store, *arguments, timeout=REQUEST_SECONDS)
 
 
 _STORES: dict[tuple[int, str], Any] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaenergy.data.addresses import is_web, scheme_of
-from deltaenergy.data.remote import Refused, ask, body_of, describe, on_loop, stamp_of_info
+from deltaenergy.data.remote import REQUEST_SECONDS, Refused, ask, body_of, describe, on_loop, stamp_of_info
 from deltaenergy.data.remote_faults import Meaning
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -56,7 +56,7 @@ def fetch_unchanged(of: RemoteObject, start: int, end: int) -> bytes:
         elif scheme_of(of.address) == "s3":
             data = on_loop(store, _s3_part, of, start, end)
         else:
-            data = store.cat_file(of.address, start=start, end=end)
+            data = store.cat_file(of.address, start=start, end=end, timeout=REQUEST_SECONDS)
             if stamp_of_info(dict(store.info(of.address))) != of.version:
                 raise Changed
         if len(data) != end - start:

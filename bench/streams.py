@@ -1,5 +1,10 @@
 """Reading pictures where they lie, and listing tables: speed beside the bare loop that only reads bytes, and memory.
 
+At addresses: the same, from one archive and one Parquet file of 80 MB on an S3 store in memory, in a process of its own
+on this machine, beside one `get_object` of boto3 whose bytes go to `tarfile`, and beside pyarrow on a file of s3fs. CPU
+time of this process, goal ≥ 0.5, though ours lists the archive first and so receives its bytes twice. Requests and
+bytes are counted.
+
 Speed: the bytes of all pictures of Parquet files and of WebDataset archives through `image_stream`, beside pyarrow's
 `iter_batches` and Python's `tarfile`, in CPU time; goal ≥ 0.5 (ours opens each picture by itself, as decoding threads
 do). Memory: the largest private memory of a process of its own that goes through 10⁵ and 10⁶ rows, beyond what imports
@@ -9,51 +14,65 @@ of all items would take about 600.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from deltaenergy.data import remote_parts, remote_tar
 from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.tar import tar_images
 from timing import Ratio, report
 
 PICTURES, PICTURE_BYTES, FILES, ROUNDS = 5_000, 20_000, 5, 5
 ROWS = (100_000, 1_000_000)
+# At addresses: more than what is kept of parts.
+FAR_PICTURES, FAR_ROUNDS = 4_000, 3
+SERVER = """
+import time
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+time.sleep(3600)
+"""
 TINY = 500  # so that the batches that are kept are full at 10⁵ rows already
 
 
-def write_parquet(folder: Path) -> None:
+def write_parquet(folder: Path, files: int = FILES, each: int = PICTURES // FILES) -> None:
     rng = np.random.default_rng(0)
-    for part in range(FILES):
-        cells = [rng.bytes(PICTURE_BYTES) for _ in range(PICTURES // FILES)]
+    for part in range(files):
+        cells = [rng.bytes(PICTURE_BYTES) for _ in range(each)]
         # As the hub's library writes them.
         table = pa.table({"image": [{"bytes": cell, "path": None} for cell in cells], "label": [part] * len(cells)})
-        pq.write_table(table, folder / f"train-{part:05}-of-{FILES:05}.parquet", row_group_size=100)
+        pq.write_table(table, folder / f"train-{part:05}-of-{files:05}.parquet", row_group_size=100)
 
 
-def write_tars(folder: Path) -> None:
+def write_tars(folder: Path, files: int = FILES, each: int = PICTURES // FILES) -> None:
     rng = np.random.default_rng(0)
-    for part in range(FILES):
+    for part in range(files):
         with tarfile.open(folder / f"{part:03}.tar", "w") as archive:
-            for number in range(PICTURES // FILES):
+            for number in range(each):
                 for ending, data in (("jpg", rng.bytes(PICTURE_BYTES)), ("cls", b"cat")):
                     member = tarfile.TarInfo(f"{number:06}.{ending}")
                     member.size, member.mtime = len(data), 1_700_000_000.5  # as WebDataset's writer does
                     archive.addfile(member, io.BytesIO(data))
 
 
-def ours(folder: Path) -> int:
+def ours(images: Path | str) -> int:
     total = 0
-    for item in image_stream(folder):
+    for item in image_stream(images):
         with item.source.open() as file:  # type: ignore[union-attr]
             total += len(file.read())
     return total
@@ -95,6 +114,83 @@ def speed(write: Callable[[Path], None], name: str, pairs: dict[str, tuple[Calla
                 ratio.ours.append(cpu_seconds(lambda mine=mine: mine(Path(folder))))
                 ratio.peer.append(cpu_seconds(lambda peer=peer: peer(Path(folder))))
             report(f"{what}, {name}, {PICTURES:,} pictures", ratio, "speed-up", "≥ 0.5" if what == "reading" else "≥ 3")
+
+
+@contextlib.contextmanager
+def s3_store() -> Iterator[Any]:
+    """A client of an S3 store in memory, with one bucket, `bench`; this process reads from it meanwhile."""
+    import boto3
+
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert server.stdout is not None
+        os.environ |= {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.stdout.readline().strip()}",
+            "AWS_ACCESS_KEY_ID": "k",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="bench")
+        yield client
+    finally:
+        server.kill()
+        server.wait()
+
+
+def by_boto3(client: Any, name: str) -> int:
+    total = 0
+    with tarfile.open(fileobj=client.get_object(Bucket="bench", Key=name)["Body"], mode="r|") as archive:
+        for member in archive:
+            file = archive.extractfile(member)
+            total += len(file.read()) if file is not None and member.name.endswith(".jpg") else 0
+    return total
+
+
+def by_s3fs(name: str) -> int:
+    import s3fs
+
+    total = 0
+    with s3fs.S3FileSystem(skip_instance_cache=True).open(f"bench/{name}") as file:
+        for batch in pq.ParquetFile(file).iter_batches(100, columns=["image"]):
+            total += sum(len(cell.as_py()["bytes"]) for cell in batch.column(0))
+    return total
+
+
+def far() -> None:
+    fetched: list[int] = []
+    fetch = remote_parts.fetch_unchanged
+
+    def counted(of: Any, start: int, end: int) -> bytes:
+        fetched.append(end - start)
+        return fetch(of, start, end)
+
+    remote_parts.fetch_unchanged = counted
+    with tempfile.TemporaryDirectory() as folder, s3_store() as client:
+        write_tars(Path(folder), 1, FAR_PICTURES)
+        write_parquet(Path(folder), 1, FAR_PICTURES)
+        peers = {".tar": lambda name: by_boto3(client, name), ".parquet": by_s3fs}
+        for path in sorted(Path(folder).iterdir()):
+            client.put_object(Bucket="bench", Key=path.name, Body=path.read_bytes())
+
+            def mine(name: str = path.name) -> int:
+                remote_parts.forget_parts()
+                remote_tar.forget_lists()
+                return ours(f"s3://bench/{name}")
+
+            assert mine() == peers[path.suffix](path.name)
+            ratio = Ratio([], [])
+            for _ in range(FAR_ROUNDS):
+                fetched.clear()
+                ratio.ours.append(cpu_seconds(mine))
+                ratio.peer.append(cpu_seconds(lambda path=path: peers[path.suffix](path.name)))
+            report(f"reading, {path.suffix} on S3, {FAR_PICTURES:,} pictures", ratio, "speed-up", "≥ 0.5")
+            each, size = len(fetched) / FAR_PICTURES, path.stat().st_size
+            print(
+                f"  {each:.3f} requests a picture, {sum(fetched) / size:.2f} times the bytes of the file, list and all"
+            )
 
 
 def cpu_seconds(function: Callable[[], object]) -> float:
@@ -163,6 +259,7 @@ def main() -> None:
     headers = (lambda folder: sum(1 for path in sorted(folder.iterdir()) for _ in tar_images(path)), headers_by_tarfile)
     speed(write_parquet, "Parquet", {"reading": (ours, by_pyarrow)})
     speed(write_tars, "WebDataset archives", {"listing": headers, "reading": (ours, by_tarfile)})
+    far()
     for name in ("paths.csv", "paths.parquet", "pictures.parquet"):
         memory(name)
 

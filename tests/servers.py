@@ -90,14 +90,17 @@ class FaultyServer:
                 answer = server._next(self.path.partition("?")[0])
                 time.sleep(answer.delay)
                 body, status = answer.body, answer.status
-                wanted = self.headers.get("Range")
+                wanted, part = self.headers.get("Range"), None
                 if wanted and status == 200 and "No-Ranges" not in answer.headers:
                     first, _, last = wanted.removeprefix("bytes=").partition("-")
                     body, status = body[int(first) : int(last) + 1 if last else None], 206
                     status, body = (206, body) if int(first) < len(answer.body) else (416, b"")
+                    part = f"bytes {first}-{int(first) + len(body) - 1}/{len(answer.body)}"
                 with contextlib.suppress(OSError):
                     self.send_response(status)
                     self.send_header("Content-Length", str(len(body)))
+                    if part is not None:
+                        self.send_header("Content-Range", part)
                     for name, value in answer.headers.items():
                         self.send_header(name, value)
                     self.end_headers()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltaenergy.data import remote
+from deltaenergy.data import parquet_images, remote, remote_parts, remote_tar
 from tests.servers import Bucket, FaultyServer, faulty_server
 
 _NUMBERS = itertools.count()
@@ -16,11 +16,14 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts follow each other at once, and nothing is known of servers of other tests."""
+    """Attempts follow each other at once, and nothing is known, or kept, of servers of other tests."""
     monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(remote, "_INNER_ATTEMPTS", 1)
     monkeypatch.setattr(remote, "_STORES", {})
     monkeypatch.setattr(remote, "_ANSWERED", {})
+    monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
+    remote_parts.forget_parts()
+    parquet_images._readers.clear()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 

@@ -197,13 +197,13 @@ class Decoded:
     """How many rows are decoded from Parquet."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rows, advance = 0, parquet_images._Reader._advance
+        self.rows, advance = 0, parquet_images.ColumnReader._advance
 
-        def counted(reader: parquet_images._Reader, place: parquet_images._Place) -> None:
+        def counted(reader: parquet_images.ColumnReader, place: parquet_images._Place) -> None:
             advance(reader, place)
             self.rows += place.row - place.start
 
-        monkeypatch.setattr(parquet_images._Reader, "_advance", counted)
+        monkeypatch.setattr(parquet_images.ColumnReader, "_advance", counted)
 
 
 @pytest.mark.parametrize("group", [7, 100, 1000])

@@ -17,7 +17,7 @@ from deltaenergy.data.inputs import load_images
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote import UNLISTED, RemoteFile
 from deltaenergy.errors import InputError, UnreachableError
-from tests.data.archives import picture_bytes, write_tar
+from tests.data.archives import picture_bytes
 from tests.servers import Answer, Bucket, FaultyServer
 
 PICTURE = picture_bytes("PNG")
@@ -75,11 +75,10 @@ def test_a_table_on_a_web_server(web: FaultyServer) -> None:
 
 
 def test_what_is_wrong_with_a_table_is_said_with_its_address(bucket: Bucket, web: FaultyServer) -> None:
-    bucket.put({"t.csv": b"name\na.png", "bad.jsonl": b"{", "pictures.parquet": parquet({"image": [PICTURE]})})
+    bucket.put({"t.csv": b"name\na.png", "bad.jsonl": b"{"})
     bucket.put({"empty.csv": b"path", "no.parquet": b"PAR1"})
     assert "no column with the images' paths" in message(f"{bucket.url}/t.csv")
     assert "line 1 is not JSON" in message(f"{bucket.url}/bad.jsonl")
-    assert "holds pictures" in message(f"{bucket.url}/pictures.parquet")
     assert "has no rows" in message(f"{bucket.url}/empty.csv")
     assert "cannot be read" in message(f"{bucket.url}/no.parquet")
     assert "nothing is at this address" in message(f"{bucket.url}/missing.csv")
@@ -92,9 +91,3 @@ def test_a_secret_in_a_table_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path\na.png\ns3://me:hunter2@bucket/a.png\n", encoding="utf-8")
     said = message(tmp_path / "t.csv")
     assert "Row 2" in said and "hunter2" not in said
-
-
-def test_archives_are_refused_with_the_remedy(tmp_path: Path, bucket: Bucket) -> None:
-    write_tar(tmp_path / "t.tar", {"a.png": PICTURE})
-    bucket.put({"t.tar": (tmp_path / "t.tar").read_bytes()})
-    assert "Copy it" in message(f"{bucket.url}/t.tar")

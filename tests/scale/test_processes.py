@@ -17,8 +17,10 @@ from deltaenergy.data.plan import FOLDER
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import Processes, processes
 from tests.cli.runner import Runner
+from tests.data.shards import samples
 from tests.scale import kills
 from tests.scale.conftest import content
+from tests.servers import Answer, faulty_server
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
 
@@ -126,6 +128,20 @@ def test_the_command(tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsy
     assert not (out / FOLDER).exists()
     refused = runner(*command, "--workers", "0")
     assert refused.code == 2
+
+
+def test_workers_read_archives_at_addresses(tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fetches the parts that its shards need, from the lines of the plan."""
+    pytest.importorskip("aiohttp", reason="addresses need the extra cloud")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with faulty_server() as web:
+        url = f"{web.url}/{{0,1}}.tar"
+        for number in range(2):
+            web.says(f"/{number}.tar", Answer(body=samples(6, 10 * number), headers={"ETag": '"1"'}))
+        build_store(tiny_clip, url, tmp_path / "whole", shard_size=4)
+        shared = build_store(tiny_clip, url, tmp_path / "shared", shard_size=4, fill=Processes(1))
+    assert len(shared.ids) == 12 and not shared.unreadable
+    assert content(tmp_path / "shared") == content(tmp_path / "whole")
 
 
 def test_no_workers_are_refused() -> None:

@@ -106,6 +106,11 @@ def ending_of(address: str) -> str:
     return os.path.splitext(path.rpartition("/")[2])[1].lower()  # noqa: PTH122 (an address is no path)
 
 
+def folder_of(address: str) -> str:
+    """The address of the folder that something lies in, without a slash at its end."""
+    return address.partition("?")[0].rpartition("/")[0]
+
+
 def may_be_folder(address: str) -> bool:
     """Whether an address may lead to a folder, as far as its letters tell: not on the web, no pattern, no list."""
     return not is_web(address.lower()) and not glob.has_magic(address) and ending_of(address) not in _FILE_ENDINGS

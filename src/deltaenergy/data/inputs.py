@@ -25,11 +25,11 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store
 from deltaenergy.data.pattern import braces, matches
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
-from deltaenergy.data.remote_listing import remote_images
+from deltaenergy.data.remote_listing import PARTS, remote_images
 from deltaenergy.data.store import FeatureStore, StoredImage
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.data.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
-from deltaenergy.data.tar import COMPRESSED_TARS, TAR_EXTENSIONS, tar_images
+from deltaenergy.data.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed, tar_images
 from deltaenergy.data.torch_images import is_tensor, is_torch_data, tensor_pictures, torch_images
 from deltaenergy.data.walk import Kind, Listed, tree, walk
 from deltaenergy.errors import InputError
@@ -38,8 +38,6 @@ __all__ = ["image_stream", "labelled_folders", "load_images", "with_unique_ids"]
 
 # A path, an image, pictures in memory, or what gives images as they are asked for.
 Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[ImageSource] | Callable[[], Iterator[ImageItem]]
-# What a folder without pictures may hold instead.
-PARTS = TAR_EXTENSIONS | {".parquet"}
 
 ACCEPTED = (
     "a path, a folder, a glob, a PIL image, an 8-bit array of shape (height, width, 3), a torch tensor of shape "
@@ -156,10 +154,7 @@ def _from_file(path: Path) -> Iterator[ImageItem]:
     if path.suffix.lower() in TAR_EXTENSIONS:
         return tar_images(path)
     if path.name.lower().endswith(COMPRESSED_TARS):
-        raise InputError(
-            f"{str(path)!r} is a compressed archive, whose pictures cannot be read from their place. Unpack it to a "
-            ".tar first, as with gunzip or unzstd."
-        )
+        raise compressed(repr(str(path)))
     return iter([ImageItem(path.as_posix(), path)])
 
 

@@ -15,7 +15,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +23,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from deltaenergy.data.decode import Streamed, UnreadableImage, open_file
 from deltaenergy.data.regular import what_it_is, why_not_reached
+from deltaenergy.data.remote import Refused
+from deltaenergy.errors import UnreachableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,13 +57,20 @@ class ParquetImage(Streamed):
 
     def open(self) -> IO[bytes]:
         """The picture's bytes. A record without bytes names a file, which counts from the table's folder."""
-        cell = _reader(self.table, self.column).cell(self.row)
-        data = cell.get("bytes") if isinstance(cell, dict) else cell
-        if data is not None:
-            return io.BytesIO(data)
-        if isinstance(cell, dict) and cell.get("path"):
-            return open_file(self.table.parent / cell["path"])
-        raise UnreadableImage(NO_IMAGE)
+        stamp = file_stamp(self.table)
+        reader = column_reader(os.fspath(self.table), self.column, stamp, lambda: self.table)
+        found = picture_of(reader.cell(self.row))
+        return io.BytesIO(found) if isinstance(found, bytes) else open_file(self.table.parent / found)
+
+
+def picture_of(cell: Any) -> bytes | str:
+    """The bytes of a picture, or the file that the hub's record names instead."""
+    data = cell.get("bytes") if isinstance(cell, dict) else cell
+    if data is not None:
+        return bytes(data)
+    if isinstance(cell, dict) and cell.get("path"):
+        return str(cell["path"])
+    raise UnreadableImage(NO_IMAGE)
 
 
 def file_stamp(path: Path) -> str:
@@ -123,14 +132,14 @@ class _Place:
     last: pa.Array | None = None
 
 
-class _Reader:
-    """One column of one file, read forward from a few places."""
+class ColumnReader:
+    """One column of one file, read forward from a few places. `source` is a path, or a file at an address."""
 
-    def __init__(self, path: Path, column: str) -> None:
+    def __init__(self, source: Path | IO[bytes] | io.RawIOBase, column: str) -> None:
         import pyarrow.parquet as pq
 
         self.column, self.lock = column, threading.Lock()
-        self.file = pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        self.file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
         groups = [self.file.metadata.row_group(group) for group in range(self.file.metadata.num_row_groups)]
         self.sizes = [(group.num_rows, group.total_byte_size) for group in groups]
         self.starts = [0, *accumulate(group.num_rows for group in groups)]
@@ -179,6 +188,11 @@ class _Reader:
         """Read the next batch."""
         try:
             array = next(place.batches).column(0)
+        except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes
+            self.places.remove(place)
+            if isinstance(failure, UnreachableError):
+                raise
+            raise UnreadableImage(f"its table cannot be read: {failure}") from failure
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
             reason = f"the table is damaged from row {place.row} on ({_first_line(error) or 'it ends there'})"
             self.damaged[place.group] = (place.row, reason)
@@ -200,18 +214,20 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:100]
 
 
-_readers: OrderedDict[tuple[str, str, str], _Reader] = OrderedDict()
+_readers: OrderedDict[tuple[str, str, str], ColumnReader] = OrderedDict()
 _readers_lock = threading.Lock()
 
 
-def _reader(path: Path, column: str) -> _Reader:
-    """The file as it is now, open; the last few stay so."""
-    key = (os.fspath(path), column, file_stamp(path))
+def column_reader(
+    where: str, column: str, stamp: str, source: Callable[[], Path | IO[bytes] | io.RawIOBase]
+) -> ColumnReader:
+    """The column of a file that is as its stamp says, open; the last few stay so. Raises `UnreadableImage`."""
+    key = (where, column, stamp)
     with _readers_lock:
         reader = _readers.get(key)
         if reader is None:
             try:
-                reader = _Reader(path, column)
+                reader = ColumnReader(source(), column)
             except (OSError, ValueError) as error:
                 raise UnreadableImage(
                     f"its table cannot be read: {(str(error).splitlines() or [''])[0][:100]}"

@@ -16,11 +16,20 @@ from typing import Any
 from deltaenergy.data.decode import ImageSource, Refusal
 from deltaenergy.data.parquet_images import ParquetImage
 from deltaenergy.data.remote import RemoteFile
+from deltaenergy.data.remote_parquet import RemoteParquetImage
+from deltaenergy.data.remote_tar import RemoteMember
 from deltaenergy.data.tar import TarMember
 from deltaenergy.errors import ArtifactError
 
 # Frozen dataclasses whose fields are texts, paths, numbers, truth values or None.
-KINDS: dict[str, type[Any]] = {"refusal": Refusal, "tar": TarMember, "parquet": ParquetImage, "remote": RemoteFile}
+KINDS: dict[str, type[Any]] = {
+    "refusal": Refusal,
+    "tar": TarMember,
+    "parquet": ParquetImage,
+    "remote": RemoteFile,
+    "remote tar": RemoteMember,
+    "remote parquet": RemoteParquetImage,
+}
 
 
 def refer(source: ImageSource) -> str | None:

@@ -42,7 +42,7 @@ FIRST_WAIT = 0.5
 MOST_SECONDS = 120.0
 _CONNECT_SECONDS = 10
 _SILENT_SECONDS = 20
-_REQUEST_SECONDS = 300
+REQUEST_SECONDS = 300
 # The S3 client's own, for each page of a listing; a lost page would else cost the whole listing.
 _INNER_ATTEMPTS = 3
 
@@ -70,18 +70,26 @@ class RemoteFile(Streamed):
 
     def open(self) -> IO[bytes]:
         """The picture's bytes, fetched now. Raises `UnreachableError` if the store itself is out of reach."""
-        too_large = f"too large: more than the limit of {MAX_REMOTE_BYTES} bytes for a picture at an address"
-        if (self.size or 0) > MAX_REMOTE_BYTES:
+        return fetched_picture(self.size, lambda: fetch(self.url, 0, MAX_REMOTE_BYTES + 1))
+
+
+def fetched_picture(size: int | None, read: Callable[[], bytes], what: str = "") -> IO[bytes]:
+    """The bytes that `read` gives, counted as held until they are closed. What is refused is said of `what`.
+
+    Raises `UnreadableImage`, or `UnreachableError` if the store itself is out of reach.
+    """
+    too_large = f"too large: more than the limit of {MAX_REMOTE_BYTES} bytes for a picture at an address"
+    if (size or 0) > MAX_REMOTE_BYTES:
+        raise UnreadableImage(too_large)
+    with contextlib.ExitStack() as held:
+        held.enter_context(_BYTES.hold(size or 0))
+        try:
+            data = read()
+        except Refused as refused:
+            raise UnreadableImage(f"{what}{refused}") from refused
+        if len(data) > MAX_REMOTE_BYTES:
             raise UnreadableImage(too_large)
-        with contextlib.ExitStack() as held:
-            held.enter_context(_BYTES.hold(self.size or 0))
-            try:
-                data = fetch(self.url, 0, MAX_REMOTE_BYTES + 1)
-            except Refused as refused:
-                raise UnreadableImage(str(refused)) from refused
-            if len(data) > MAX_REMOTE_BYTES:
-                raise UnreadableImage(too_large)
-            return _Fetched(data, held.pop_all())
+        return _Fetched(data, held.pop_all())
 
 
 class _Fetched(io.BytesIO):
@@ -104,8 +112,8 @@ def fetch(address: str, start: int, end: int) -> bytes:
 
     def request(store: Any) -> bytes:
         if is_web(address):
-            return bytes(_of_loop(store, _web_part, address, start, end))
-        part: bytes = store.cat_file(address, start=start, end=end, timeout=_REQUEST_SECONDS)
+            return bytes(on_loop(store, _web_part, address, start, end))
+        part: bytes = store.cat_file(address, start=start, end=end, timeout=REQUEST_SECONDS)
         return part
 
     try:
@@ -194,11 +202,15 @@ async def _web_part(store: Any, address: str, start: int, end: int) -> bytes:
         answer.raise_for_status()
         if start and answer.status != 206:
             raise Refused("its server does not give parts of a file")
-        parts, missing = [], end - start
-        # What is more than asked for is never read: leaving the block ends the connection.
-        while missing > 0 and (part := await answer.content.read(min(missing, 1 << 20))):
-            parts.append(part)
-            missing -= len(part)
+        return await body_of(answer, end - start)
+
+
+async def body_of(answer: Any, most: int) -> bytes:
+    """The first bytes of a web server's answer. What is more is never read: leaving the answer ends the connection."""
+    parts, missing = [], most
+    while missing > 0 and (part := await answer.content.read(min(missing, 1 << 20))):
+        parts.append(part)
+        missing -= len(part)
     return b"".join(parts)
 
 
@@ -219,7 +231,7 @@ async def _web_head(store: Any, address: str) -> dict[str, Any]:
 def describe(address: str) -> dict[str, Any]:
     """What the store says of an object, in fsspec's words: `type` and `size` at least. Raises as `ask` does."""
     if is_web(address):
-        return ask(address, lambda store: _of_loop(store, _web_head, address))
+        return ask(address, lambda store: on_loop(store, _web_head, address))
     return ask(address, lambda store: dict(store.info(address)))
 
 
@@ -232,10 +244,11 @@ def stamp_of_info(info: dict[str, Any]) -> str:
     return f"{info.get('size')} bytes, {told}"
 
 
-def _of_loop(store: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+def on_loop(store: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What an asynchronous function of a store gives."""
     from fsspec.asyn import sync
 
-    return sync(store.loop, function, store, *arguments, timeout=_REQUEST_SECONDS)
+    return sync(store.loop, function, store, *arguments, timeout=REQUEST_SECONDS)
 
 
 _STORES: dict[tuple[int, str], Any] = {}

@@ -1,4 +1,5 @@
-"""What an address stands for: the images of a folder or pattern on an object store, a list of addresses, one image.
+"""What an address stands for: the images of a folder or pattern on an object store, of archives and tables there, of a
+list of addresses, or one image.
 
 A folder on an object store is a beginning that names share. It is listed as a local folder is: image endings only,
 in the same order, names with a leading dot passed over, each image labelled with the folder that it lies in. Only
@@ -11,21 +12,27 @@ import fnmatch
 import glob
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from deltaenergy.data.addresses import checked, ending_of, is_web, kind_of, place_of, scheme_of
-from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.decode import EXTENSIONS, FAR_THREADS, Refusal
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import is_store
+from deltaenergy.data.pattern import braces
 from deltaenergy.data.remote import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
 from deltaenergy.data.remote_faults import Meaning
 from deltaenergy.data.remote_table import RemoteTable
+from deltaenergy.data.remote_tar import remote_tar_images
+from deltaenergy.data.remote_version import RemoteObject, described
 from deltaenergy.data.store import FeatureStore
 from deltaenergy.data.table import TABLE_EXTENSIONS, table_file_images
-from deltaenergy.data.tar import TAR_EXTENSIONS
+from deltaenergy.data.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed
 from deltaenergy.errors import InputError
 
+# What a folder without pictures may hold instead.
+PARTS = TAR_EXTENSIONS | {".parquet"}
 LIST_EXTENSIONS = frozenset({".txt"})
 # A hundred bytes an address: longer lists are better kept as tables.
 _MOST_LIST_BYTES = 1 << 28
@@ -44,8 +51,13 @@ class _Object:
         return ImageItem(self.address, RemoteFile(self.address, self.size, self.stamp), label, domain)
 
     @property
+    def ending(self) -> str:
+        """What its name ends in."""
+        return ending_of(self.address)
+
+    @property
     def is_image(self) -> bool:
-        return ending_of(self.parts[-1]) in EXTENSIONS
+        return self.ending in EXTENSIONS
 
     @property
     def folder(self) -> str | None:
@@ -65,19 +77,57 @@ def remote_images(given: str, *, alone: bool) -> Iterator[ImageItem]:
     """
     address = checked(given)
     ending = ending_of(address)
-    if ending in TAR_EXTENSIONS:
-        raise InputError(
-            f"{address} is an archive, whose pictures are read from a disk only. Copy it to one, or give the pictures' "
-            "own addresses."
-        )
-    if ending in TABLE_EXTENSIONS:
-        return table_file_images(RemoteTable(address))
-    if is_web(address) and ending not in LIST_EXTENSIONS and (address.endswith("/") or "*" in address):
-        raise _no_folders(address)
+    if len(names := braces(address)) > 1 and (alone or ending not in EXTENSIONS):
+        return _each(address, names)
     return _ask_for(address, alone)
 
 
+def _each(address: str, names: list[str]) -> Iterator[ImageItem]:
+    """The images of every name that braces stand for, once all are seen to be there; a name may hold braces, too."""
+    if _why_not(address) is None:
+        yield from _ask_for(address, alone=True)
+        return
+    plain = [name for name in names if not glob.has_magic(name) and not name.endswith("/")]
+    with ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="look") as pool:
+        for name, reason in zip(plain, pool.map(_why_not, plain)):
+            if reason is not None:
+                raise InputError(f"{name}: {reason}. It is one of {len(names)} that {address} stands for.")
+    for name in names:
+        yield from _ask_for(name, alone=True)
+
+
+def _why_not(address: str) -> str | None:
+    """Why there is nothing to be had at an address, None if there is something."""
+    try:
+        describe(address)
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
 def _ask_for(address: str, alone: bool) -> Iterator[ImageItem]:
+    """The images at an address without braces."""
+    ending = ending_of(address)
+    magic = not is_web(address) and glob.has_magic(address)
+    if address.lower().partition("?")[0].endswith(COMPRESSED_TARS):
+        raise compressed(address)
+    if ending in TAR_EXTENSIONS | TABLE_EXTENSIONS and not magic:
+        return _from_part(address)
+    if is_web(address) and ending not in LIST_EXTENSIONS and (address.endswith("/") or "*" in address):
+        raise _no_folders(address)
+    return _from_store(address, alone)
+
+
+def _from_part(address: str) -> Iterator[ImageItem]:
+    """The images of an archive, or of a table."""
+    yield from _inside(_said(address, lambda: described(address)))
+
+
+def _inside(of: RemoteObject) -> Iterator[ImageItem]:
+    return remote_tar_images(of) if ending_of(of.address) in TAR_EXTENSIONS else table_file_images(RemoteTable(of))
+
+
+def _from_store(address: str, alone: bool) -> Iterator[ImageItem]:
     ending = ending_of(address)
     if ending in LIST_EXTENSIONS:
         yield from _listed_addresses(address)
@@ -105,7 +155,7 @@ def remote_folders(given: str, domains: bool) -> list[ImageItem]:
         raise _no_folders(address)
     depth = 2 if domains else 1
     items = []
-    for one in _images_below(address):
+    for one in _images_among(_below(address), address):
         if len(one.parts) <= depth:
             kind = "domain and class folders" if domains else "class folders"
             raise InputError(f"{one.address} lies outside the {kind} of {address}. Move it into one.")
@@ -120,12 +170,27 @@ def _no_folders(address: str) -> InputError:
     )
 
 
-def _folder(address: str) -> list[ImageItem]:
-    return [one.item(one.folder) for one in _images_below(address)]
-
-
-def _images_below(address: str) -> list[_Object]:
+def _folder(address: str) -> Iterator[ImageItem]:
+    """The pictures in a folder; of one that holds none, those in its archives and Parquet files."""
     found = _below(address)
+    images = [one for one in found if one.is_image]
+    if images or not any(one.ending in PARTS for one in found):
+        yield from (one.item(one.folder) for one in _images_among(found, address))
+        return
+    for one in found:
+        if one.ending in PARTS:
+            yield from _from_found(one)
+
+
+def _from_found(one: _Object) -> Iterator[ImageItem]:
+    """The images of an archive or table that was found; what is refused is listed as unreadable."""
+    try:
+        return _inside(described(one.address))
+    except Refused as refused:
+        return iter([ImageItem(one.address, Refusal(str(refused)))])
+
+
+def _images_among(found: list[_Object], address: str) -> list[_Object]:
     images = [one for one in found if one.is_image]
     if not images:
         what = f"It holds {len(found)} other objects, such as {found[0].address!r}." if found else "Nothing is there."
@@ -152,8 +217,10 @@ def _below(folder: str, prefix: str = "") -> list[_Object]:
     return objects
 
 
-def _matching(pattern: str) -> list[ImageItem]:
-    """The images that match, and those in folders that match; `*` stays inside a name, `**` is any depth."""
+def _matching(pattern: str) -> Iterator[ImageItem]:
+    """The images that match, and those in folders that match, then those of archives that match, and of tables if the
+    pattern asks for their ending. `*` stays inside a name, `**` is any depth.
+    """
     head, wild = [], pattern.split("/")
     while not glob.has_magic(wild[0]):
         head.append(wild.pop(0))
@@ -161,29 +228,38 @@ def _matching(pattern: str) -> list[ImageItem]:
         raise InputError(f"{pattern} leaves the bucket open. Name it, as in {scheme_of(pattern)}://bucket/*.jpg.")
     wild = [part for part in wild if part]
     literal = re.split(r"[*?[]", wild[0], maxsplit=1)[0]
-    found = [one for one in _below("/".join(head), literal) if one.is_image and _fits(one.parts, wild)]
-    if not found:
+    below = _below("/".join(head), literal)
+    found = [one for one in below if one.is_image and _fits(one.parts, wild)]
+    wanted = TAR_EXTENSIONS | ({ending_of(pattern)} & TABLE_EXTENSIONS)
+    parts = [one for one in below if one.ending in wanted and _fits(one.parts, wild, itself=True)]
+    if not found and not parts:
         # A name may hold [ and ], too.
         try:
             exact = describe(pattern)
         except Refused:
             raise InputError(f"No image matches the pattern {pattern!r}.") from None
-        return [ImageItem(pattern, RemoteFile(pattern, exact.get("size"), stamp_of_info(exact)))]
-    return [one.item() for one in found]
+        if ending_of(pattern) in wanted:
+            yield from _from_part(pattern)
+        else:
+            yield ImageItem(pattern, RemoteFile(pattern, exact.get("size"), stamp_of_info(exact)))
+    for one in found:
+        yield one.item()
+    for one in parts:
+        yield from _from_found(one)
 
 
-def _fits(parts: tuple[str, ...], pattern: Sequence[str]) -> bool:
-    """Whether a name matches, or a folder that it lies in does."""
+def _fits(parts: tuple[str, ...], pattern: Sequence[str], *, itself: bool = False) -> bool:
+    """Whether a name matches, or, unless it must do so itself, a folder that it lies in."""
     if not pattern:
-        return True
+        return not (itself and parts)
     first, rest = pattern[0], pattern[1:]
     if first == "**":
-        return _fits(parts, rest) or (bool(parts) and _fits(parts[1:], pattern))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], first) and _fits(parts[1:], rest)
+        return _fits(parts, rest, itself=itself) or (bool(parts) and _fits(parts[1:], pattern, itself=itself))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], first) and _fits(parts[1:], rest, itself=itself)
 
 
 def _listed_addresses(address: str) -> Iterator[ImageItem]:
-    """The images of a text file with one address a line."""
+    """The images of a text file with one address a line; archives and Parquet files stand for all of theirs."""
     data = _said(address, lambda: fetch(address, 0, _MOST_LIST_BYTES + 1))
     if len(data) > _MOST_LIST_BYTES:
         raise InputError(f"The list {address} has more than {_MOST_LIST_BYTES} bytes. Give a Parquet table instead.")
@@ -195,7 +271,8 @@ def _listed_addresses(address: str) -> Iterator[ImageItem]:
         raise InputError(f"The list {address} holds no address.")
     for number, line in enumerate(lines, start=1):
         if text := line.strip():
-            yield single(checked(text, f"Line {number} of the list {address}"))
+            line = checked(text, f"Line {number} of the list {address}")
+            yield from _from_part(line) if ending_of(line) in PARTS else [single(line)]
 
 
 def _said(address: str, request: Any) -> Any:

@@ -29,7 +29,8 @@ from deltaenergy.data.parquet_images import (
 )
 from deltaenergy.data.regular import check_file
 from deltaenergy.data.remote import UNLISTED, RemoteFile
-from deltaenergy.data.remote_table import RemoteTable
+from deltaenergy.data.remote_parquet import RemoteParquetImage
+from deltaenergy.data.remote_table import RemoteColumns, RemoteTable
 from deltaenergy.errors import InputError
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
@@ -67,18 +68,23 @@ def table_file_images(path: Path | RemoteTable) -> Iterator[ImageItem]:
         if table.pictures is None:
             yield from _items(table, f"The table {str(path)!r}", path.parent if isinstance(path, Path) else path.folder)
             return
-        if not isinstance(path, Path):
-            raise InputError(
-                f"The table {str(path)!r} holds pictures, which are read from a disk only. Copy it to one, or give a "
-                "table of addresses."
-            )
         if not table.count:
             raise InputError(f"The table {str(path)!r} has no rows.")
         # Numbers of equal length: sorted ids are in the order of the rows.
-        stamp, digits = file_stamp(path), len(str(table.count - 1))
+        picture, digits = _in_place(path, table.pictures), len(str(table.count - 1))
+        shown = path.as_posix() if isinstance(path, Path) else path.address
         for row, ([name], label, domain) in enumerate(_rows(table, [find_column(_others(table), ID_COLUMNS)])):
-            identity = optional_text(name) or f"{path.as_posix()}#{row:0{digits}}"
-            yield ImageItem(identity, ParquetImage(path, table.pictures, row, f"{stamp}, row {row}"), label, domain)
+            identity = optional_text(name) or f"{shown}#{row:0{digits}}"
+            yield ImageItem(identity, picture(row), label, domain)
+
+
+def _in_place(path: Path | RemoteTable, column: str) -> Callable[[int], ImageSource]:
+    """What gives the picture of a row, where it lies."""
+    if isinstance(path, RemoteTable):
+        of = path.object
+        return lambda row: RemoteParquetImage(of.address, of.size, of.version, column, row)
+    stamp = file_stamp(path)
+    return lambda row: ParquetImage(path, column, row, f"{stamp}, row {row}")
 
 
 def table_file_texts(path: Path) -> list[str]:
@@ -297,13 +303,16 @@ def _jsonl(path: Path | RemoteTable) -> _Table:
 def _parquet(path: Path | RemoteTable) -> _Table:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path if isinstance(path, Path) else path.bytes(), pre_buffer=False, buffer_size=BUFFER_BYTES)
+    source = path if isinstance(path, Path) else path.columns()
+    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
     schema = file.schema_arrow
 
     def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         if not wanted:
             yield from (() for _ in range(file.metadata.num_rows))
             return
+        if isinstance(source, RemoteColumns):
+            source.expect(file.metadata, wanted)
         for batch in file.iter_batches(_ROWS, columns=list(wanted), use_threads=False):
             yield from zip(*(batch.column(name).to_pylist() for name in wanted))
 

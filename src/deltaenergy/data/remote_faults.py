@@ -22,10 +22,10 @@ _CONNECTION = {
 _CUT = {"ClientPayloadError", "IncompleteReadError", "ChecksumError"}
 _CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound",
                 "TokenRetrievalError", "SSOError", "GoogleAuthError", "ClientAuthenticationError"}  # fmt: skip
-# What S3 answers when it does not know who is asking, or no longer; what Azure does where nobody may ask unnamed.
+# What S3 answers when it does not know who is asking, or no longer; Azure to whom its whole account is closed.
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired", "InvalidSecurity",
                      "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed",
-                     "PublicAccessNotPermitted"}  # fmt: skip
+                     "AuthorizationFailure", "AccountIsDisabled", "PublicAccessNotPermitted"}  # fmt: skip
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
 _SECRET = re.compile(r"\b(access_token|sig|signature|AccountKey|SharedAccessSignature)=[^\s;&]*", re.IGNORECASE)
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
@@ -121,6 +121,8 @@ def _status(error: BaseException) -> int | None:
     if isinstance(response, dict):
         found = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
         return found if isinstance(found, int) else None
+    if type(error).__name__ == "ProxyError" and not error.args:  # gcsfs, of this status alone
+        return 502
     for name in ("status", "status_code", "code"):
         found = getattr(error, name, None)
         if isinstance(found, int) and not isinstance(found, bool) and 400 <= found < 600:

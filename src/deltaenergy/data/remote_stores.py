@@ -90,7 +90,7 @@ def _azure(scheme: str, settings: dict[str, Any]) -> Any:
     # The client's settings cannot be given through adlfs; all that it makes share this one policy.
     policy = store.service_client._config.retry_policy
     policy.total_retries = INNER_ATTEMPTS - 1
-    policy.initial_backoff = policy.random_jitter_range = 1
+    policy.initial_backoff = policy.increment_base = policy.random_jitter_range = 1  # one to three seconds
     return store
 
 

@@ -15,7 +15,7 @@ from deltaenergy.data import remote
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.inputs import load_images
 from deltaenergy.data.places import place_at
-from deltaenergy.data.remote import UNLISTED, RemoteFile, describe, fetch, stamp_of_info
+from deltaenergy.data.remote import UNLISTED, RemoteFile, fetch, stamp_of_info
 from deltaenergy.data.remote_faults import in_words
 from deltaenergy.errors import DeltaEnergyError, InputError, UnreachableError
 from tests.clouds import ACCOUNT_KEY, AzureBucket, GoogleBucket, Message, azure_error, connection_string, google_error
@@ -178,11 +178,12 @@ class TestGoogle:
             load_images(f"{gs_bucket.url}/")
         assert VARIABLES["gs"] in str(caught.value)
 
-    def test_nothing_is_asked_but_over_http(self, gs_bucket: GoogleBucket) -> None:
+    def test_google_is_asked_over_http_alone(self, gs_bucket: GoogleBucket) -> None:
+        """Its other file system asks over gRPC first, and waits a minute where nobody answers that."""
         gs_bucket.put({"a.png": PICTURE})
-        describe(f"{gs_bucket.url}/a.png")
-        fetch(f"{gs_bucket.url}/a.png", 0, 5)
-        assert {method for method, _ in gs_bucket.front.asked} == {"GET"}
+        assert fetch(f"{gs_bucket.url}/a.png", 0, 5) == PICTURE[:5]
+        assert [method for method, _ in gs_bucket.front.asked] == ["GET"]
+        assert type(remote._store("gs")).__module__ == "gcsfs.core"
 
 
 class TestAzure:

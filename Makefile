@@ -6,7 +6,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo serve docs test test-backends test-ray lint bench fuzz lite clean help
+.PHONY: demo serve docs test test-backends test-ray test-cloud lint bench fuzz lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
@@ -14,6 +14,7 @@ help:
 	@echo "make test   lint, types and the test suite"
 	@echo "make test-backends  the tests of OpenVINO and ONNX Runtime, which make test skips without them"
 	@echo "make test-ray  the tests on Ray, which make test skips without it"
+	@echo "make test-cloud  the tests on S3, Google Cloud Storage and Azure, the last two of which make test skips; needs npm"
 	@echo "make docs   the documentation site, built offline into site/"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
@@ -73,6 +74,15 @@ $(BIN)/.ray: $(BIN)/.dev
 
 test-ray: $(BIN)/.ray
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/scale
+
+# Azurite and what it needs are some 370 npm packages; they stay below the virtual environment.
+$(BIN)/.cloud: $(BIN)/.dev
+	$(PIP) -e '.[demo,dev,cloud]' gcp-storage-emulator
+	npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/azurite azurite
+	@touch $@
+
+test-cloud: $(BIN)/.cloud
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q $(wildcard tests/data/test_remote*.py)
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .

@@ -128,6 +128,8 @@ def faulty_server() -> Iterator[FaultyServer]:
 class Bucket:
     """A bucket of the S3 store in memory."""
 
+    kind = "s3"
+
     def __init__(self, client: Any, name: str) -> None:
         self.client, self.name, self.url = client, name, f"s3://{name}"
         client.create_bucket(Bucket=name)
@@ -143,3 +145,7 @@ class Bucket:
     def list(self) -> Sequence[str]:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
         return [one["Key"] for page in pages for one in page.get("Contents", [])]
+
+    def clear(self) -> None:
+        for key in self.list():
+            self.client.delete_object(Bucket=self.name, Key=key)

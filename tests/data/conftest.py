@@ -1,14 +1,25 @@
-"""Fixtures for pictures at addresses: a web server that fails as it is told, and an S3 store in memory."""
+"""Fixtures for pictures at addresses: a web server that fails as it is told, and object stores in memory."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from deltaenergy.data import parquet_images, remote, remote_parts, remote_tar
+from deltaenergy.data import parquet_images, remote, remote_parts, remote_stores, remote_tar
+from tests.clouds import (
+    AzureBucket,
+    Front,
+    GoogleBucket,
+    GoogleFront,
+    azure_emulator,
+    azurite,
+    connection_string,
+    google_emulator,
+)
 from tests.servers import Bucket, FaultyServer, faulty_server
 
 _NUMBERS = itertools.count()
@@ -18,7 +29,7 @@ _NUMBERS = itertools.count()
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once, and nothing is known, or kept, of servers of other tests."""
     monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(remote, "_INNER_ATTEMPTS", 1)
+    monkeypatch.setattr(remote_stores, "INNER_ATTEMPTS", 1)
     monkeypatch.setattr(remote, "_STORES", {})
     monkeypatch.setattr(remote, "_ANSWERED", {})
     monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
@@ -67,8 +78,66 @@ def s3_environment(no_patience: None, monkeypatch: pytest.MonkeyPatch) -> pytest
 
 
 @pytest.fixture
-def bucket(s3_store: Any, s3_environment: pytest.MonkeyPatch) -> Bucket:
+def s3_bucket(s3_store: Any, s3_environment: pytest.MonkeyPatch) -> Bucket:
     """A new bucket."""
     client, endpoint = s3_store
     s3_environment.setenv("AWS_ENDPOINT_URL", endpoint)
     return Bucket(client, f"photos-{next(_NUMBERS)}")
+
+
+@pytest.fixture(scope="session")
+def gs_emulator() -> Iterator[int]:
+    """Google's store on this machine: its port."""
+    pytest.importorskip("gcsfs", reason="Google Cloud Storage needs the extra cloud: make test-cloud")
+    reason = "the Google store of the tests needs gcp-storage-emulator: make test-cloud"
+    with google_emulator(pytest.importorskip("gcp_storage_emulator.server", reason=reason)) as port:
+        yield port
+
+
+@pytest.fixture
+def gs_bucket(gs_emulator: int, no_patience: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleBucket]:
+    """A new bucket, asked by nobody in particular."""
+    import fsspec.config
+
+    front = GoogleFront(gs_emulator)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", front.url)
+    monkeypatch.setenv("FSSPEC_GS_TOKEN", "anon")  # for other processes; in this one fsspec has read it already
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
+    yield GoogleBucket(front, f"photos-{next(_NUMBERS)}")
+    front.stop()
+
+
+@pytest.fixture(scope="session")
+def az_emulator() -> Iterator[int]:
+    """Azure's store on this machine: its port."""
+    pytest.importorskip("adlfs", reason="Azure Blob Storage needs the extra cloud: make test-cloud")
+    program = azurite()
+    if program is None:
+        pytest.skip("the Azure store of the tests needs the npm package azurite: make test-cloud")
+    with azure_emulator(program) as port:
+        yield port
+
+
+@pytest.fixture
+def az_bucket(az_emulator: int, no_patience: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[AzureBucket]:
+    """A new container, and none of the user's own credentials."""
+    front = Front(az_emulator)
+    for name in list(os.environ):
+        if name.startswith("AZURE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection_string(front.url))
+    yield AzureBucket(front, f"photos-{next(_NUMBERS)}")
+    front.stop()
+
+
+@pytest.fixture(params=["s3", "gs", "az"])
+def bucket(request: pytest.FixtureRequest) -> Any:
+    """A new bucket of each kind of object store that can be had here."""
+    return request.getfixturevalue(f"{request.param}_bucket")
+
+
+@pytest.fixture(params=["gs", "az"])
+def fronted(request: pytest.FixtureRequest) -> Any:
+    """A new bucket whose store can be told to fail."""
+    return request.getfixturevalue(f"{request.param}_bucket")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deltaenergy.data import remote
+from deltaenergy.data import remote, remote_stores
 from deltaenergy.data.content import content_or_error, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.inputs import load_images
@@ -83,7 +83,7 @@ def test_what_is_missing_or_forbidden_is_said_at_once(web: FaultyServer, status:
 
 
 def test_a_slow_answer_is_given_up(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(remote_stores, "SILENT_SECONDS", 0.05)
     url = web.says("/a.png", Answer(body=PICTURE, delay=0.4), FINE)
     assert fetch(url, 0, 1 << 20) == PICTURE
     monkeypatch.setattr(remote, "_ANSWERED", {})
@@ -151,7 +151,7 @@ def test_a_dead_server_of_a_list_does_not_end_the_run(web: FaultyServer, monkeyp
 
 def test_one_page_that_hangs_does_not_end_the_run(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as its server gives something else meanwhile."""
-    monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(remote_stores, "SILENT_SECONDS", 0.1)
     hangs, fine = web.says("/a.png", Answer(body=PICTURE, delay=0.5)), web.says("/b.png", FINE)
     monkeypatch.setattr(remote, "_sleep", lambda _: fetch(fine, 0, 10))
     assert "its server cannot be reached: it does not answer in time" in reason(hangs)
@@ -170,31 +170,31 @@ def test_many_requests_at_a_time(web: FaultyServer, tiny_clip_folder: Path) -> N
 
 
 class TestS3:
-    def test_a_picture(self, bucket: Bucket) -> None:
-        bucket.put({"a/b.png": PICTURE, "empty.png": b""})
-        item = load_images(f"{bucket.url}/a/b.png")[0]
+    def test_a_picture(self, s3_bucket: Bucket) -> None:
+        s3_bucket.put({"a/b.png": PICTURE, "empty.png": b""})
+        item = load_images(f"{s3_bucket.url}/a/b.png")[0]
         np.testing.assert_array_equal(np.asarray(open_image(item.source)), pixels(PICTURE))
-        assert reason(f"{bucket.url}/empty.png") == "the file is empty"
-        assert reason(f"{bucket.url}/missing.png") == "nothing is at this address"
-        assert fetch(f"{bucket.url}/a/b.png", 5, 9) == PICTURE[5:9]
+        assert reason(f"{s3_bucket.url}/empty.png") == "the file is empty"
+        assert reason(f"{s3_bucket.url}/missing.png") == "nothing is at this address"
+        assert fetch(f"{s3_bucket.url}/a/b.png", 5, 9) == PICTURE[5:9]
 
-    def test_a_missing_bucket_ends_the_run(self, bucket: Bucket) -> None:
+    def test_a_missing_bucket_ends_the_run(self, s3_bucket: Bucket) -> None:
         with pytest.raises(UnreachableError, match="no such bucket"):
             open_image(file("s3://nobody-has-this/a.png"))
 
-    def test_credentials_come_from_the_environment(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_credentials_come_from_the_environment(self, s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
         with pytest.raises(UnreachableError, match="AWS_ACCESS_KEY_ID"):
-            load_images(f"{bucket.url}/")
+            load_images(f"{s3_bucket.url}/")
         import fsspec.config
 
-        bucket.client.put_object(Bucket=bucket.name, Key="a.png", Body=PICTURE, ACL="public-read")
+        s3_bucket.client.put_object(Bucket=s3_bucket.name, Key="a.png", Body=PICTURE, ACL="public-read")
         remote._STORES.clear()
         settings: dict[str, dict[str, object]] = {}
         fsspec.config.set_conf_env(settings, {"FSSPEC_S3_ANON": "true"})  # as fsspec does when it is imported
         monkeypatch.setitem(fsspec.config.conf, "s3", settings["s3"])
-        assert fetch(f"{bucket.url}/a.png", 0, 5) == PICTURE[:5]
+        assert fetch(f"{s3_bucket.url}/a.png", 0, 5) == PICTURE[:5]
 
     @pytest.mark.parametrize(
         ("status", "code", "ends"),

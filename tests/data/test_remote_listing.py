@@ -12,6 +12,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote import RemoteFile
 from deltaenergy.data.remote_listing import UNLISTED
 from deltaenergy.errors import InputError, UnreachableError
+from tests.clouds import GoogleFront
 from tests.data.archives import picture_bytes
 from tests.servers import Answer, Bucket, FaultyServer
 
@@ -19,7 +20,8 @@ PICTURE = picture_bytes("PNG")
 # Names whose order depends on whether folders or whole names are compared; and what is passed over.
 TREE = [
     "a-b.png", "a/2.png", "a/10.png", "a/.hidden.png", "a/deep/x.JPG", "b/1.webp", "b/notes.txt", ".cache/1.png",
-    "Z.png", "empty/", "ü/ö.png", "b/with space.png", "b/100%.png",
+    "Z.png", "empty/", "ü/ö.png", "b/with space.png", "b/100%.png", "b/50%25.png",
+    "b/c#1.png", "b/q?x=1.png", "b/a+b.png",
 ]  # fmt: skip
 
 
@@ -52,7 +54,7 @@ def test_a_folder_is_listed_as_a_local_one(tree: tuple[Bucket, Path], slash: str
     bucket, folder = tree
     found = load_images(f"{bucket.url}/photos{slash}")
     assert as_local(found, bucket.url) == as_local(load_images(folder / "photos"), folder.as_posix())
-    assert len(found) == 9
+    assert len(found) == 13
     # A whole bucket is a folder too; its folders' names are labels.
     assert [item.label for item in load_images(f"{bucket.url}/") if "others" in item.id] == ["photos-of-others"]
 
@@ -88,10 +90,12 @@ def test_sizes_and_tags_come_with_the_listing(tree: tuple[Bucket, Path]) -> None
     bucket.put({"photos/a/2.png": PICTURE + b"x", "photos/a/10.png": PICTURE})
     after = stamps()
     changed = [name for name in before if before[name] != after[name]]
-    assert changed == [f"{bucket.url}/photos/a/2.png"]
-    assert after[changed[0]].size == len(PICTURE) + 1
+    # Azure's tags tell when an object was written, the others' what was written.
+    written = ["a/10.png", "a/2.png"] if bucket.kind == "az" else ["a/2.png"]
+    assert changed == [f"{bucket.url}/photos/{name}" for name in written]
+    assert after[changed[-1]].size == len(PICTURE) + 1
     alone = load_images(f"{bucket.url}/photos/a/2.png")[0].source
-    assert alone == after[changed[0]]
+    assert alone == after[changed[-1]]
 
 
 def test_classes_and_domains_from_folders(bucket: Bucket) -> None:
@@ -115,7 +119,7 @@ def test_what_is_not_there(tree: tuple[Bucket, Path]) -> None:
     assert "notes/a.txt" in message(f"{bucket.url}/notes/")
     assert "nothing is at this address" in message(f"{bucket.url}/photos/missing.png")
     with pytest.raises(UnreachableError, match="no such bucket"):
-        load_images("s3://nobody-has-this-bucket/photos/")
+        load_images(f"{bucket.kind}://nobody-has-this-bucket/photos/")
     # In a list, a missing picture says so when its turn comes.
     assert load_images([f"{bucket.url}/photos/missing.png"])[0].source == RemoteFile(
         f"{bucket.url}/photos/missing.png", None, UNLISTED
@@ -124,6 +128,7 @@ def test_what_is_not_there(tree: tuple[Bucket, Path]) -> None:
 
 def test_a_long_listing_comes_in_pages(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "5")
+    monkeypatch.setattr(GoogleFront, "page", 5)
     bucket.put({f"many/{i:02}.png": b"x" for i in range(12)})
     assert [item.id for item in load_images(f"{bucket.url}/many")] == [
         f"{bucket.url}/many/{i:02}.png" for i in range(12)

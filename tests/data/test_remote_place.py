@@ -103,9 +103,9 @@ class _Watched:
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], None]) -> None:
-    opened = remote._open_store
+    opened = remote.open_store
     monkeypatch.setattr(remote, "_STORES", {})
-    monkeypatch.setattr(remote, "_open_store", lambda scheme: _Watched(opened(scheme), happens))
+    monkeypatch.setattr(remote, "open_store", lambda scheme: _Watched(opened(scheme), happens))
 
 
 class Killed(BaseException):
@@ -126,8 +126,7 @@ def test_killed_at_every_moment_and_gone_on_with(
     watch(monkeypatch, happens)
     kills = 0
     for kill_at in itertools.count(1):
-        for key in bucket.list():
-            bucket.client.delete_object(Bucket=bucket.name, Key=key)
+        bucket.clear()
         counter = itertools.count(1)
         try:
             build(bucket, photos)

@@ -12,9 +12,7 @@ nothing about the picture. Nothing is written to disk.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
-import logging
 import os
 import random
 import threading
@@ -23,11 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, TypeVar
 
-from deltaenergy.data.addresses import Kind, is_web, kind_of, place_of, scheme_of
+from deltaenergy.data.addresses import is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.budget import PixelBudget
-from deltaenergy.data.decode import FAR_THREADS, Streamed, UnreadableImage
+from deltaenergy.data.decode import Streamed, UnreadableImage
 from deltaenergy.data.remote_faults import Meaning, in_words, meaning_of
-from deltaenergy.errors import InputError, UnreachableError
+from deltaenergy.data.remote_stores import lacks_bucket, open_store
+from deltaenergy.errors import UnreachableError
 
 # The stamp of a picture that nobody listed: nothing tells whether it changed.
 UNLISTED = "not listed"
@@ -40,11 +39,7 @@ ATTEMPTS = 5
 FIRST_WAIT = 0.5
 # After this time no new attempt is made.
 MOST_SECONDS = 120.0
-_CONNECT_SECONDS = 10
-_SILENT_SECONDS = 20
 REQUEST_SECONDS = 300
-# The S3 client's own, for each page of a listing; a lost page would else cost the whole listing.
-_INNER_ATTEMPTS = 3
 
 _sleep = time.sleep
 _Result = TypeVar("_Result")
@@ -136,8 +131,8 @@ def ask(address: str, request: Callable[[Any], _Result]) -> _Result:
             result = request(store)
         except Refused:
             raise
-        except Exception as error:  # the libraries' errors have no common base
-            meaning = meaning_of(error)
+        except Exception as raised:  # the libraries' errors have no common base
+            error, meaning = _understood(store, address, raised)
             if not meaning.passing:
                 raise _told_at_once(address, meaning, error) from error
             if attempt + 1 == ATTEMPTS or time.monotonic() - began > MOST_SECONDS:
@@ -148,6 +143,17 @@ def ask(address: str, request: Callable[[Any], _Result]) -> _Result:
             _ANSWERED[place_of(address)] = time.monotonic()
             return result
     raise AssertionError("the last attempt returns or raises")
+
+
+def _understood(store: Any, address: str, error: Exception) -> tuple[Exception, Meaning]:
+    """What an error says; where nothing is there, whether the whole bucket is missing."""
+    meaning = meaning_of(error)
+    if meaning is not Meaning.MISSING:
+        return error, meaning
+    try:
+        return error, Meaning.NO_BUCKET if lacks_bucket(store, address) else meaning
+    except Exception as failed:
+        return failed, meaning_of(failed)
 
 
 # When each server or bucket last gave what was asked for.
@@ -237,7 +243,9 @@ def describe(address: str) -> dict[str, Any]:
 
 def stamp_of_info(info: dict[str, Any]) -> str:
     """What tells whether the object may have changed: its size, and its tag or else its date."""
-    tag = next((info[key] for key in ("ETag", "etag", "md5Hash") if info.get(key)), None)
+    # Google's etag, and Azure's, changes with whatever is noted about an object; a hash only with its bytes, but Azure
+    # takes it from the writer. So a hash where the store itself made it, and else what changes too often.
+    tag = next((info[key] for key in ("ETag", "md5Hash", "etag") if info.get(key)), None)
     dates = ("LastModified", "last_modified", "updated", "mtime")
     date = next((info[key] for key in dates if info.get(key)), None)
     told = f"tag {str(tag).strip(chr(34))}" if tag else f"of {date}" if date else "undated"
@@ -260,47 +268,5 @@ def _store(scheme: str) -> Any:
     key = (os.getpid(), scheme)
     with _OPENING:
         if key not in _STORES:
-            _STORES[key] = _open_store(scheme)
+            _STORES[key] = open_store(scheme)
         return _STORES[key]
-
-
-def _open_store(scheme: str) -> Any:
-    kind = kind_of(f"{scheme}://")
-    for package in ("fsspec", kind.package):
-        if importlib.util.find_spec(package) is None:
-            raise InputError(
-                f"Addresses that begin with {scheme}:// need the package {package}: pip install 'deltaenergy[cloud]'."
-            )
-    import fsspec
-
-    settings: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
-    if scheme == "s3":
-        retries = {"mode": "standard", "total_max_attempts": _INNER_ATTEMPTS}
-        settings["config_kwargs"] = {
-            "connect_timeout": _CONNECT_SECONDS,
-            "read_timeout": _SILENT_SECONDS,
-            "max_pool_connections": 2 * FAR_THREADS,
-            "retries": retries,
-        }
-    elif kind.package == "aiohttp":
-        import aiohttp
-
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
-        settings["client_kwargs"] = {"timeout": limits, "trust_env": True}
-    else:
-        # What it says of each attempt is said here once, by the error.
-        logging.getLogger(kind.package).addHandler(logging.NullHandler())
-    try:
-        store = fsspec.filesystem(scheme, **settings)
-    except Exception as error:  # of the environment: a credentials file that is not there, an account without a name
-        raise _unusable(scheme, kind, error) from error
-    if scheme == "s3":
-        store.retries = 1  # the client and `ask` try again
-    return store
-
-
-def _unusable(scheme: str, kind: Kind, error: Exception) -> InputError:
-    return InputError(
-        f"Addresses that begin with {scheme}:// cannot be read: {in_words(error)}. "
-        f"Credentials are taken from the environment: {kind.credentials}."
-    )

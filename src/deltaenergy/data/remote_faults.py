@@ -6,6 +6,7 @@ gave and by the names of their classes, so that none of the libraries need be th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import Enum
 
@@ -21,9 +22,12 @@ _CONNECTION = {
 _CUT = {"ClientPayloadError", "IncompleteReadError", "ChecksumError"}
 _CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "ProfileNotFound",
                 "TokenRetrievalError", "SSOError", "GoogleAuthError", "ClientAuthenticationError"}  # fmt: skip
-# What S3 answers when it does not know who is asking, or no longer.
+# What S3 answers when it does not know who is asking, or no longer; Azure to whom its whole account is closed.
 _CREDENTIAL_CODES = {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired", "InvalidSecurity",
-                     "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed"}  # fmt: skip
+                     "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed",
+                     "AuthorizationFailure", "AccountIsDisabled", "PublicAccessNotPermitted"}  # fmt: skip
+_NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
+_SECRET = re.compile(r"\b(access_token|sig|signature|AccountKey|SharedAccessSignature)=[^\s;&]*", re.IGNORECASE)
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504}
 
 
@@ -52,13 +56,13 @@ def meaning_of(error: BaseException) -> Meaning:
     """What an error says, from the server's answer where there was one."""
     chain = list(_causes(error))
     names = {kind.__name__ for one in chain for kind in type(one).__mro__}
-    codes = {code for one in chain if (code := _s3_code(one)) is not None}
+    codes = {code for one in chain if (code := _code(one)) is not None}
     status = next((found for one in chain if (found := _status(one)) is not None), None)
     if names & _CUT:  # first, for what parses the answer gives it a status of its own
         return Meaning.CUT
     if codes & _CREDENTIAL_CODES or (names & _CREDENTIALS and "TransportError" not in names) or status == 401:
         return Meaning.UNKNOWN_CALLER
-    if "NoSuchBucket" in codes:
+    if codes & _NO_BUCKET_CODES:
         return Meaning.NO_BUCKET
     if "FileNotFoundError" in names or status in {404, 410}:
         return Meaning.MISSING
@@ -89,7 +93,8 @@ def in_words(error: BaseException) -> str:
     if any("Timeout" in name for name in names):
         return "it does not answer in time"
     text = (str(error).splitlines() or [""])[0].strip().rstrip(".")
-    return (text or type(error).__name__)[:160]
+    # An address that a library asked may hold what it was given to ask with.
+    return _SECRET.sub(r"\1=…", text or type(error).__name__)[:160]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -100,7 +105,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _s3_code(error: BaseException) -> str | None:
+def _code(error: BaseException) -> str | None:
+    """The store's own word for it: S3's, which botocore leaves in the answer, or Azure's."""
+    azure = getattr(error, "error_code", None)
+    if isinstance(azure, str):
+        return str(getattr(azure, "value", azure))
     response = getattr(error, "response", None)
     found = response.get("Error") if isinstance(response, dict) else None
     code = found.get("Code") if isinstance(found, dict) else None
@@ -112,6 +121,8 @@ def _status(error: BaseException) -> int | None:
     if isinstance(response, dict):
         found = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
         return found if isinstance(found, int) else None
+    if type(error).__name__ == "ProxyError" and not error.args:  # gcsfs, of this status alone
+        return 502
     for name in ("status", "status_code", "code"):
         found = getattr(error, name, None)
         if isinstance(found, int) and not isinstance(found, bool) and 400 <= found < 600:

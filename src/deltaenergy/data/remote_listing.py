@@ -23,6 +23,7 @@ from deltaenergy.data.manifest import is_store
 from deltaenergy.data.pattern import braces
 from deltaenergy.data.remote import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
 from deltaenergy.data.remote_faults import Meaning
+from deltaenergy.data.remote_stores import find_below
 from deltaenergy.data.remote_table import RemoteTable
 from deltaenergy.data.remote_tar import remote_tar_images
 from deltaenergy.data.remote_version import RemoteObject, described
@@ -201,10 +202,7 @@ def _images_among(found: list[_Object], address: str) -> list[_Object]:
 def _below(folder: str, prefix: str = "") -> list[_Object]:
     """Everything below a folder whose name there begins so, in the order of a local one: each folder sorted by name."""
     root = folder.rstrip("/")
-    only = {"prefix": prefix} if prefix else {}
-    found: dict[str, dict[str, Any]] = _said(
-        folder, lambda: ask(folder, lambda store: store.find(root, detail=True, withdirs=False, **only))
-    )
+    found: dict[str, dict[str, Any]] = _said(folder, lambda: ask(folder, lambda store: find_below(store, root, prefix)))
     scheme, skipped = scheme_of(root), len(root) + 1
     objects = []
     for name, info in found.items():

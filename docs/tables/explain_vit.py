@@ -1,11 +1,12 @@
 """Train the small vision transformer that the maps for such towers are measured on.
 
-    python docs/tables/explain_vit.py --data IMAGES --out FOLDER [--steps 300]
+    python docs/tables/explain_vit.py --data IMAGES --out FOLDER [--steps 300] [--pictures FOLDER]
 
 It is a CLIP checkpoint in transformers' format: 48 × 48 pixels, patches of 8, three blocks. Its texts are those of a
 random text tower, which stays as it is; the image tower learns to name the colour of a disc that stands anywhere on a
 photograph of a texture in grey. It is no CLIP, and nothing is claimed of one: it is a vision transformer that knows
-what to look for, which is what a test of its maps needs.
+what to look for, which is what a test of its maps needs. With --pictures, new pictures are written there as well, in
+FOLDER/known/COLOUR and, without a disc, in FOLDER/open: `deltaenergy model check` takes them.
 """
 
 from __future__ import annotations
@@ -60,12 +61,24 @@ def drawn_pictures(images: Path, count: int, split: str) -> Iterator[Pasted]:
         yield Pasted(Image.fromarray(picture), name, box)
 
 
+def write_pictures(images: Path, folder: Path) -> None:
+    """900 pictures that the training did not see, by colour, and as many squares of textures as there are."""
+    for number, one in enumerate(drawn_pictures(images, 900, TEST)):
+        (folder / "known" / one.name).mkdir(parents=True, exist_ok=True)
+        one.image.save(folder / "known" / one.name / f"{number:03}.png")
+    (folder / "open").mkdir()
+    for kind in sorted((images / "dtd10").iterdir()):
+        for file in sorted(kind.iterdir()):
+            central_square(Image.open(file), SIDE).convert("RGB").save(folder / "open" / f"{kind.name}-{file.stem}.png")
+
+
 def main() -> None:
     """Train, save, and print how often the tower is right on new pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--pictures", type=Path)
     arguments = parser.parse_args()
     from transformers import CLIPModel
 
@@ -102,6 +115,8 @@ def main() -> None:
     found = trained.similarities([one.image for one in new]).argmax(1)
     share = np.mean([list(COLOURS)[k] == one.name for k, one in zip(found, new)])
     print(f"right on {len(new)} new pictures: {100 * share:.1f} %")
+    if arguments.pictures is not None:
+        write_pictures(arguments.data, arguments.pictures)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,18 @@ from tests.servers import Answer, Bucket, FaultyServer
 
 KINDS = pytest.mark.parametrize("ending", [".tar", ".parquet"])
 PICTURE = picture_bytes("PNG")
+
+
+# The client of S3, which takes longer to make than most of these tests.
+_CLIENT: dict[tuple[int, str], Any] = {}
+
+
+@pytest.fixture
+def bucket(bucket: Bucket) -> Iterator[Bucket]:
+    """A new bucket, read by one client in all tests of this file."""
+    remote._STORES.update(_CLIENT)
+    yield bucket
+    _CLIENT.update((key, store) for key, store in remote._STORES.items() if key[1] == "s3")
 
 
 def message(images: object) -> str:

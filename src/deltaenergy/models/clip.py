@@ -17,6 +17,9 @@ from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.tokenizing import tokenizer_digest
 from deltaenergy.models.vision import VisionTower
 
+# Two pictures of a ViT-B/16.
+TOKENS_OF_A_CORE = 400
+
 
 class TransformersModel(TowerModel):
     """A dual encoder of transformers: one module with both towers.
@@ -39,6 +42,17 @@ class TransformersModel(TowerModel):
         self.module.to(device=device, dtype=dtype)
         self.device, self.dtype = device, dtype
         return self
+
+    def _few_at_a_time(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The pixels in parts whose activations stay in a core's cache, on a CPU and without gradients.
+
+        Larger ones are also given back to the system after each step, and asked for again.
+        """
+        if pixels.device.type != "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return (pixels,)
+        tokens = len(self.module.vision_model.embeddings.position_embedding.weight)
+        few = max(1, TOKENS_OF_A_CORE * torch.get_num_threads() // tokens)
+        return tuple(torch.split(pixels, few))
 
     def with_image_transformer(self, transformer: Any) -> Self:
         """The same model around another module in the place of its image transformer, for whoever wraps it."""
@@ -86,13 +100,15 @@ class ClipModel(TransformersModel):
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels -> unit features of the class token."""
-        return self.vision.run(pixels, self.vision_prompts).features
+        parts = self._few_at_a_time(pixels)
+        return torch.cat([self.vision.run(part, self.vision_prompts).features for part in parts])
 
     def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Unit image features, and unit patch features by the value path of the last block."""
-        outputs = self.vision.run(pixels, self.vision_prompts, patches=True)
-        assert outputs.patches is not None
-        return outputs.features, outputs.patches
+        parts = self._few_at_a_time(pixels)
+        outputs = [self.vision.run(part, self.vision_prompts, patches=True) for part in parts]
+        patches = [one.patches for one in outputs if one.patches is not None]
+        return torch.cat([one.features for one in outputs]), torch.cat(patches)
 
     def with_image_transformer(self, transformer: Any) -> Self:
         """The same model around another module in the place of its image transformer, for whoever wraps it."""

@@ -82,16 +82,18 @@ class SiglipModel(TransformersModel):
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels -> unit features of the pooled patches."""
-        return unit(self.module.vision_model(pixels.to(self.dtype)).pooler_output)
+        parts = self._few_at_a_time(pixels.to(self.dtype))
+        return unit(torch.cat([self.module.vision_model(part).pooler_output for part in parts]))
 
     def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Unit image features, and unit features of each patch as if the probe saw it alone."""
-        outputs = self.module.vision_model(pixels.to(self.dtype))
+        outputs = [self.module.vision_model(part) for part in self._few_at_a_time(pixels.to(self.dtype))]
+        states = torch.cat([one.last_hidden_state for one in outputs])
         head = self.module.vision_model.head
         attention = head.attention
         width = attention.embed_dim
         values = nn.functional.linear(
-            outputs.last_hidden_state, attention.in_proj_weight[2 * width :], attention.in_proj_bias[2 * width :]
+            states, attention.in_proj_weight[2 * width :], attention.in_proj_bias[2 * width :]
         )
         y = attention.out_proj(values)
-        return unit(outputs.pooler_output), unit(y + head.mlp(head.layernorm(y)))
+        return unit(torch.cat([one.pooler_output for one in outputs])), unit(y + head.mlp(head.layernorm(y)))

@@ -27,8 +27,6 @@ _TOKEN_STEPS, _WEIGHT_STEPS = 127.0, 63.0
 # x̂ + 128 is what oneDNN takes, without a sign; the half makes cutting off a rounding.
 _ZERO = 128
 _HALF_UP = torch.tensor(_ZERO + 0.5)
-# So many tokens at a time stay in a core's cache from one step to the next.
-_TOKENS_AT_A_TIME = 800
 # quick_gelu(x) = x σ(αx)
 _ALPHA = 1.702
 
@@ -95,17 +93,14 @@ class Int8Engine(Engine):
         with torch.no_grad():
             made = {id(old): new for layer in transformer.encoder.layers for old, new in _in_eight_bits(layer)}
         self._model = model.with_image_transformer(copy.deepcopy(transformer, made))
-        tokens = len(transformer.embeddings.position_embedding.weight)
-        self._at_a_time = max(1, _TOKENS_AT_A_TIME // tokens)
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Compute a few images at a time."""
-        parts = torch.split(pixels.detach().float(), self._at_a_time)
+        """Compute without gradients."""
+        given = pixels.detach().float()
         with torch.no_grad():
-            if not patches:
-                return (torch.cat([self._model.image_features(part) for part in parts]),)
-            found = [self._model.image_and_patch_features(part) for part in parts]
-        return torch.cat([features for features, _ in found]), torch.cat([patch for _, patch in found])
+            if patches:
+                return self._model.image_and_patch_features(given)
+            return (self._model.image_features(given),)
 
 
 def _in_eight_bits(layer: Any) -> list[tuple[nn.Module, nn.Module]]:

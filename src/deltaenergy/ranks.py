@@ -1,7 +1,7 @@
 """How the scores of two groups stand to each other, and the ranking metrics of the images, or of resamples of them.
 
 With the distinct scores of each group falling, x_1 > x_2 > … of ID and y_1 > y_2 > … of OOD images, every metric is a
-sum over one group of what is kept of the other at that score. Of a resample with v_j images of score x_j and w_i of y_i,
+sum over one group of what is kept of the other at that score. If v_j images are drawn of score x_j, and w_i of y_i,
 
     A(x) = Σ v_j over x_j ≥ x,    B(x) = Σ w_i over y_i ≥ x,    A⁺ and B⁺ the same without those of score x
     AUROC       Σ_i w_i · (A(y_i) + A⁺(y_i)) / (2 |ID| |OOD|)
@@ -36,36 +36,37 @@ class Ranked:
     Attributes:
         images: how many there are.
         levels: the distinct scores, falling.
-        order: positions of the images by falling score, where they are asked for.
     """
 
     def __init__(self, scores: Array, *, ordered: bool = False) -> None:
+        """With `ordered`, resamples are given of images in the order of `scores`; else by falling score."""
         self.images = len(scores)
-        self.order = np.argsort(scores)[::-1].astype(np.int32) if ordered else None
+        self._order = np.argsort(scores)[::-1].astype(np.int32) if ordered else None
         rising = np.sort(scores)
+        first = np.append(True, rising[1:] != rising[:-1])
+        # Of the images by falling score, the last of each level; not needed where no two images share one.
+        self._last: npt.NDArray[np.bool_] | None = None
+        if not first.all():
+            self._last = first[::-1]
+            rising = rising[: _compress(rising[None], first)]
+        # Falling, but rising in memory: so they are searched.
         self.levels: Array = rising[::-1]
-        other = self.levels[1:] != self.levels[:-1]
-        # Where each level begins among the images; not needed where no two images share one.
-        self._starts: npt.NDArray[np.int64] | None = None
-        if not other.all():
-            self._starts = np.flatnonzero(np.concatenate([[True], other]))
-            # In rising order in memory, as they are searched.
-            self.levels = self.levels[self._starts][::-1].copy()[::-1]
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> npt.NDArray[np.int64]:
         """How many images there are of each level."""
-        if self._starts is None:
-            return np.ones(self.images, np.int32)
-        return np.diff(self._starts, append=self.images).astype(np.int32)
+        if self._last is None:
+            return np.ones(self.images, np.int64)
+        return np.diff(np.flatnonzero(self._last), prepend=-1)
 
-    def by_level(self, drawn: Counts) -> Counts:
-        """How many images of each level are drawn, for images in the order they came in, or else by falling score."""
-        if self.order is not None:
-            drawn = drawn[:, self.order]
-        if self._starts is None:
-            return drawn
-        return np.add.reduceat(drawn, self._starts, axis=1)
+    def above(self, drawn: Counts) -> Counts:
+        """How many images were drawn above each level, and at last how many in all; a row for each resample."""
+        found = np.zeros((len(drawn), self.images + 1), np.int32)
+        np.cumsum(drawn if self._order is None else drawn[:, self._order], axis=1, dtype=np.int32, out=found[:, 1:])
+        if self._last is None:
+            return found
+        _compress(found[:, 1:], self._last)
+        return found[:, : len(self.levels) + 1]
 
     def at(self, levels: Array) -> npt.NDArray[np.int64]:
         """How many images there are of each of these levels, which hold all of the group's."""
@@ -91,28 +92,28 @@ class Ranks:
         found = []
         for part in _parts(len(ood_group.levels)):
             # If it is an ID level, it is the one below those that lie above it.
-            next_id = id_group.levels.take(self.above_ood[part], mode="clip")
-            found.append(part.start + np.flatnonzero(next_id == ood_group.levels[part]))
-        self.tied = np.concatenate(found)
+            next_id = np.minimum(self.above_ood[part], len(id_group.levels) - 1)
+            found.append(part.start + np.flatnonzero(id_group.levels[next_id] == ood_group.levels[part]))
+        self.tied: npt.NDArray[np.int64] = np.concatenate(found)
 
     def as_they_are(self) -> Kept:
         """The images themselves, as a resample that draws each of them once."""
-        return Kept(self, self.id.counts[None], self.ood.counts[None])
+        each = (np.broadcast_to(np.int32(1), (1, group.images)) for group in (self.id, self.ood))
+        return self.resampled(*each)
 
     def resampled(self, id_drawn: Counts, ood_drawn: Counts) -> Kept:
-        """Images that were drawn so often, a row for each resample; see `Ranked.by_level` for their order."""
-        return Kept(self, self.id.by_level(id_drawn), self.ood.by_level(ood_drawn))
+        """Images that were drawn so often, a row for each resample; `Ranked` says in which order they come."""
+        return Kept(self, self.id.above(id_drawn), self.ood.above(ood_drawn))
 
 
 class Kept:
     """How much of each group is kept at every level, and the metrics from that; a row for each resample.
 
-    `id_counts` and `ood_counts` are the images drawn of each level of the group; as many in every row as it has images.
+    `id_above` and `ood_above` say how many images were drawn above each level of the group, and at last how many of all.
     """
 
-    def __init__(self, ranks: Ranks, id_counts: Counts, ood_counts: Counts) -> None:
-        self.ranks, self.id_counts, self.ood_counts = ranks, id_counts, ood_counts
-        self.id_above, self.ood_above = _running(id_counts), _running(ood_counts)
+    def __init__(self, ranks: Ranks, id_above: Counts, ood_above: Counts) -> None:
+        self.ranks, self.id_above, self.ood_above = ranks, id_above, ood_above
 
     def metrics(self, rate: float) -> dict[str, Array]:
         """All of them by name."""
@@ -136,11 +137,13 @@ class Kept:
 
     def aupr_in(self) -> Array:
         """Average precision with ID images positive."""
-        total = np.zeros(len(self.id_counts))
+        total = np.zeros(len(self.id_above))
         for part in _parts(len(self.ranks.id.levels)):
             kept = self.id_above[:, part.start + 1 : part.stop + 1].astype(np.float64)
+            counts = kept - self.id_above[:, part]
             every = kept + self.ood_above.take(self.ranks.reach_id[part], axis=1)
-            total += _products(self.id_counts[:, part], kept / np.maximum(every, 1, out=every))
+            kept /= np.maximum(every, 1, out=every)
+            total += _products(counts, kept)
         return total / self.ranks.id.images
 
     def fpr(self, rate: float) -> Array:
@@ -163,18 +166,29 @@ class Kept:
     def _over_ood(self) -> tuple[Array, Array]:
         """AUROC and AUPR-out, which go through the same numbers."""
         n_id, n_ood = self.ranks.id.images, self.ranks.ood.images
-        pairs, precise = np.zeros((2, len(self.ood_counts)))
+        pairs, precise = np.zeros((2, len(self.ood_above)))
         for part in _parts(len(self.ranks.ood.levels)):
-            counts = self.ood_counts[:, part]
+            ood_below = np.subtract(float(n_ood), self.ood_above[:, part])
+            counts = ood_below - n_ood
+            counts += self.ood_above[:, part.start + 1 : part.stop + 1]
             id_above = self.id_above.take(self.ranks.above_ood[part], axis=1).astype(np.float64)
-            ood_below = (n_ood - self.ood_above[:, part]).astype(np.float64)
             pairs += _products(counts, id_above)
-            every = ood_below + (n_id - id_above)
-            precise += _products(counts, ood_below / np.maximum(every, 1, out=every))
+            every = ood_below - id_above
+            every += n_id
+            ood_below /= np.maximum(every, 1, out=every)
+            precise += _products(counts, ood_below)
         # Whole numbers below 2⁵³, so that nothing is rounded: pairs in halves, of which a tie counts one.
-        tied = self.ranks.tied
-        ties = _products(self.ood_counts[:, tied], self.id_counts[:, self.ranks.above_ood[tied]].astype(np.float64))
-        return (2 * pairs + ties) / (2.0 * n_id * n_ood), precise / n_ood
+        return (2 * pairs + self._ties()) / (2.0 * n_id * n_ood), precise / n_ood
+
+    def _ties(self) -> Array:
+        """Pairs of an ID and an OOD image of one score."""
+        total = np.zeros(len(self.ood_above))
+        for part in _parts(len(self.ranks.tied)):
+            oods = self.ranks.tied[part]
+            ids = self.ranks.above_ood[oods]
+            ood_counts = (self.ood_above[:, oods + 1] - self.ood_above[:, oods]).astype(np.float64)
+            total += _products(ood_counts, self.id_above[:, ids + 1] - self.id_above[:, ids])
+        return total
 
 
 def images_for_rate(rate: float, total: int) -> int:
@@ -189,7 +203,7 @@ def weighted_sums(counts: Counts, values: Array) -> Array:
     """Σ counts · values of each row."""
     total = np.zeros(len(counts))
     for part in _parts(len(values)):
-        total += _products(counts[:, part], values[part])
+        total += np.einsum("ij,j->i", counts[:, part].astype(np.float64), values[part])
     return total
 
 
@@ -206,14 +220,16 @@ def _above(levels: Array, places: Array, side: Any) -> npt.NDArray[np.int32]:
     return found
 
 
-def _running(counts: Counts) -> Counts:
-    """How many are drawn above each level, and at last how many in all."""
-    above = np.zeros((len(counts), counts.shape[1] + 1), np.int32)
-    np.cumsum(counts, axis=1, out=above[:, 1:])
-    return above
+def _compress(rows: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> int:
+    """Move the chosen values of each row to its front, in place, and tell how many they are."""
+    end = 0
+    for part in _parts(len(chosen)):
+        which = part.start + np.flatnonzero(chosen[part])
+        rows[:, end : end + len(which)] = rows[:, which]
+        end += len(which)
+    return end
 
 
-def _products(counts: npt.NDArray[Any], values: Array) -> Array:
-    weights = counts.astype(np.float64)
-    weights *= values
-    return np.asarray(weights.sum(axis=1))
+def _products(weights: Array, values: npt.NDArray[Any]) -> Array:
+    """Σ weights · values of each row."""
+    return np.asarray(np.einsum("ij,ij->i", weights, values))

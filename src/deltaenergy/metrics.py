@@ -30,7 +30,8 @@ from deltaenergy.resampling import Drawn, draw
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
-# Resamples are drawn in blocks of about this many entries, so that a block's arrays stay in the processor's cache.
+# Resamples are drawn in blocks of about this many entries: a block's arrays stay in the processor's cache, and are so
+# small that the allocator does not ask the system for them anew each time.
 BLOCK_ENTRIES = 20_000
 # Of a group: how often an image is drawn, and ranks, are numbers of 32 bits.
 MOST_IMAGES = 2**31 - 1

@@ -10,6 +10,7 @@ sum over one group of what is kept of the other at that score. If v_j images are
 
 How many scores of the other group lie above each is found once (`Ranks`); A and B are running sums, read in order. So a
 resample costs the same for each image, however many there are: nothing jumps about in memory, and nothing is sorted.
+Only where two scores of the same images are compared, one order of the images must be turned into another (`ordered`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Ranks:
 class Kept:
     """How much of each group is kept at every level, and the metrics from that; a row for each resample.
 
-    `id_above` and `ood_above` say how many images were drawn above each level of the group, and at last how many of all.
+    `id_above` and `ood_above`: how many images were drawn above each level of the group, and at last how many in all.
     """
 
     def __init__(self, ranks: Ranks, id_above: Counts, ood_above: Counts) -> None:
@@ -224,9 +225,9 @@ def _compress(rows: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> int:
     """Move the chosen values of each row to its front, in place, and tell how many they are."""
     end = 0
     for part in _parts(len(chosen)):
-        which = part.start + np.flatnonzero(chosen[part])
-        rows[:, end : end + len(which)] = rows[:, which]
-        end += len(which)
+        found = rows[:, part].compress(chosen[part], axis=1)
+        rows[:, end : end + found.shape[1]] = found
+        end += found.shape[1]
     return end
 
 

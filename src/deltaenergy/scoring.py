@@ -331,6 +331,8 @@ def _score_batch(
                 values[scorer.spec].append(scored.detach().double())
             # Outputs may hold texts of each image.
             compared = None if inputs.outputs is None else inputs.outputs.features
+            if compared is not None and _same_tensor(compared, inputs.features):
+                compared = inputs.features
             seen.append(replace(inputs, outputs=None, compared=compared))
     features = batch.features.float().cpu().numpy() if keep_features else None
     return Scored(
@@ -365,6 +367,12 @@ def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[Score
         filled = ScoreInputs(outputs.similarities, full, outputs=outputs)
         inputs = replace(filled.take(slice(len(block))) if lacking else filled, patches=patches, pixels=pixels)
         yield inputs if as_it_is else filled, inputs
+
+
+def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same numbers in the same place, though not the same object."""
+    same = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+    return same and one.data_ptr() == other.data_ptr()
 
 
 def rows_of_block(classes: int) -> int:

@@ -3,11 +3,10 @@
 Stores of random unit features (D = 512) and a detector of 100 classes; for `evaluate`, half of the rows are known and
 half open. In `evaluate-learned` the score (react) learns from the known ones; `evaluate-values` is the Python function
 without the 1,000 bootstrap resamples behind the command's intervals. Each run is a process of its own, as a user would
-start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25
-times as much for a hundred times the rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row
-is (t(n) − t(1,024)) / (n − 1,024) in CPU seconds after everything was imported and the detector loaded once; t is the
-least of REPEATS runs, in turns, and what all of them took is told, too: where others use the machine, their spread says
-what a ratio is worth.
+start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25 times as much for a hundred times the
+rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row is (t(n) − t(1,024)) / (n − 1,024) in
+CPU seconds after everything was imported and the detector loaded once; t is the least of REPEATS runs, in turns. What
+each of them took is told, too: where others use the machine, their spread says what a ratio is worth.
 
     python bench/rows.py [COMMAND …]        (default: all of COMMANDS)
 """

@@ -2,11 +2,11 @@
 
 Stores of random unit features (D = 512) and a detector of 100 classes; for `evaluate`, half of the rows are known and
 half open. In `evaluate-learned` the score (react) learns from the known ones; `evaluate-values` is the Python function
-without the 1,000 bootstrap resamples behind the command's intervals, which cost more than all else. Each run is a
-process of its own, as a user would start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25
-times as much for a hundred times the rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row
-is (t(n) − t(1,024)) / (n − 1,024) in CPU seconds after everything was imported and the detector loaded once; t is the
-least of REPEATS runs, in turns.
+without the 1,000 bootstrap resamples behind the command's intervals. Each run is a process of its own, as a user would
+start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25 times as much for a hundred times the
+rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row is (t(n) − t(1,024)) / (n − 1,024) in
+CPU seconds after everything was imported and the detector loaded once; t is the least of REPEATS runs, in turns. What
+each of them took is told, too: where others use the machine, their spread says what a ratio is worth.
 
     python bench/rows.py [COMMAND …]        (default: all of COMMANDS)
 """
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip
 
 FEW, ROWS, DIMENSION, SHARD = 1_024, (10_000, 100_000, 1_000_000), 512, 1_024
-REPEATS = 2
+REPEATS = 3
 NAMES = [f"class {k}" for k in range(100)]
 COMMANDS = ("score-csv", "score-parquet", "evaluate-values", "evaluate", "evaluate-learned")
 
@@ -86,12 +86,18 @@ def run(*arguments: str | Path) -> Cost:
     return Cost(int(memory) / 1024, float(seconds))
 
 
+def stored(folder: Path, rows: int, seed: int, model: de.Model) -> Path:
+    """A store there, which is written once for all runs."""
+    return folder if folder.exists() else write_store(folder, rows, seed, model)
+
+
 def measure(command: str, folder: Path, detector: Path, model: de.Model, rows: int) -> Cost:
     if command.startswith("score-"):
-        store = write_store(folder / "store", rows, 0, model)
-        return run("score", store, "--detector", detector, "--out", folder / f"out.{command.removeprefix('score-')}")
-    known = write_store(folder / "known", rows // 2, 0, model)
-    unknown = write_store(folder / "open", rows // 2, 10**6, model)
+        store, out = stored(folder / "store", rows, 0, model), folder / f"out.{command.removeprefix('score-')}"
+        out.unlink(missing_ok=True)
+        return run("score", store, "--detector", detector, "--out", out)
+    known = stored(folder / "known", rows // 2, 0, model)
+    unknown = stored(folder / "open", rows // 2, 10**6, model)
     if command == "evaluate-values":
         return run(command, known, unknown)
     by: list[str | Path] = ["--detector", detector]
@@ -108,15 +114,16 @@ def main() -> None:
         classifier = de.ZeroShotClassifier(model, NAMES)
         de.Detector(classifier, "delta-energy").calibrate(unit_rows(1_000, 2)).save(detector)
         for command in sys.argv[1:] or COMMANDS:
-            report(command, detector, model)
+            report(command, Path(name), detector, model)
 
 
-def report(command: str, detector: Path, model: de.Model) -> None:
+def report(command: str, place: Path, detector: Path, model: de.Model) -> None:
     runs: dict[int, list[Cost]] = {rows: [] for rows in (FEW, *ROWS)}
     for _ in range(REPEATS):
         for rows, found in runs.items():
-            with tempfile.TemporaryDirectory() as folder:
-                found.append(measure(command, Path(folder), detector, model, rows))
+            folder = place / str(rows)
+            folder.mkdir(exist_ok=True)
+            found.append(measure(command, folder, detector, model, rows))
     costs = {
         rows: Cost(max(one.memory for one in found), min(one.seconds for one in found)) for rows, found in runs.items()
     }

@@ -237,6 +237,32 @@ def test_a_fit_without_a_readable_image_gives_nothing(tiny_clip: Model) -> None:
     assert {spec: len(values) for spec, values in found.values.items()} == {"react": 0, "msp": 0}
 
 
+@dataclass(frozen=True)
+class Remembers(Score):
+    """Keeps what it learns from."""
+
+    name = "remembers"
+    summary = formula = paper = "none"
+    requires = frozenset({Need.ID_DATA})
+
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        assert inputs.compared is not None
+        shared = inputs.compared.data_ptr() == inputs.features.data_ptr()
+        return {"shared": torch.tensor(shared), "compared": inputs.compared.clone()}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        return inputs.similarities.amax(dim=1)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_features_that_are_compared_as_they_are_are_held_once(classifier: PrecomputedClassifier, every: int) -> None:
+    features = unit(2500, 12)
+    found = score_images(classifier, [Remembers()], features, fit=True, learn_every=every)
+    state = found.scorers["remembers"].state
+    assert bool(state["shared"])
+    np.testing.assert_allclose(state["compared"].numpy(), features[::every], atol=1e-6)
+
+
 def test_a_fitted_scorer_is_fitted_once(classifier: PrecomputedClassifier) -> None:
     scorer = score_images(classifier, [make_score("react")], unit(50, 12, 5), fit=True).scorers["react"]
     again = score_images(classifier, [scorer], unit(50, 12, 6), fit=True).scorers["react"]

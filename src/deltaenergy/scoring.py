@@ -22,6 +22,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
+from deltaenergy.growing import Growing
 from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
@@ -53,7 +54,7 @@ class Scored:
         confidence: softmax probability of that class at the model's own temperature.
         values: by the `spec` of each score.
         features: unit features (N, D), where they were asked for.
-        similarity: that of the most similar class.
+        similarity: that of the most similar class, of a batch or with the features.
         top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
             were asked for.
         scorers: by spec, with what they were fitted to.
@@ -121,10 +122,11 @@ def score_images(
     learn_every: int = 1,
     keep_features: bool = False,
     keep_items: bool = True,
+    expected: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Scored:
-    """All that `stream_scores` finds, in one.
+    """All that `stream_scores` finds, in one. Where about so many images are `expected`, arrays need not be moved.
 
     With `fit`, scorers that must learn from ID data, and have not yet, learn from these images, or from the rows of
     them that `fit_on` says, of every so many images (`learn_every`). What they learn from is held in memory.
@@ -134,12 +136,22 @@ def score_images(
     late = [scorer for scorer in scorers if fit and not scorer.fitted]
     if late:
         return _fit_and_score(
-            classifier, scorers, late, images, fit_on, learn_every, keep_features, keep_items, batch_size, progress
+            classifier,
+            scorers,
+            late,
+            images,
+            fit_on,
+            learn_every,
+            keep_features,
+            keep_items,
+            expected,
+            batch_size,
+            progress,
         )
     batches = stream_scores(
         classifier, scorers, images, keep_features=keep_features, batch_size=batch_size, progress=progress
     )
-    return _join(classifier, scorers, batches, keep_features=keep_features, keep_items=keep_items)
+    return _join(classifier, scorers, batches, keep_features=keep_features, keep_items=keep_items, expected=expected)
 
 
 def bind_all(classifier: Classifier, scores: Iterable[Score | Scorer]) -> list[Scorer]:
@@ -160,6 +172,7 @@ def _fit_and_score(
     learn_every: int,
     keep_features: bool,
     keep_items: bool,
+    expected: int,
     batch_size: int,
     progress: Progress | None,
 ) -> Scored:
@@ -168,29 +181,32 @@ def _fit_and_score(
     now = [scorer for scorer in scorers if scorer not in late]
     # A store is read again; of images, features are held, for that is cheaper than to encode them again.
     hold = keep_features or not names_a_store(images)
-    found: list[Scored] = []
     known: list[ScoreInputs] = []
     teachers: list[ImageItem] = []
     seen = 0
-    for batch in _encoded(classifier, scorers, images, batch_size, progress):
-        scored, inputs = _score_batch(classifier, now, batch, keep_features=hold)
-        found.append(scored if keep_items else replace(scored, items=[]))
-        if Need.LABELS in needs:
-            teachers += batch.items[-seen % learn_every :: learn_every]
-        # What the late scores do not ask for would pile up.
-        patches, pixels = Need.PATCHES in needs, Need.PIXELS in needs
-        for one in inputs:
-            chosen = one
-            if learn_every > 1:
-                chosen = one.take(list(range(-seen % learn_every, len(one.features), learn_every)))
-            seen += len(one.features)
-            chosen = replace(chosen, patches=chosen.patches if patches else None, outputs=None)
-            known.append(replace(chosen, pixels=chosen.pixels if pixels else None))
-    first = _join(classifier, now, found, keep_features=hold, keep_items=keep_items)
+
+    def batches() -> Iterator[Scored]:
+        nonlocal seen
+        for batch in _encoded(classifier, scorers, images, batch_size, progress):
+            scored, inputs = _score_batch(classifier, now, batch, keep_features=hold)
+            if Need.LABELS in needs:
+                teachers.extend(batch.items[-seen % learn_every :: learn_every])
+            # What the late scores do not ask for would pile up.
+            patches, pixels = Need.PATCHES in needs, Need.PIXELS in needs
+            for one in inputs:
+                chosen = one
+                if learn_every > 1:
+                    chosen = one.take(list(range(-seen % learn_every, len(one.features), learn_every)))
+                seen += len(one.features)
+                chosen = replace(chosen, patches=chosen.patches if patches else None, outputs=None)
+                known.append(replace(chosen, pixels=chosen.pixels if pixels else None))
+            yield scored
+
+    first = _join(classifier, now, batches(), keep_features=hold, keep_items=keep_items, expected=expected)
     if not known:  # no image could be read
         return replace(first, values={scorer.spec: np.zeros(0) for scorer in scorers})
     learned_from = ScoreInputs.join(known)
-    del known
+    known.clear()
     if Need.LABELS in needs:
         who = ", ".join(scorer.spec for scorer in late if Need.LABELS in scorer.score.needs)
         labels = class_indices(teachers, classifier.classes, f"{who} learns from classes")
@@ -206,7 +222,7 @@ def _fit_and_score(
     else:
         again = _rows_of_features(classifier, first.features, None)
     scored_again = (_score_batch(classifier, fitted, batch, keep_features=False)[0] for batch in again)
-    second = _join(classifier, fitted, scored_again, keep_features=False, keep_items=False)
+    second = _join(classifier, fitted, scored_again, keep_features=False, keep_items=False, expected=expected)
     values, used = {**first.values, **second.values}, {**first.scorers, **second.scorers}
     return replace(
         first,
@@ -315,6 +331,8 @@ def _score_batch(
                 values[scorer.spec].append(scored.detach().double())
             # Outputs may hold texts of each image.
             compared = None if inputs.outputs is None else inputs.outputs.features
+            if compared is not None and _same_tensor(compared, inputs.features):
+                compared = inputs.features
             seen.append(replace(inputs, outputs=None, compared=compared))
     features = batch.features.float().cpu().numpy() if keep_features else None
     return Scored(
@@ -349,6 +367,12 @@ def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[Score
         filled = ScoreInputs(outputs.similarities, full, outputs=outputs)
         inputs = replace(filled.take(slice(len(block))) if lacking else filled, patches=patches, pixels=pixels)
         yield inputs if as_it_is else filled, inputs
+
+
+def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same numbers in the same place, though not the same object."""
+    same = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+    return same and one.data_ptr() == other.data_ptr()
 
 
 def rows_of_block(classes: int) -> int:
@@ -386,32 +410,32 @@ def _join(
     *,
     keep_features: bool,
     keep_items: bool,
+    expected: int,
 ) -> Scored:
     """All batches as one."""
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
-    predicted, confidence = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-    similarity = [np.zeros(0, np.float32)]
-    values = {scorer.spec: [np.zeros(0)] for scorer in scorers}
-    features = [np.zeros((0, classifier.model.feature_dim), np.float32)]
+    predicted, confidence = Growing(np.int64, expected=expected), Growing(np.float32, expected=expected)
+    values = {scorer.spec: Growing(np.float64, expected=expected) for scorer in scorers}
+    similarity, features = Growing(np.float32), Growing(np.float32, classifier.model.feature_dim)
     for batch in batches:
         items += batch.items if keep_items else []
         unreadable += batch.unreadable
-        predicted.append(batch.predicted)
-        confidence.append(batch.confidence)
-        if batch.similarity is not None:
-            similarity.append(batch.similarity)
-        for spec, parts in values.items():
-            parts.append(batch.values[spec])
+        predicted.add(batch.predicted)
+        confidence.add(batch.confidence)
+        if keep_features and batch.similarity is not None:
+            similarity.add(batch.similarity)
+        for spec, found in values.items():
+            found.add(batch.values[spec])
         if batch.features is not None:
-            features.append(batch.features)
+            features.add(batch.features)
     return Scored(
         items=items,
         unreadable=unreadable,
-        predicted=np.concatenate(predicted),
-        confidence=np.concatenate(confidence),
-        values={spec: np.concatenate(parts) for spec, parts in values.items()},
-        features=np.concatenate(features) if keep_features else None,
-        similarity=np.concatenate(similarity),
+        predicted=predicted.whole(),
+        confidence=confidence.whole(),
+        values={spec: found.whole() for spec, found in values.items()},
+        features=features.whole() if keep_features else None,
+        similarity=similarity.whole() if keep_features else None,
         scorers={scorer.spec: scorer for scorer in scorers},
     )

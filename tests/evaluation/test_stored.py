@@ -88,6 +88,24 @@ def test_items_are_those_of_the_store(folder):
     assert StoredItems.open(folder / "known", ColourModel()) is None
 
 
+def test_hashes_of_ids_are_given_once_and_not_held(folder):
+    items = StoredItems.open(folder / "known.store", ColourModel())
+    assert items is not None
+    assert items.release_hashes().tolist() == [hash(item.id) for item in items]
+    with pytest.raises(RuntimeError, match="gone"):
+        items.release_hashes()
+
+
+def test_what_is_the_same_for_all_images_of_a_set_is_not_stored_for_each(classifier, folder):
+    found = measured(classifier, folder, ".store", ("mcm",), resamples=0)
+    opened = found.sets[-1]
+    assert len(opened.labels) == len(opened) and (opened.labels == -1).all() and opened.labels.strides == (0,)
+    for one in found.sets:
+        assert len(one.counted) == len(one) and one.counted.all() and one.counted.strides == (0,)
+        values = found.values("mcm", one.name)
+        assert np.shares_memory(values, one.scored.values["mcm"])
+
+
 def test_a_store_of_another_model_is_refused(classifier, folder):
     other = ColourModel()
     other.fingerprint = "another"

@@ -24,6 +24,7 @@ from deltaenergy.data.places import Place, place_at
 from deltaenergy.data.plan import read_present
 from deltaenergy.data.shards import check_sizes, map_array, read_shard
 from deltaenergy.data.store import check_same_model, no_patches
+from deltaenergy.growing import Growing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -113,13 +114,13 @@ def _in_order(place: Place, shards: list[ShardRecord]) -> bool:
 
     Of each id eight bytes are remembered; two that are equal by chance cost memory, not correctness.
     """
-    hashes = []
+    hashes = Growing(np.int64, expected=sum(record.images for record in shards))
     for record in shards:
         entries = read_shard(place, record).entries
         if any(entry.row is None and entry.error is None for entry in entries):
             return False
-        hashes.append(np.array([hash(entry.id) for entry in entries], np.int64))
-    together = np.concatenate([np.zeros(0, np.int64), *hashes])
+        hashes.add(np.array([hash(entry.id) for entry in entries], np.int64))
+    together = hashes.whole()
     together.sort()
     return not bool((together[1:] == together[:-1]).any())
 

@@ -28,7 +28,7 @@ class Protocol:
 
     def counted(self, correct: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Which closed images count for detection, given which were classified correctly."""
-        return correct if self.correct_only else np.ones_like(correct)
+        return correct if self.correct_only else np.broadcast_to(np.True_, correct.shape)
 
 
 # A user's own images: every image counts, and folders tell classes by their names.

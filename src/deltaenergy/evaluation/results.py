@@ -247,9 +247,15 @@ def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
 
 
 def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
-    """The scores of all images that count, of the sets that a name stands for and that were scored."""
+    """The scores of all images that count, of the sets that a name stands for and that were scored; not to be changed.
+
+    Those of a single set are not copied if all of its images count.
+    """
     scored = [one for one in members(sets, name) if score in one.scored.values]
-    return np.concatenate([np.zeros(0), *(one.scored.values[score][one.counted] for one in scored)])
+    values = [
+        one.scored.values[score] if one.counted.all() else one.scored.values[score][one.counted] for one in scored
+    ]
+    return values[0] if len(values) == 1 else np.concatenate([np.zeros(0), *values])
 
 
 def _flat(name: str, estimate: Estimate) -> dict[str, float]:

@@ -209,7 +209,15 @@ def _score_sets(
             (one,) = id_sets
             every = -(-len(one) // MOST_LEARNED) if isinstance(one.items, StoredItems) else 1
             keep = one.features is None
-            together = run(classifier, scorers, one.to_score, fit=True, learn_every=every or 1, keep_items=keep)
+            together = run(
+                classifier,
+                scorers,
+                one.to_score,
+                fit=True,
+                learn_every=every or 1,
+                keep_items=keep,
+                expected=len(one),
+            )
             found = {known[0]: together}
         else:
             together = run(classifier, scorers, _together(id_sets), fit=True)
@@ -221,7 +229,7 @@ def _score_sets(
             who = classifier if one.classifier is None else one.classifier
             # For another class list only accuracy counts; a variant of the classifier shares what was learned.
             used = [] if one.own_classes is not None else [replace(scorer, classifier=who) for scorer in scorers]
-            found[i] = run(who, used, one.to_score, keep_items=one.features is None)
+            found[i] = run(who, used, one.to_score, keep_items=one.features is None, expected=len(one))
             before += len(one)
     return [_named(one, found[i]) for i, one in enumerate(sets)]
 
@@ -279,7 +287,7 @@ def _evaluated(one: LoadedSet, scored: Scored, classifier: Classifier, protocol:
         labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
     predicted = same_class(classes)[scored.predicted] if protocol.by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
-    counted = np.ones_like(correct) if one.group is Group.OPEN else protocol.counted(correct)
+    counted = np.broadcast_to(np.True_, correct.shape) if one.group is Group.OPEN else protocol.counted(correct)
     return EvaluatedSet(one.name, one.group, scored, labels, correct, counted)
 
 
@@ -292,7 +300,7 @@ def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float)
             check_numbers(scored, spec)
         values = [scored.values[spec] for scored in id_sets]
         if sum(map(len, values)):
-            result[spec] = threshold_at(np.sort(np.concatenate(values)), keep)
+            result[spec] = threshold_at(np.sort(values[0] if len(values) == 1 else np.concatenate(values)), keep)
     return result
 
 

@@ -17,6 +17,7 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.stored_items import StoredItems
+from deltaenergy.growing import Growing
 from deltaenergy.labels import ClassFinder, first_of_name
 from deltaenergy.models.features import is_feature_array
 
@@ -164,13 +165,14 @@ def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
     """The sets; if an image of a store is called like one of another set, stores are listed, to be told apart."""
     if not any(isinstance(one.items, StoredItems) for one in sets):
         return sets
-    hashes = [
-        one.items.id_hashes
-        if isinstance(one.items, StoredItems)
-        else np.unique([hash(item.id) for item in one.items]).astype(np.int64)
-        for one in sets
-    ]
-    together = np.sort(np.concatenate(hashes))
+    hashes = Growing(np.int64, expected=sum(map(len, sets)))
+    for one in sets:
+        if isinstance(one.items, StoredItems):
+            hashes.add(one.items.release_hashes())
+        else:
+            hashes.add(np.unique([hash(item.id) for item in one.items]).astype(np.int64))
+    together = hashes.whole()
+    together.sort()
     if not (together[1:] == together[:-1]).any():
         return sets
     return [
@@ -204,7 +206,9 @@ def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64
                 "known classes do not belong into an open set.",
                 stacklevel=4,
             )
-        return np.full(len(codes), UNKNOWN, dtype=np.int64)
+        return np.broadcast_to(np.int64(UNKNOWN), len(codes))
+    if not names:
+        return np.broadcast_to(np.int64(UNKNOWN), len(codes))
     labels = index_of[codes]
     strange = np.flatnonzero((labels == UNKNOWN) & (codes >= 0))
     if len(strange) and not found:

@@ -21,6 +21,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.manifest import read_manifest
 from deltaenergy.data.places import place_at
 from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
+from deltaenergy.growing import Growing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,7 +36,6 @@ class StoredItems(Sequence[ImageItem]):
     Attributes:
         label_names: the labels that occur, in order of first appearance.
         label_codes: for each image the position of its label there, −1 where it has none.
-        id_hashes: of each image's id, to see whether another set has an image of that name.
         unreadable: how many images of the store have no features.
     """
 
@@ -43,7 +43,7 @@ class StoredItems(Sequence[ImageItem]):
         self._stored = stored
         self._last: tuple[int, list[ImageItem]] | None = None
         codes: dict[str | None, int] = {}
-        found, hashes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        found, hashes = (Growing(kind, expected=stored.images) for kind in (np.int32, np.int64))
         self._ends: list[int] = []
         self.unreadable = end = 0
         for shard in range(len(stored.manifest.shards or ())):
@@ -51,14 +51,21 @@ class StoredItems(Sequence[ImageItem]):
             for item in items:
                 if item.label is not None:
                     codes.setdefault(item.label, len(codes))
-            found.append(np.array([-1 if item.label is None else codes[item.label] for item in items], np.int32))
-            hashes.append(np.array([hash(item.id) for item in items], np.int64))
+            found.add(np.array([-1 if item.label is None else codes[item.label] for item in items], np.int32))
+            hashes.add(np.array([hash(item.id) for item in items], np.int64))
             end += len(items)
             self._ends.append(end)
         self.unreadable = stored.images - end
         self.label_names = [name for name in codes if name is not None]
-        self.label_codes: npt.NDArray[np.int32] = np.concatenate(found)
-        self.id_hashes: npt.NDArray[np.int64] = np.concatenate(hashes)
+        self.label_codes: npt.NDArray[np.int32] = found.whole()
+        self._hashes: npt.NDArray[np.int64] | None = hashes.whole()
+
+    def release_hashes(self) -> npt.NDArray[np.int64]:
+        """The hash of each image's id, to see whether another set has an image of that name. They are given once."""
+        hashes, self._hashes = self._hashes, None
+        if hashes is None:
+            raise RuntimeError("the hashes are gone already")
+        return hashes
 
     @classmethod
     def open(cls, images: object, model: Describes) -> StoredItems | None:

@@ -42,7 +42,8 @@ class ScoreInputs:
         pixels: preprocessed images (N, 3, H, W).
         outputs: all that the classifier made of them, for scores that look at its own features or its negatives.
         labels: the position of each image's class (N,), only of ID images that a score with `Need.LABELS` learns from.
-        compared: the features (N, D) that the classifier compares with its texts, where outputs were not kept.
+        compared: the features (N, D) that the classifier compares with its texts, where outputs were not kept; the same
+            tensor as `features` if it takes them as they are.
     """
 
     similarities: torch.Tensor
@@ -73,8 +74,11 @@ class ScoreInputs:
             negatives=part(self.outputs.negatives),
         )
         similarities, features = self.similarities[rows], self.features[rows]
-        parts = (part(self.patches), part(self.pixels), outputs, part(self.labels), part(self.compared))
-        return ScoreInputs(similarities, features, *parts)
+        # What is the same is not held twice.
+        compared = features if self.compared is self.features else part(self.compared)
+        return ScoreInputs(
+            similarities, features, part(self.patches), part(self.pixels), outputs, part(self.labels), compared
+        )
 
     @staticmethod
     def join(parts: Sequence[ScoreInputs]) -> ScoreInputs:
@@ -85,7 +89,8 @@ class ScoreInputs:
             return None if any(tensor is None for tensor in tensors) else torch.cat(tensors)
 
         similarities, features = (torch.cat([getattr(part, name) for part in parts]) for name in _ALWAYS)
-        patches, pixels, labels, compared = map(whole, ("patches", "pixels", "labels", "compared"))
+        patches, pixels, labels = map(whole, ("patches", "pixels", "labels"))
+        compared = features if all(part.compared is part.features for part in parts) else whole("compared")
         return ScoreInputs(similarities, features, patches, pixels, labels=labels, compared=compared)
 
 

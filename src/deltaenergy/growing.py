@@ -1,0 +1,35 @@
+"""An array that grows at its end, in place: joined from a list of its parts, it would be held twice for a moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Growing:
+    """Rows of numbers, of which parts are added as they come."""
+
+    def __init__(self, dtype: npt.DTypeLike, *shape: int, expected: int = 0) -> None:
+        """`shape` is that of a row; of so many `expected` rows, none is moved."""
+        self._rows = np.empty((expected, *shape), dtype)
+        self._used = 0
+
+    def add(self, part: npt.ArrayLike) -> None:
+        """At the end."""
+        rows = np.asarray(part)
+        end = self._used + len(rows)
+        if end > len(self._rows):  # by an eighth, so that it need not be moved for every part
+            self._resize(max(end, len(self._rows) * 9 // 8))
+        self._rows[self._used : end] = rows
+        self._used = end
+
+    def whole(self) -> npt.NDArray[Any]:
+        """All rows. Nothing can be added any more."""
+        self._resize(self._used)
+        return self._rows
+
+    def _resize(self, rows: int) -> None:
+        # Nobody else holds the array before it is whole.
+        self._rows.resize((rows, *self._rows.shape[1:]), refcheck=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from torch import nn
 
 import deltaenergy as de
 from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.models import clip
 from deltaenergy.models.backends import check_place
 from deltaenergy.models.backends.int8 import Int8Linear, QuickGeluMlp
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.vision import VisionTower
 from tests.checkpoints import write_clip
 from tests.families import WRITERS
 from tests.models.test_parallel import cores
@@ -204,3 +207,29 @@ def test_what_it_is_not_for_is_told(clip_folder: Path, tmp_path: Path, monkeypat
 def test_with_a_gpu_beside_it_runs_on_the_cpu(clip_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert de.load_model(clip_folder, precision="int8").device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_few_pictures_at_a_time_give_what_all_give(
+    clip_folder: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    run = VisionTower.run
+
+    def counted(self: VisionTower, pixels: torch.Tensor, *given: Any, **options: Any) -> Any:
+        seen.append(len(pixels))
+        return run(self, pixels, *given, **options)
+
+    monkeypatch.setattr(VisionTower, "run", counted)
+    monkeypatch.setattr(clip, "TOKENS_OF_A_CORE", 3 * 17)  # a class token and 16 patches each
+    model, pixels = de.load_model(clip_folder, precision=precision), random_pixels(7)
+    with cores(1), torch.inference_mode():
+        features, patches = model.image_and_patch_features(pixels)
+        alone = model.image_features(pixels)
+    assert seen == [3, 3, 1] * 2
+    monkeypatch.setattr(clip, "TOKENS_OF_A_CORE", 10**6)
+    with torch.inference_mode():
+        whole, whole_patches = model.image_and_patch_features(pixels)
+    assert seen[6:] == [7]
+    for found, expected in ((features, whole), (alone, whole), (patches, whole_patches)):
+        torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)

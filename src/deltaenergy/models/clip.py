@@ -17,8 +17,8 @@ from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.tokenizing import tokenizer_digest
 from deltaenergy.models.vision import VisionTower
 
-# Two pictures of a ViT-B/16.
-TOKENS_OF_A_CORE = 400
+# Three pictures of a ViT-B/16.
+TOKENS_OF_A_CORE = 600
 
 
 class TransformersModel(TowerModel):

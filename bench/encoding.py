@@ -141,7 +141,7 @@ class Watched:
 
     def tower_cpu(self, pixels: torch.Tensor) -> float:
         """CPU seconds of an image in the tower: of the last run, or where others compute for a thread, of one batch."""
-        if self.model.runs_side_by_side:
+        if self.model.runs_side_by_side and self.model.backend == "torch":
             return sum(self.cpu_seconds) / self.images
         return cpu(lambda: self.model.image_features(pixels)) / len(pixels)
 

@@ -13,6 +13,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.base import TowerModel
 from tests.families import WRITERS
 from tests.models.backends.conftest import Load
+from tests.models.test_parallel import cores
 
 BACKENDS = ("openvino", "onnx")
 
@@ -127,3 +128,15 @@ def test_what_needs_no_gradient_through_the_tower_runs(load: Load, tiny_clip_fol
         detector = de.Detector(de.ZeroShotClassifier(one, ["dog", "cat"]), "gl-mcm").calibrate(photos)
         found.append([verdict.score for verdict in detector.predict(photos)])
     assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_openvino_gives_the_same_bytes_on_any_number_of_cores(
+    load: Load, tiny_clip_folder: Path, pictures: Path
+) -> None:
+    model = load(tiny_clip_folder, "openvino")
+    found = []
+    for count in (1, 2, 3):
+        with cores(count):
+            found.append(model.encode(pictures, batch_size=4).features.tobytes())
+    assert found[0] == found[1] == found[2]
+    assert model.runs_side_by_side

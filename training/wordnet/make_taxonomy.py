@@ -8,6 +8,9 @@ for each synset, in the order of the database:
 
     word|word|…<tab>parent parent …<tab>i
 
+A second file holds, for each of ImageNet's 1,000 classes, the number of its line: the digits of a class's key (a wnid)
+are the offset of its synset.
+
 Words are in lower case with spaces. A parent is the number of its line, and a last field `i` marks an instance.
 Compressed without a time stamp, so that equal input gives equal bytes.
 """
@@ -19,6 +22,7 @@ import gzip
 from pathlib import Path
 
 OUTPUT = Path(__file__).resolve().parents[2] / "src/deltaenergy/scores/negatives/data/wordnet-3.0-taxonomy.txt.gz"
+NAMES = Path(__file__).resolve().parents[2] / "src/deltaenergy/data/names/imagenet.csv"
 KIND, INSTANCE = "@", "@i"
 
 
@@ -53,6 +57,12 @@ def make_lines(data: Path) -> list[str]:
     ]
 
 
+def imagenet_lines(data: Path, keys: list[str]) -> list[int]:
+    """The line of each of ImageNet's classes."""
+    numbers = {offset: number for number, (offset, _, _) in enumerate(read_synsets(data))}
+    return [numbers[key.removeprefix("n")] for key in keys]
+
+
 def main() -> None:
     """Write the compressed table and print its size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,6 +71,10 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = make_lines(arguments.wordnet / "data.noun")
     text = "".join(f"{line}\n" for line in lines)
+    if arguments.out == OUTPUT:
+        keys = [line.split(",")[0] for line in NAMES.read_text(encoding="utf-8").splitlines()[1:]]
+        rows = imagenet_lines(arguments.wordnet / "data.noun", keys)
+        (OUTPUT.parent / "imagenet-synsets.txt").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     arguments.out.write_bytes(gzip.compress(text.encode("utf-8"), compresslevel=9, mtime=0))
     print(f"{len(lines):,} synsets, {sum(line.endswith(chr(9) + 'i') for line in lines):,} of them instances")
     print(f"{arguments.out}: {arguments.out.stat().st_size:,} bytes")

@@ -3,7 +3,8 @@
 From labelled in-distribution images (Xu et al., CVPR 2026, the textual half):
 
     μ_k = mean image feature of class k, of unit length;   b_k = cos(t_k, μ_k), the class's own text
-    keep the words with cos(w, μ_k) < b_k for all k;   rank by mean_k (b_k − cos(w, μ_k));   take the first 2,000
+    keep the words with cos(w, μ_k) < b_k for all k;   rank by mean_k (b_k − cos(w, μ_k));   take the first 2,000,
+    nouns and adjectives apart, in proportion to how many of each are kept
 
 Then NegLabel's score with them, in 5 groups. NegLabel compares words with the classes' texts, while CLIP was taught to
 compare texts with images; this is the comparison that counts when an image is scored.
@@ -47,11 +48,18 @@ def class_means(features: torch.Tensor, labels: torch.Tensor, classes: int) -> t
 
 
 def select(
-    candidates: torch.Tensor, texts: torch.Tensor, means: torch.Tensor, count: int, *, every: bool = True
+    candidates: torch.Tensor,
+    nouns: int,
+    texts: torch.Tensor,
+    means: torch.Tensor,
+    count: int,
+    *,
+    every: bool = True,
 ) -> torch.Tensor:
     """Positions of at most `count` candidates (M, D) for class texts and image means (K, D), the farthest first.
 
-    Unless `every` bound must be kept, all candidates are ranked.
+    The first `nouns` candidates are nouns, the others adjectives; nouns come first in the result. Unless `every` bound
+    must be kept, all candidates are ranked.
     """
     bounds = (texts * means).sum(dim=1)
     ranks = []
@@ -60,8 +68,12 @@ def select(
         far = (margins > 0).all(dim=1) | (not every)
         ranks.append(margins.mean(dim=1).where(far, -torch.inf))
     rank = torch.cat(ranks)
-    order = rank.argsort(descending=True, stable=True)
-    return order[: min(count, int(torch.isfinite(rank).sum()))]
+    far_nouns, far_adjectives = (int(torch.isfinite(part).sum()) for part in (rank[:nouns], rank[nouns:]))
+    adjectives = count * far_adjectives // max(1, far_nouns + far_adjectives)
+    order = [part.argsort(descending=True, stable=True) for part in (rank[:nouns], rank[nouns:])]
+    return torch.cat(
+        [order[0][: min(count - adjectives, far_nouns)], nouns + order[1][: min(adjectives, far_adjectives)]]
+    )
 
 
 @register_score
@@ -121,14 +133,15 @@ class InterNeg(Score):
             )
         candidates = self._candidates(classifier, None).to(features)
         texts = classifier.text_features.to(features)[present]
-        chosen = select(candidates, texts, means, self.count)
+        nouns = len(self._pool.nouns)
+        chosen = select(candidates, nouns, texts, means, self.count)
         if not len(chosen):
             warnings.warn(
                 f"{self.name}: none of {len(candidates)} words lies farther from every class's images than the class's "
                 "own name does, and the farthest are taken. Check the images' classes, or use neglabel.",
                 stacklevel=2,
             )
-            chosen = select(candidates, texts, means, self.count, every=False)
+            chosen = select(candidates, nouns, texts, means, self.count, every=False)
         shuffled = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(self.seed))
         return {"negatives": candidates[chosen[shuffled.to(chosen.device)]]}
 

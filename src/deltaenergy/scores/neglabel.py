@@ -4,8 +4,9 @@ With negatives Y_neg (mined, see `deltaenergy.scores.negatives`) in G groups of 
 
     score = (1/G) Σ_g Σ_k e^{s_k/T} / ( Σ_k e^{s_k/T} + Σ_{n∈g} e^{s_n/T} ) = mean_g σ( lse(s/T) − lse(s_g/T) )
 
-`neglabel:quick` asks 1,000 frequent words instead of 70,794, keeps half of them, and takes the log-odds
-lse(s/T) − lse(s_neg/T) of one group, which order images as the share does and do not round to 1 as that does.
+`neglabel:quick` asks ImageNet's 998 names instead of 70,794 words, never a class, its synonyms or its kinds, keeps half
+of them, and takes the log-odds lse(s/T) − lse(s_neg/T) of one group, which order images as the share does and do not
+round to 1 as that does.
 
 The right-hand form needs one pass over the classes instead of one per group. `neglabel+delta-energy` puts ΔEnergy
 on the same pool, without groups: ΔE(x; Y_in) − ΔE(x; Y_neg) (ΔEnergy, NeurIPS 2025).
@@ -23,13 +24,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from deltaenergy.classes import check_templates
+from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive, check_whole
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
+from deltaenergy.scores.negatives.competing import imagenet_meanings, remove_own
 from deltaenergy.scores.negatives.mining import Negatives, Recipe, class_prompt_features, mine
-from deltaenergy.scores.negatives.pools import Pool, frequent_nouns, read_words, wordnet_pool
+from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
 from deltaenergy.specs import check_range
 
@@ -39,8 +42,6 @@ if TYPE_CHECKING:
 # Similarities of one block of images with one block of negatives (float32) stay within about 1 MB, in cache.
 BLOCK_ENTRIES = 262_144
 IMAGES_PER_BLOCK = 128
-# Half of 1,000 frequent words: as good as twenty times as many (docs/results.md), and encoded in seconds.
-QUICK_POOL: Mapping[str, Any] = {"frequent": 1000, "exclude": "", "keep": 0.5}
 
 
 @array_function
@@ -83,14 +84,14 @@ class MinedScore(Score):
     """A score over negatives that are mined when it is bound to a classifier, and saved with the detector.
 
     Templates are separated by `|`, lexicographer files and superclass words by spaces. `words` names a text file
-    with the user's own candidates, one per line, instead of WordNet's; `frequent` above 0 takes so many of WordNet's
-    most frequent nouns. `class_templates` are for mining alone; if
-    empty, candidates are compared with the classifier's own text features.
+    with the user's own candidates, one per line, instead of WordNet's; `imagenet` takes ImageNet's names, and never a
+    class, its synonyms or its kinds, which the published rule may keep.
+    `class_templates` are for mining alone; if empty, candidates are compared with the classifier's own text features.
     """
 
     requires = frozenset({Need.FEATURES, Need.TEXTS})
     words: str = ""
-    frequent: int = 0
+    imagenet: bool = False
     exclude: str = "noun.animal noun.food"
     noun_templates: str = "the nice {}"
     adjective_templates: str = "This is a {} photo"
@@ -103,7 +104,6 @@ class MinedScore(Score):
 
     def check(self) -> None:
         """Shares lie between 0 and 1, templates hold one `{}`."""
-        check_range(f"{self.name}: frequent", self.frequent, 0)
         check_range(f"{self.name}: quantile", self.quantile, 0, 1)
         check_range(f"{self.name}: keep", self.keep, 0, 1, above=True)
         check_range(f"{self.name}: too_close", self.too_close, 0, 1, above=True)
@@ -128,8 +128,7 @@ class MinedScore(Score):
         """The candidates."""
         if self.words:
             return read_words(self.words)
-        excluded = self.exclude.split()
-        return frequent_nouns(self.frequent, excluded) if self.frequent else wordnet_pool(excluded)
+        return Pool(tuple(imagenet_meanings())) if self.imagenet else wordnet_pool(self.exclude.split())
 
     @property
     def prompts(self) -> int:
@@ -145,7 +144,13 @@ class MinedScore(Score):
             class_features = class_prompt_features(classifier.model, classifier.classes, templates)
         else:
             class_features = classifier.text_features
-        return mine(classifier.model, class_features, pool, self.recipe, progress=progress)
+        own = remove_own(pool.words, classifier.classes) if self.imagenet else {}
+        if own and len(own) == len(pool.words):
+            raise InputError(
+                f"{self.name}: all {len(own)} words are classes, their synonyms or their kinds. Use narrower classes, "
+                "other words (words=FILE), or another score."
+            )
+        return mine(classifier.model, class_features, pool, self.recipe, without=own, progress=progress)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """The negatives of these classes."""
@@ -161,7 +166,9 @@ class NegLabel(MinedScore):
     summary = "share of probability on the classes rather than on WordNet words far from them"
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)) over G groups of mined negatives"
     paper = "Jiang et al., ICLR 2024"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"quick": {**QUICK_POOL, "groups": 1, "log_odds": True}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "quick": {"imagenet": True, "keep": 0.5, "groups": 1, "log_odds": True}
+    }
     groups: int = 100
     temperature: float = 0.01
     log_odds: bool = False

@@ -7,8 +7,9 @@ Ansari et al., ICCV 2025:
 over the 5 classes p and the 5 negatives n that are nearest to the image. Where "dog and leash" fits better than "leash"
 alone, the leash is no sign of an unknown image. Texts are made of CSP's noun templates, as the negatives are.
 
-The negatives are CSP's, less proper nouns and subcategories of the classes, which CLIP finds in known images too. **The
-paper asks a language model which words these are; here WordNet says it**, by instance pointers and by hyponyms of the
+The negatives are CSP's, but mined by the largest cosine with a class (quantile 1), less proper nouns and subcategories
+of the classes, which CLIP finds in known images too. **The paper asks a language model which words these are; here
+WordNet says it**, by instance pointers and by hyponyms of the
 classes (see `negatives.taxonomy`): a substitute that needs no further model, and that knows WordNet's words only. The
 paper's own example, "african daisy", is a flower to WordNet but no kind of "daisy", and stays.
 
@@ -77,6 +78,7 @@ class NegRefine(CspPool, NegLabel):
     formula = 'neglabel + w·max_{p,n} σ([cos(z, "p and n") − cos(z, n)]/T) over the 5 nearest classes and negatives'
     paper = "Ansari et al., ICCV 2025; WordNet in place of its language model"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.PAIRS})
+    quantile: float = 1.0
     weight: float = 2.0
     nearest: int = 5
 

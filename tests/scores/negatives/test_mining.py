@@ -228,6 +228,7 @@ def test_default_pools_of_the_scores() -> None:
     assert make_score("csp+delta-energy").params["exclude"] == make_score("csp").params["exclude"]
 
 
+@pytest.mark.campaign
 def test_the_whole_pool_on_a_tiny_model(tiny_clip: Model) -> None:
     """All of WordNet's words, as on a real model: 15 % of the nouns and 15 % of the adjectives are kept."""
     pool = wordnet_pool(("noun.animal", "noun.food"))

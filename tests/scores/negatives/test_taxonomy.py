@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
-from deltaenergy.scores.negatives.taxonomy import proper_nouns, subcategories, taxonomy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltaenergy.scores.negatives.pools import lexicographer_lists
+from deltaenergy.scores.negatives.taxonomy import own_words, proper_nouns, subcategories, taxonomy
 
 SCRIPT = Path(__file__).resolve().parents[3] / "training/wordnet/make_taxonomy.py"
 # wnstats(7) of WordNet 3.0.
@@ -50,6 +57,99 @@ def test_kinds_lie_below_their_class_in_any_sense() -> None:
     assert "acoustic guitar" in subcategories(["guitar (instrument)"])
     assert subcategories(["no such word", ""]) == frozenset()
     assert subcategories(["dog", "guitar"]) == dogs | subcategories(["guitar"])
+
+
+@functools.cache
+def table() -> tuple[list[list[str]], list[list[int]], dict[int, list[int]]]:
+    """The words and the parents of every synset, and the synsets below each, read here again."""
+    packed = resources.files("deltaenergy.scores.negatives").joinpath("data/wordnet-3.0-taxonomy.txt.gz").read_bytes()
+    lines = [line.split("\t") for line in gzip.decompress(packed).decode("utf-8").splitlines()]
+    parents = [[int(parent) for parent in line[1].split()] for line in lines]
+    children: dict[int, list[int]] = {}
+    for number, above in enumerate(parents):
+        for one in above:
+            children.setdefault(one, []).append(number)
+    return [line[0].split("|") for line in lines], parents, children
+
+
+def at_or_below(top: int) -> set[int]:
+    """A synset and every one from which a chain of parents leads to it."""
+    found, level = {top}, {top}
+    while level:
+        level = {below for one in level for below in table()[2].get(one, ())} - found
+        found |= level
+    return found
+
+
+SPELLINGS = {
+    "as it is": str,
+    "capitals": str.upper,
+    "underscores": lambda name: name.replace(" ", "_"),
+    "hyphens": lambda name: name.replace(" ", "-"),
+    "article": lambda name: f"the {name}",
+    "brackets": lambda name: f"{name} (something)",
+    "plural": lambda name: f"{name}es" if name.endswith("s") else f"{name}s",
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(synset=st.integers(0, NOUN_SYNSETS - 1), spelling=st.sampled_from(sorted(SPELLINGS)), data=st.data())
+def test_no_class_competes_with_itself_its_synonyms_or_its_kinds(
+    synset: int, spelling: str, data: st.DataObject
+) -> None:
+    words = table()[0]
+    name = data.draw(st.sampled_from(words[synset]))
+    own = sorted({word for below in at_or_below(synset) for word in words[below]})
+    some = {*words[synset], *own[:: 1 + len(own) // 200]}
+    assert own_words(some, [SPELLINGS[spelling](name)]).keys() == some
+
+
+def test_words_that_begin_with_an_article() -> None:
+    names = ["the hague", "a kempis", "The Pamirs"]
+    assert own_words(names, ["entity"]).keys() == own_words(names, ["Hague", "kempis", "Pamirs"]).keys() == set(names)
+
+
+def test_the_whole_pool_against_its_own_words() -> None:
+    everyday = lexicographer_lists()["noun.artifact"][::7]
+    assert own_words(everyday, everyday[::-1]).keys() == set(everyday)
+
+
+@pytest.mark.parametrize(
+    ("name", "removed", "left"),
+    [
+        ("Dogs", ["poodle", "The Domestic Dog"], ["cat", "animal", "leash"]),
+        ("T-shirt", ["tee shirt", "T shirts"], ["shirt", "turban"]),
+        ("crane", ["crane bird", "construction crane", "whooping crane"], ["bird", "machine"]),
+        ("crane bird", ["whooping crane", "Crane"], ["davit", "stork"]),
+        ("drake", ["drakes"], ["mallard"]),
+        ("maillot", ["tank suit"], ["bikini"]),
+        ("TV / monitor", ["television set", "CRT monitor"], ["radio"]),
+        ("women", ["girl"], ["boy"]),
+        ("people", ["teacher", "person"], ["leash"]),
+        ("leaves", ["leaf"], ["root"]),
+        ("crème brûlée", ["creme brulee"], ["custard"]),
+        ("golden retriever puppy", ["golden retriever puppies"], ["golden retriever", "puppy"]),
+        ("Widget X-200", ["widget x200"], ["widget"]),
+        ("собака", ["Собака"], ["кошка"]),
+        ("★", ["★"], ["☆"]),
+    ],
+)
+def test_spelling_senses_and_names_that_wordnet_does_not_have(name: str, removed: list[str], left: list[str]) -> None:
+    found = own_words([*removed, *left, name], [name])
+    assert found == dict.fromkeys([*removed, name], name)
+
+
+def test_a_word_whose_meaning_is_known_counts_in_that_sense_only() -> None:
+    (bird,) = [i for i, words in enumerate(table()[0]) if words == ["crane"] and "wading bird" in parent(i)]
+    assert own_words(["crane"], ["device"]) == {"crane": "device"}
+    assert own_words(["crane"], ["device", "bird"], {"crane": [bird]}) == {"crane": "bird"}
+    assert own_words(["crane"], ["device"], {"crane": [bird]}) == {}
+    assert own_words(["crane"], ["Cranes"], {"crane": []}) == {"crane": "Cranes"}
+
+
+def parent(synset: int) -> list[str]:
+    words, parents, _ = table()
+    return [word for above in parents[synset] for word in words[above]]
 
 
 def test_the_script_reads_the_database(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,17 +72,18 @@ def mine(
     pool: Pool,
     recipe: Recipe | None = None,
     *,
+    without: Collection[str] = (),
     cache: bool = True,
     progress: Progress | None = None,
 ) -> Negatives:
-    """The negatives of `pool` for classes with unit text features (K, D).
+    """The negatives of `pool` for classes with unit text features (K, D), none of which is a word of `without`.
 
     Deterministic. The result is cached on disk by model, pool, recipe and class features; candidate features, which
     take longest, by model and prompts, so that mining for another class list takes seconds.
     """
     recipe = recipe or Recipe()
     words = pool.words
-    path = _cache_path(model, class_features, pool, recipe)
+    path = _cache_path(model, class_features, pool, recipe, without)
     specs = {
         "index": TensorSpec((None,), ("int64",), low=0, high=len(words) - 1),
         "features": TensorSpec((None, model.feature_dim)),
@@ -92,7 +93,9 @@ def mine(
         found = None
     if found is None:
         candidates = encode_candidates(model, prompts(pool, recipe), progress=progress, resume=cache)
-        index = select(candidates.to(class_features), class_features, len(pool.nouns), recipe)
+        rest = torch.tensor([i for i, word in enumerate(words) if word not in without], dtype=torch.int64)
+        nouns = int((rest < len(pool.nouns)).sum())
+        index = rest[select(candidates[rest].to(class_features), class_features, nouns, recipe)]
         found = {"index": index, "features": candidates[index]}
         if cache:
             store_cached(path, found)
@@ -163,9 +166,11 @@ def class_prompt_features(model: Model, classes: Sequence[str], templates: Seque
     return encode_candidates(model, texts).to(model.device)
 
 
-def _cache_path(model: Model, class_features: torch.Tensor, pool: Pool, recipe: Recipe) -> Path:
+def _cache_path(
+    model: Model, class_features: torch.Tensor, pool: Pool, recipe: Recipe, without: Collection[str]
+) -> Path:
     classes = hashlib.sha256(class_features.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()
     settings = [f"{name}={value!r}" for name, value in dataclasses.asdict(recipe).items()]
-    words = [str(len(pool.nouns)), *pool.words]
+    words = [str(len(pool.nouns)), *pool.words, *(f"without {word}" for word in sorted(without))]
     key = hash_strings([model.fingerprint, str(model.dtype), classes, *settings, *words])
     return cache_folder() / "negatives" / f"{key}.safetensors"

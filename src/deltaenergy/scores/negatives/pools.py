@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
@@ -28,7 +27,6 @@ from pathlib import Path
 from deltaenergy.errors import InputError, did_you_mean
 
 NEGLABEL_EXCLUDED = ("noun.animal", "noun.food")
-_ADJECTIVES = ("adj.all", "adj.pert", "adj.ppl")
 CSP_EXCLUDED = ("noun.animal", "noun.food", "noun.person", "noun.quantity", "noun.group", "adj.pert")
 
 
@@ -72,18 +70,6 @@ def wordnet_pool(exclude: Iterable[str] = NEGLABEL_EXCLUDED) -> Pool:
         nouns=tuple(word for word, name in first_met.items() if name.startswith("noun.")),
         adjectives=tuple(word for word, name in first_met.items() if name.startswith("adj.")),
     )
-
-
-def frequent_nouns(count: int, exclude: Iterable[str] = ()) -> Pool:
-    """The `count` nouns of one word that lead synsets in most lexicographer files, shorter ones first among equals.
-
-    Frequent words have many senses, and are short (Zipf). No frequency list is needed, and no image of everyday life
-    is far from all of them.
-    """
-    lists = lexicographer_lists()
-    files = Counter(word for words in lists.values() for word in words)
-    nouns = [word for word in wordnet_pool((*exclude, *_ADJECTIVES)).nouns if word.isalpha() and len(word) > 2]
-    return Pool(nouns=tuple(sorted(nouns, key=lambda word: (-files[word], len(word), word))[:count]))
 
 
 def read_words(path: str | Path) -> Pool:

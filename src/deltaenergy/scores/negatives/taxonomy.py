@@ -3,7 +3,8 @@
     proper noun     every synset that the word heads is an instance of something ("costa rica" of "country")
     subcategory     the word stands in a synset at or below one in which a class's name stands ("poodle" of "dog")
 
-A word or a class with several senses counts in all of them: "crane" is a bird and a machine. The table is made by
+A word or a class with several senses counts in all of them: "crane" is a bird and a machine; "crane bird" is the bird.
+Case, spaces, hyphens, underscores, accents, articles, brackets and plurals make no difference. The table is made by
 `training/wordnet/make_taxonomy.py`.
 """
 
@@ -12,12 +13,22 @@ from __future__ import annotations
 import functools
 import gzip
 import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-_BRACKETS = re.compile(r"\s*\([^)]*\)")
+_BRACKETS = re.compile(r"\(([^)]*)\)")
+_ARTICLE = re.compile(r"^(?:an?|the)\s+", re.IGNORECASE)
+_ALTERNATIVES = re.compile(r"[,;/|]|\sor\s", re.IGNORECASE)
+# Endings of plurals and of their singulars; a name is looked up under all that fit. "grass" is none.
+_PLURALS = (
+    ("children", "child"), ("people", "person"), ("mice", "mouse"), ("geese", "goose"), ("teeth", "tooth"),
+    ("feet", "foot"), ("men", "man"), ("ies", "y"), ("ves", "f"), ("ves", "fe"), ("ches", "ch"), ("shes", "sh"),
+    ("sses", "ss"), ("xes", "x"), ("zes", "z"), ("oes", "o"), ("ses", "s"), ("s", ""),
+)  # fmt: skip
+_SINGULAR = "ss"
 
 
 @dataclass(frozen=True)
@@ -64,17 +75,111 @@ def proper_nouns() -> frozenset[str]:
 
 def subcategories(names: Iterable[str]) -> frozenset[str]:
     """Every word at or below a class of this name, in lower case; a name that WordNet does not have adds nothing."""
-    table = taxonomy()
-    open_synsets = [synset for name in names for synset in table.synsets.get(_plain(name), ())]
-    seen: set[int] = set()
-    while open_synsets:
-        synset = open_synsets.pop()
+    words, below = taxonomy().words, _below(synset for name in names for synset in senses(name))
+    return frozenset(word for synset in below for word in words[synset])
+
+
+def own_words(
+    words: Iterable[str], classes: Iterable[str], meanings: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, str]:
+    """The words that name a class, a synonym or a kind of one, each with the class that it belongs to.
+
+    They must not compete with the classes: an image of a poodle is an image of a dog. What lies above a class
+    ("animal") may. A name that WordNet does not have removes only itself.
+
+    Args:
+        words: candidates.
+        classes: the class names.
+        meanings: the synsets of words whose meaning is known; others count in all their senses.
+    """
+    named: dict[str, str] = {}
+    below: dict[int, str] = {}
+    for name in dict.fromkeys(classes):
+        parts = _alternatives(name)
+        for key in (key for part in parts for key in _keys(part)):
+            named.setdefault(key, name)
+        for synset in _below(synset for part in parts for synset in senses(part)):
+            below.setdefault(synset, name)
+    found: dict[str, str] = {}
+    for word in words:
+        parts = [*_alternatives(word), *_BRACKETS.findall(word)]
+        synsets = (meanings or {}).get(word) or [synset for part in parts for synset in _senses_of_word(part)]
+        owners = [named.get(key) for part in parts for key in _keys(part)] + [below.get(synset) for synset in synsets]
+        owner = next(filter(None, owners), None)
+        if owner is not None:
+            found[word] = owner
+    return found
+
+
+def senses(name: str) -> list[int]:
+    """The synsets that a name may mean. Of "crane bird", which WordNet does not have, those of "crane" below "bird"."""
+    found = _lookup(name)
+    first, _, last = _bare(name).rpartition(" ")
+    if found or not first:
+        return found
+    kinds = _below(_lookup(last))
+    return [synset for synset in _lookup(first) if synset in kinds]
+
+
+def _senses_of_word(name: str) -> list[int]:
+    """As `senses`; a name that WordNet does not have is a kind of what it ends with ("construction crane")."""
+    parts = _bare(name).split(" ")
+    ends = (_lookup(" ".join(parts[start:])) for start in range(1, len(parts)))
+    return senses(name) or next(filter(None, ends), [])
+
+
+def _lookup(name: str) -> list[int]:
+    index = _index()
+    return [synset for key in _keys(name) for synset in index.get(key, ())]
+
+
+def _below(synsets: Iterable[int]) -> set[int]:
+    """These synsets and all that are kinds of them."""
+    kinds, to_see, seen = taxonomy().kinds, list(synsets), set[int]()
+    while to_see:
+        synset = to_see.pop()
         if synset not in seen:
             seen.add(synset)
-            open_synsets += table.kinds[synset]
-    return frozenset(word for synset in seen for word in table.words[synset])
+            to_see += kinds[synset]
+    return seen
 
 
-def _plain(name: str) -> str:
-    """A class name as WordNet writes words: lower case, spaces, without what stands in brackets."""
-    return " ".join(_BRACKETS.sub("", name).replace("_", " ").lower().split())
+@functools.cache
+def _index() -> dict[str, list[int]]:
+    """The synsets of each key."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for word, synsets in taxonomy().synsets.items():
+        found[_key(word)] += synsets
+    return dict(found)
+
+
+def _alternatives(name: str) -> list[str]:
+    """A text, and the names that it holds if there are several ("TV / monitor"), without what stands in brackets."""
+    parts = [part for part in _ALTERNATIVES.split(_BRACKETS.sub(" ", name)) if part.strip()]
+    return [name] if len(parts) < 2 else [name, *parts]
+
+
+def _bare(name: str) -> str:
+    """A name with single spaces and without brackets."""
+    return " ".join(_BRACKETS.sub(" ", name).replace("_", " ").split())
+
+
+def _keys(name: str) -> list[str]:
+    """What a name is looked up by: itself, itself without an article, and what it may be the plural of."""
+    bare = _bare(name)
+    keys = [_key(bare), _key(_ARTICLE.sub("", bare))]
+    keys += [
+        key.removesuffix(plural) + singular
+        for key in keys
+        for plural, singular in _PLURALS
+        if key.endswith(plural) and not (plural == "s" and key.endswith(_SINGULAR))
+    ]
+    return [key for key in dict.fromkeys(keys) if key]
+
+
+def _key(name: str) -> str:
+    """Letters and digits alone, in lower case and without accents: "T-shirt" is "t shirt"."""
+    if not name.isascii():
+        name = unicodedata.normalize("NFKD", name)
+    name = name.strip().casefold()
+    return "".join(letter for letter in name if letter.isalnum()) or name

@@ -5,17 +5,23 @@ from __future__ import annotations
 import io
 import os
 import struct
+import sys
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFile
 
+from deltaenergy.data import decode
 from deltaenergy.data.decode import MAX_PIXELS, UnreadableImage, open_image
+from deltaenergy.errors import InputError
+from tests.sampling import examples
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -366,14 +372,14 @@ def open_or_refuse(data: bytes) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @given(st.binary(max_size=2000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_random_bytes(data: bytes) -> None:
     open_or_refuse(data)
 
 
 @pytest.mark.filterwarnings("ignore")
 @given(st.sampled_from(sorted(VALID)), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_truncations(kind: str, draw: st.DataObject) -> None:
     valid = VALID[kind]
     open_or_refuse(valid[: draw.draw(st.integers(0, len(valid)))])
@@ -381,7 +387,7 @@ def test_truncations(kind: str, draw: st.DataObject) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @given(st.sampled_from(sorted(VALID)), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_flipped_bytes(kind: str, draw: st.DataObject) -> None:
     data = bytearray(VALID[kind])
     # Most faults that matter are in the header, so half of the flips go there.
@@ -389,3 +395,60 @@ def test_flipped_bytes(kind: str, draw: st.DataObject) -> None:
     for place, value in draw.draw(st.lists(st.tuples(places, st.integers(1, 255)), min_size=1, max_size=8)):
         data[place] ^= value
     open_or_refuse(bytes(data))
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
+
+
+@pytest.fixture
+def heic_plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """A stand-in for pillow-heif: pictures of the size in the list, whose decoding fails the test."""
+    sizes = [(8, 6)]
+
+    class Heif(ImageFile.ImageFile):
+        format = "HEIF"
+
+        def _open(self) -> None:
+            self._size, self._mode = sizes[0], "RGB"
+
+        def load(self) -> None:
+            assert self.size[0] * self.size[1] < MAX_PIXELS, "a bomb is refused by its header"
+            self.im = Image.new("RGB", self.size, RED).im
+
+    def register() -> None:
+        Image.register_open("HEIF", Heif, lambda start: start[4:12] == b"ftypheic")
+
+    monkeypatch.setitem(sys.modules, "pillow_heif", SimpleNamespace(register_heif_opener=register))
+    decode._register_heic.cache_clear()
+    yield sizes
+    decode._register_heic.cache_clear()
+    Image.OPEN.pop("HEIF", None)
+    Image.ID.remove("HEIF")
+
+
+def test_a_heic_image_without_its_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    decode._register_heic.cache_clear()
+    with pytest.raises(UnreadableImage, match=r"deltaenergy\[heic\]"):
+        open_image(HEIC)
+    with pytest.raises(InputError, match=r"deltaenergy\[heic\]"):
+        decode.use_heic(True)
+    decode._register_heic.cache_clear()
+
+
+def test_heic_registers_itself_and_obeys_the_limit(heic_plugin: list[tuple[int, int]]) -> None:
+    assert (pixels(HEIC) == RED).all() and pixels(HEIC).shape == (6, 8, 3)
+    heic_plugin[0] = (20_000, 20_000)
+    with pytest.raises(UnreadableImage, match="too large"):
+        open_image(HEIC)
+
+
+def test_a_service_reads_no_heic_unless_told_to(heic_plugin: list[tuple[int, int]]) -> None:
+    open_image(HEIC)  # even where somebody has registered the format
+    decode.use_heic(False)
+    try:
+        with pytest.raises(UnreadableImage, match="--heic"):
+            open_image(HEIC)
+    finally:
+        decode.use_heic(True)
+    open_image(HEIC)

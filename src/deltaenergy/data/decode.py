@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import io
 import threading
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.data.budget import PIXELS
 from deltaenergy.data.regular import why_not_a_file
-from deltaenergy.errors import UnreachableError
+from deltaenergy.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,6 +43,11 @@ _STRIP_PIXELS = 1 << 22
 # Formats that are decoded in this process from their own bytes. Left out on purpose: EPS (starts Ghostscript), ICO
 # and ICNS (their header does not tell the decoded size), TGA (has no signature, so noise passes for it).
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+
+# How HEIC files begin, behind their length and `ftyp`: iPhones write heic, others mif1.
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"})
+_INSTALL_HEIC = "pip install 'deltaenergy[heic]'"
+_heic_wanted = True
 
 # File name endings that count as images when a folder is listed.
 EXTENSIONS = frozenset(
@@ -168,16 +174,7 @@ def _open(source: ImageSource, held: contextlib.ExitStack) -> Image.Image:
 
 
 def _decode(stream: IO[bytes], held: contextlib.ExitStack) -> Image.Image:
-    start = stream.read(512)
-    if not start:
-        raise UnreadableImage("the file is empty")
-    stream.seek(0)
-    Image.init()  # registers all plugins once; Image.open would miss formats otherwise
-    try:
-        image = Image.open(stream, formats=[name for name in FORMATS if name in Image.OPEN])
-    except UnidentifiedImageError:
-        kind = "it holds text" if _is_text(start) else "unknown format or damaged header"
-        raise UnreadableImage(f"not an image: {kind}") from None
+    image = open_header(stream)
     _check_size(image)
     pixels = image.width * image.height
     if image.format in {"JPEG", "MPO"} and pixels > DRAFT_ABOVE:
@@ -186,6 +183,53 @@ def _decode(stream: IO[bytes], held: contextlib.ExitStack) -> Image.Image:
         pixels = pixels if "progressive" in image.info else image.width * image.height
     held.enter_context(PIXELS.hold(pixels))
     return _to_rgb(image)
+
+
+def open_header(stream: IO[bytes]) -> Image.Image:
+    """The picture with its size known and no pixel decoded. Raises `UnreadableImage`, and whatever Pillow does."""
+    start = stream.read(512)
+    if not start:
+        raise UnreadableImage("the file is empty")
+    stream.seek(0)
+    Image.init()  # registers all plugins once; Image.open would miss formats otherwise
+    reads_heic = _heic_wanted and _register_heic()
+    formats = [name for name in FORMATS if name in Image.OPEN and (reads_heic or name != "HEIF")]
+    try:
+        return Image.open(stream, formats=formats)
+    except UnidentifiedImageError:
+        if _is_heic(start) and not _heic_wanted:
+            raise UnreadableImage("a HEIC image, which this service was not told to read (serve --heic)") from None
+        if _is_heic(start) and not reads_heic:
+            raise UnreadableImage(f"a HEIC image, which needs an extra: {_INSTALL_HEIC}") from None
+        kind = "it holds text" if _is_text(start) else "unknown format or damaged header"
+        raise UnreadableImage(f"not an image: {kind}") from None
+
+
+def use_heic(wanted: bool) -> None:
+    """Whether HEIC images are read in this process; they are unless told otherwise, where `pillow-heif` is installed.
+
+    libheif is native code that strangers' bytes are given to: a service does without unless it is asked for.
+    """
+    global _heic_wanted
+    if wanted and not _register_heic():
+        raise InputError(f"HEIC images need an extra that is not installed: {_INSTALL_HEIC}.")
+    _heic_wanted = wanted
+
+
+@functools.cache
+def _register_heic() -> bool:
+    """Let Pillow know of HEIC, if `pillow-heif` is installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
+def _is_heic(start: bytes) -> bool:
+    """An ISO media file (`ftyp`) whose first brand is one of HEIF's."""
+    return start[4:8] == b"ftyp" and start[8:12] in _HEIC_BRANDS
 
 
 def _check_size(image: Image.Image) -> None:

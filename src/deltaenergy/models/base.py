@@ -25,8 +25,9 @@ from deltaenergy.progress import Progress
 from deltaenergy.showing import Shown
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import numpy.typing as npt
-    from typing_extensions import Self
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 

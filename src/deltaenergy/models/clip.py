@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
-from typing_extensions import Self
 
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.bert_text import BertTextTower

@@ -1,7 +1,7 @@
 """PIL image -> pixel array, as the model was trained: resize the short side, centre crop, scale, normalise.
 
-Equal to transformers' processors of CLIP, SigLIP, Chinese-CLIP and ALIGN (Pillow form), written out so that it runs in
-worker threads without building the processor's batch machinery for each image.
+Equal to transformers' processors of CLIP, SigLIP, Chinese-CLIP and ALIGN (Pillow form) with Pillow before 13 (see
+`resized`), written out so that it runs in worker threads without building the processor's machinery for each image.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Preprocessing:
             size = (self.resize, other) if width <= height else (other, self.resize)
         else:
             size = (self.resize[1], self.resize[0])
-        image = image.convert("RGB").resize(size, Image.Resampling(self.resample))
+        image = resized(image.convert("RGB"), size, Image.Resampling(self.resample))
         left, top = (size[0] - self.crop) // 2, (size[1] - self.crop) // 2
         return image.crop((left, top, left + self.crop, top + self.crop))
 
@@ -132,6 +132,16 @@ class Preprocessing:
             std=(float(std[0]), float(std[1]), float(std[2])),
             resample=int(config.get("resample", int(Image.Resampling.BICUBIC))),
         )
+
+
+def resized(image: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
+    """`image` resized to (width, height), first in width, then in height, with every version of Pillow.
+
+    Levels are rounded between the two passes, and Pillow 13 takes the cheaper pass first: for many tall images another
+    one than all versions before. Features must not depend on it, or stores and detectors would be read with other
+    pixels under the same fingerprint.
+    """
+    return image.resize((size[0], image.height), resample).resize(size, resample)
 
 
 # No tower takes larger images, and larger ones would fill the memory.

@@ -11,11 +11,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
-from typing_extensions import Self
 
 from deltaenergy.progress import Progress
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Need(str, Enum):
+class Need(StrEnum):
     """One thing that is needed. Classifiers and scores declare a set of them."""
 
     FEATURES = "features"  # unit image features

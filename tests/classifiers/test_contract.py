@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -9,15 +10,18 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import METHODS, Method, list_methods, make_method
-from deltaenergy.testing.methods import METHOD_CHECKS
+from deltaenergy.needs import Need
+from deltaenergy.scores.registry import list_scores, make_score
+from deltaenergy.testing.methods import METHOD_CHECKS, every_score_works_on_it
 from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
 
 TAKE_EBM = [name for name, cls in METHODS.items() if issubclass(cls, Method) and cls.takes_terms]
 # Settings that a tiny model and a dozen images can bear.
 SMALL = {"id-like": "id-like(crops=8,selected=2,outliers=5)"}
+PLAIN = [SMALL.get(name, name) for name in list_methods()]
 SPECS = [
-    *(SMALL.get(name, name) for name in list_methods()),
+    *PLAIN,
     *(f"{name}+ebm" for name in TAKE_EBM if name != "coop"),
     "coop(name_position=middle)",
     "coop(class_specific=True)",
@@ -31,11 +35,45 @@ SPECS = [
 TRAINED = [name for name in SPECS if make_method(name).trains]
 
 
-@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+def some_scores(spec: str) -> list[str]:
+    """The method's own score, and one or two of every kind of need; others for the next method.
+
+    What a loss or a setting changes is the same classifier for a score: those meet one kind each.
+    """
+    kinds: dict[frozenset[Need], list[str]] = defaultdict(list)
+    for name in list_scores():
+        kinds[make_score(name).needs].append(name)
+    number = SPECS.index(spec)
+    # Of the many scores that need nothing further, two.
+    chosen = {names[place % len(names)] for names in kinds.values() for place in range(number, number + len(names), 5)}
+    if spec not in PLAIN:
+        chosen = {sorted(chosen)[number % len(chosen)]}
+    return sorted(chosen | {make_method(spec).classifier.own_score or "delta-energy"})
+
+
+@pytest.mark.parametrize("check", [check for check in METHOD_CHECKS if check is not every_score_works_on_it])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_method(spec: str, check: Callable[[Method], None]) -> None:
     check(make_method(spec))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_scores_of_every_kind_work_on_every_method(spec: str) -> None:
+    every_score_works_on_it(make_method(spec), some_scores(spec))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_score_works_on_every_method(spec: str) -> None:
+    every_score_works_on_it(make_method(spec))
+
+
+def test_every_score_is_met_by_some_methods() -> None:
+    met = Counter(name for spec in SPECS for name in some_scores(spec))
+    assert set(met) == set(list_scores()) and min(met.values()) >= 3
 
 
 @pytest.mark.parametrize("method", TRAINED)

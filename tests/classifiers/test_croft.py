@@ -331,13 +331,13 @@ def test_grids() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("croft(ratio=1.5)", "ratio must be at least 0 and at most 1"),
+        ("croft(ratio=1.5)", "ratio"),
         ("croft(text_ratio=-0.1)", "text_ratio must be at least 0"),
         ("croft(lambda1=-1)", "lambda1 must be at least 0"),
         ("croft(lambda2=-1)", "lambda2 must be at least 0"),
         ("croft(templates=['a photo'])", "must hold exactly one {}"),
-        ("croft:imagenet8", "no preset 'imagenet8'. Did you mean 'imagenet7'"),
-        ("croft+ebm", "attaches to methods whose similarities are cosines"),
+        ("croft:imagenet8", r"'imagenet8'.*'imagenet7'"),
+        ("croft+ebm", r"attaches to.*cosines"),
     ],
 )
 def test_wrong_settings_are_explained(spec: str, message: str) -> None:

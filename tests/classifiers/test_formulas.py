@@ -12,7 +12,8 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.locoop import irrelevant_entropy
+from deltaenergy.classifiers.locoop import LoCoOpClassifier, irrelevant_entropy
+from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
@@ -99,6 +100,22 @@ def test_cocoop_with_large_weights_in_every_place(tiny_clip: Model, train_set: T
             assert np.abs(found[i] - expected(i, **{name: np.zeros_like(t[name])})).max() > 1e-3, name
 
 
+def test_cocoop_s_neutral_image_is_the_mean_training_image(tiny_clip: Model, train_set: TrainSet) -> None:
+    """Of unit length; the class texts that are kept are those for it."""
+    from deltaenergy.classifiers.cocoop import CoCoOp
+    from deltaenergy.models.prompts import LearnedPrompts
+
+    built = CoCoOp().build(tiny_clip, CLASSES, train_set.images, torch.Generator().manual_seed(0))
+    built.get_parameter("w2").data.mul_(20)  # so that another image would give other texts
+    t = tensors_of(built.eval())
+    mean = train_set.images.mean_features().double().numpy().mean(axis=0)
+    neutral = mean / np.linalg.norm(mean)
+    np.testing.assert_allclose(t["neutral"], neutral, atol=1e-6)
+    shift = np.maximum(t["w1"] @ neutral + t["b1"], 0) @ t["w2"].T + t["b2"]
+    texts = LearnedPrompts(tiny_clip.text, CLASSES, 4)(torch.from_numpy((t["context"] + shift).astype(np.float32)))
+    torch.testing.assert_close(built.text_features, texts, atol=1e-5, rtol=0)
+
+
 def test_cocoop_begins_as_words(tiny_clip: Model, train_set: TrainSet) -> None:
     from deltaenergy.classifiers.cocoop import CoCoOp
 
@@ -129,6 +146,13 @@ def test_locoop_entropy_by_hand() -> None:
     assert irrelevant_entropy(logits, torch.tensor([0]), top_k=2).item() == 0
 
 
+@pytest.mark.parametrize(("classes", "top_k"), [(1000, 200), (400, 200), (100, 50), (3, 1)])
+def test_locoop_looks_at_the_paper_s_top_classes(tiny_clip: Model, classes: int, top_k: int) -> None:
+    """200 as for ImageNet, or half of the classes where they are few."""
+    blank = make_method("locoop").blank(tiny_clip, [f"class {k}" for k in range(classes)])
+    assert isinstance(blank, LoCoOpClassifier) and blank.ranks == top_k
+
+
 def test_locoop_needs_room_beyond_its_top_classes(tiny_clip: Model, train_set: TrainSet) -> None:
-    with pytest.raises(InputError, match=r"top_k=3 and 3 classes.*Use top_k below 3"):
+    with pytest.raises(InputError, match=r"top_k=3.*3 classes"):
         de.tune(tiny_clip, CLASSES, train_set, method="locoop(top_k=3)")

@@ -163,13 +163,13 @@ def test_on_a_cnn_and_with_too_many_patches_asked_for(coloured: Path) -> None:
     tuned = de.tune(lite, CLASSES, coloured, "gallop(top_k=[5,500])", shots=2, views=1, recipe={"epochs": 1})
     assert tuned.similarities(coloured).shape == (18, 3)
     assert tuned.get_parameter("patch_map").shape == (lite.feature_dim, lite.feature_dim)
-    with pytest.raises(InputError, match="must be a vision transformer; 'lite' has a convolutional one"):
+    with pytest.raises(InputError, match="'lite' has a convolutional"):
         make_method("gallop(projection=hidden)").blank(lite, CLASSES)
 
 
 def test_features_are_not_enough(tiny_clip: Model, states: TrainSet) -> None:
     classifier = build(tiny_clip, states)
-    with pytest.raises(InputError, match="gallop needs patches: give it images"):
+    with pytest.raises(InputError, match="gallop needs patches"):
         classifier.similarities(np.eye(16, dtype=np.float32)[:2])
     with pytest.raises(InputError, match="patches are needed"):
         classifier(Inputs(torch.eye(16)[:2]))

@@ -167,12 +167,12 @@ class TestCost:
         self, tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(estimate, "memory_of", lambda _: 100_000)
-        with pytest.raises(InputError, match=r"id-like would take about .* for 12,288 crops.* Use fewer crops"):
+        with pytest.raises(InputError, match=r"id-like.*12,288 crops"):
             de.tune(tiny_clip, CLASSES, tmp_path / "absent", "id-like")
 
     def test_days_on_a_processor_are_told(
         self, tiny_clip: Model, crops: TrainSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(estimate, "CPU_SPEED", 1.0)
-        with pytest.warns(UserWarning, match=r"is work for a GPU here: a step runs 4 crops of an image after"):
+        with pytest.warns(UserWarning, match=r"GPU.* 4 crops"):
             de.tune(tiny_clip, CLASSES, crops, SMALL, recipe={"epochs": 1})

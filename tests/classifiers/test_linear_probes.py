@@ -213,16 +213,16 @@ def test_methods_without_texts_need_none_and_the_others_say_so() -> None:
     for method in ("centroids", "linear-probe"):
         assert (de.tune(model, NAMES, train, method).similarities(features).argmax(axis=1) == labels).mean() > 0.7
     for method in ("clap", "lp++"):
-        with pytest.raises(InputError, match="neither a text tower nor class vectors"):
+        with pytest.raises(InputError, match="class vectors"):
             de.tune(model, NAMES, train, method)
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("linear-probe(c=0)", "linear-probe: c must be above 0"),
+        ("linear-probe(c=0)", "linear-probe: c"),
         ("clap(length=0)", "clap: length must be above 0"),
-        ("lp++(rounds=0)", r"lp\+\+: rounds must be at least 1"),
+        ("lp++(rounds=0)", r"lp\+\+: rounds"),
         ("clap(templates=['a photo'])", r"must hold exactly one \{\}"),
     ],
 )

@@ -281,9 +281,9 @@ class TestUse:
         assert torch.equal(loaded.negative_features, classifier.negative_features)
 
     def test_other_classes_and_terms_are_refused(self, tiny_clip: Model, images: CachedViews) -> None:
-        with pytest.raises(InputError, match="lsn learned from images of these classes"):
+        with pytest.raises(InputError, match="lsn learned"):
             built(tiny_clip, images).with_classes(["zebra", "cat"])
-        with pytest.raises(InputError, match="attaches to methods whose similarities are cosines"):
+        with pytest.raises(InputError, match=r"attaches to.*cosines"):
             make_method("lsn+ebm")
 
     def test_on_the_bundled_model(self) -> None:
@@ -341,7 +341,7 @@ class TestCost:
         self, tiny_clip: Model, train_set: TrainSet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(estimate, "CPU_SPEED", 1.0)
-        with pytest.warns(UserWarning, match=r"lsn is work for a GPU here: a step runs 9 whole prompts .* days at"):
+        with pytest.warns(UserWarning, match=r"lsn.*GPU.* 9 whole prompts"):
             de.tune(tiny_clip, CLASSES, train_set, "lsn", recipe={"epochs": 1})
 
     def test_an_affordable_run_is_not_spoken_of(
@@ -354,10 +354,10 @@ class TestCost:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("lsn(positives=locoop)", "positives: unknown value 'locoop'.*cocoop, coop"),
+        ("lsn(positives=locoop)", r"positives.*'locoop'.*coop"),
         ("lsn(negatives=0)", "negatives must be at least 1"),
         ("lsn(weight=-1)", "weight must be at least 0"),
-        ("lsn(orthogonality=sin)", "orthogonality: unknown value 'sin'"),
+        ("lsn(orthogonality=sin)", r"orthogonality.*'sin'"),
     ],
 )
 def test_wrong_settings_are_explained(spec: str, message: str) -> None:

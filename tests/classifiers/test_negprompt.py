@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.classifiers.negprompt import NEGATIVES, NegPromptClassifier, likeness, to_uniform
+from deltaenergy.classifiers.negprompt import NEGATIVES, POSITIVES, NegPromptClassifier, likeness, to_uniform
 from deltaenergy.errors import InputError
 from deltaenergy.scores import mcm
 from deltaenergy.scores.negprompt import negprompt
@@ -144,6 +144,18 @@ def test_negatives_begin_at_the_learned_positive(tiny_clip: Model, train_set: Tr
     contexts, context = found.get_parameter("negative_contexts"), found.get_parameter("context")
     apart = (contexts - context).abs()
     assert 0 < apart.max() <= 1.1e-5 and (contexts[0] - contexts[1]).abs().max() > 1e-6
+
+
+def test_negatives_are_learned_against_the_positives_of_stage_1(tiny_clip: Model, train_set: TrainSet) -> None:
+    """Not against the texts that the context gave before it was trained."""
+    classifier = tuned(tiny_clip, train_set)
+    classifier.train()
+    classifier.context.data.add_(torch.randn(classifier.context.shape, generator=torch.Generator().manual_seed(1)))
+    classifier.phase, classifier.generator = POSITIVES, torch.Generator().manual_seed(0)
+    classifier.end_stage()
+    classifier.phase = NEGATIVES
+    outputs = classifier(train_set.images.batch(torch.arange(3), 0, torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(outputs.texts, classifier.texts(), atol=1e-6, rtol=0)
 
 
 def test_the_positives_are_coop_s_and_stay(tiny_clip: Model, train_set: TrainSet) -> None:

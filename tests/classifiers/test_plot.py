@@ -101,7 +101,7 @@ def test_initial_values_and_settings(tiny_clip: Any) -> None:
     assert classifier.contexts.shape == (4, 16, 24) and 0.018 < classifier.contexts.std() < 0.022
     assert Plot().recipe == {"epochs": 200, "batch_size": 128}
     assert [one.epsilon for one in Plot().candidates(3)] == [0.05, 0.1]  # type: ignore[attr-defined]
-    assert Plot().needs == {Need.FEATURES, Need.PATCHES}
+    assert Plot().needs_to_train == {Need.FEATURES, Need.PATCHES}
     for bad, message in (
         ({"prompts": 0}, "prompts"),
         ({"context_length": 0}, "context_length"),
@@ -115,19 +115,19 @@ def test_what_does_not_fit_is_refused(tiny_clip: Any) -> None:
     """16 patches, 4 prompts, 3 classes, 50 images; 4 numbers of 4 bytes each."""
     found = Plot().estimate(tiny_clip, CLASSES, 50, [Recipe(batch_size=128)])
     assert found is not None and found.memory == {"similarities and plans": 16 * 4 * 3 * 50 * 16}
-    with pytest.raises(InputError, match=r"plot would take about .* GB .*transport of 16 patches"):
+    with pytest.raises(InputError, match=r"plot.* GB .*16 patches"):
         de.tune(tiny_clip, CLASSES, "not there", "plot", shots=10**9, recipe={"batch_size": 10**9})
 
 
 def test_ebm_is_refused() -> None:
     for method in ("plot+ebm", "plot+++ebm"):
-        with pytest.raises(InputError, match=r"'ebm' attaches to methods whose similarities are cosines .*: .*maple"):
+        with pytest.raises(InputError, match=r"'ebm'.*cosines.*maple"):
             make_method(method)
 
 
 def test_training_images_without_patches_are_refused(tiny_clip: Model, coloured: Path) -> None:
     features = prepare_training(tiny_clip, CLASSES, coloured, shots=2, views=1)
-    with pytest.raises(InputError, match="plot looks at patches: prepare the training images"):
+    with pytest.raises(InputError, match=r"plot.*patches.*training"):
         de.tune(tiny_clip, CLASSES, features, "plot")
 
 

@@ -34,7 +34,7 @@ def test_detector_is_saved_and_loaded_with_the_model_it_names(features: np.ndarr
     detector.save(tmp_path / "detector")
     loaded = Detector.load(tmp_path / "detector", model=PrecomputedModel(16, logit_scale=50, name="my encoder"))
     assert list(loaded.predict(features)) == list(detector.predict(features))
-    with pytest.raises(ArtifactError, match=r"give `load` the PrecomputedModel"):
+    with pytest.raises(ArtifactError, match="PrecomputedModel"):
         Detector.load(tmp_path / "detector")
     with pytest.raises(ArtifactError, match="another model"):
         Detector.load(tmp_path / "detector", model=PrecomputedModel(16, name="another encoder"))
@@ -42,7 +42,7 @@ def test_detector_is_saved_and_loaded_with_the_model_it_names(features: np.ndarr
 
 def test_cannot_encode(features: np.ndarray) -> None:
     classifier = PrecomputedClassifier(features[:3], ["a", "b", "c"])
-    with pytest.raises(InputError, match="cannot encode images: give unit features"):
+    with pytest.raises(InputError, match="cannot encode images"):
         classifier.similarities(["photo.jpg"])
     with pytest.raises(InputError, match="cannot encode texts"):
         classifier.model.encode_texts(["a dog"])

@@ -79,7 +79,7 @@ def test_each_class_gives_its_shots_or_all_it_has(counts: list[list[int]], shots
 
 def test_too_few_images_are_all_used_with_a_warning() -> None:
     items = pictures({("dog", None): 3, ("cat", None): 9})
-    with pytest.warns(UserWarning, match=r"Fewer than 8 training images.*'dog' \(3\)"):
+    with pytest.warns(UserWarning, match=r"Fewer than 8.*'dog' \(3\)"):
         sample = sample_few_shots(items, ["dog", "cat"], 8, seed=1)
     assert Counter(sample.labels) == {0: 3, 1: 8}
 
@@ -88,7 +88,7 @@ def test_clear_errors() -> None:
     items = pictures({("dog", None): 3})
     with pytest.raises(InputError, match="no training image of 'cat'"):
         sample_few_shots(items, ["dog", "cat"], 2, seed=1)
-    with pytest.raises(InputError, match=r"Training images: .* is of class 'dog'.*Did you mean 'dot'"):
+    with pytest.raises(InputError, match=r"'dog'.*'dot'"):
         sample_few_shots(items, ["dot", "cat"], 2, seed=1)
     with pytest.raises(InputError, match="has no class label"):
         sample_few_shots([ImageItem("a.png", b"")], ["dog"], 2, seed=1)

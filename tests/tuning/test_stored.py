@@ -76,7 +76,7 @@ def test_detectors_are_saved_and_loaded_with_the_model_given(
     assert [(v.label, v.is_ood) for v in loaded.predict(features)] == [
         (v.label, v.is_ood) for v in detector.predict(features)
     ]
-    with pytest.raises(ArtifactError, match="give `load` the PrecomputedModel"):
+    with pytest.raises(ArtifactError, match="PrecomputedModel"):
         de.Detector.load(tmp_path / "detector")
     with pytest.raises(ArtifactError, match="another model"):
         de.Detector.load(tmp_path / "detector", model=PrecomputedModel(16, name="other"))
@@ -144,7 +144,7 @@ def test_a_feature_store_trains_and_validates(tiny_clip: Model, store: FeatureSt
 
 
 def test_a_store_of_another_model_is_refused(tiny_clip: Model, vectors: PrecomputedModel, store: FeatureStore) -> None:
-    with pytest.raises(ArtifactError, match=r"another model.*\n(.*\n)*.*PrecomputedModel\(…, fingerprint="):
+    with pytest.raises(ArtifactError, match=r"(?s)another model.*fingerprint"):
         tune(vectors, store)
     texts = vectors.class_features(CLASSES)
     known = PrecomputedModel(
@@ -169,7 +169,7 @@ def test_images_of_which_a_store_has_no_features_are_replaced(tiny_clip: Model, 
     for i in range(3):
         (pictures / "cat" / f"{i}.png").write_bytes(b"no picture")
     store = de.build_store(tiny_clip, pictures, tmp_path / "broken.store")
-    with pytest.warns(UserWarning, match=r"could not be read and others of their class took their place"):
+    with pytest.warns(UserWarning, match="could not be read"):
         prepared = prepare_training(tiny_clip, CLASSES, store, shots=3, seed=1)
     assert prepared.sample.labels.count(0) == 3
 
@@ -177,21 +177,21 @@ def test_images_of_which_a_store_has_no_features_are_replaced(tiny_clip: Model, 
 @dataclass(frozen=True)
 class NeedsPixels(TaskRes):
     name = "needs-pixels"
-    needs = frozenset({Need.FEATURES, Need.PIXELS})
+    needs_to_train = frozenset({Need.FEATURES, Need.PIXELS})
 
 
 def test_methods_that_look_at_more_refuse_features_by_name(
     tiny_clip: Model, rows: LabelledFeatures, store: FeatureStore, coloured: Path
 ) -> None:
-    with pytest.raises(InputError, match="locoop looks at patches of its images, and LabelledFeatures holds features"):
+    with pytest.raises(InputError, match=r"locoop.*LabelledFeatures"):
         tune(tiny_clip, rows, "locoop")
-    with pytest.raises(InputError, match=r"locoop looks at patches of its images, and .*train\.store holds features"):
+    with pytest.raises(InputError, match=r"locoop.*train\.store"):
         tune(tiny_clip, store, "locoop")
-    with pytest.raises(InputError, match=r"needs-pixels looks at pixels of its images, and .*train\.store"):
+    with pytest.raises(InputError, match=r"needs-pixels.*train\.store"):
         tune(tiny_clip, store, NeedsPixels())
-    with pytest.raises(InputError, match=r"needs-pixels looks at pixels of its images, and .*train\.store"):
-        tune(tiny_clip, coloured, NeedsPixels(), val=store, views=1)
-    with pytest.raises(InputError, match="views='live' draws from pictures"):
+    with pytest.raises(InputError, match=r"gallop.*train\.store"):
+        tune(tiny_clip, coloured, "gallop", val=store, views=1)
+    with pytest.raises(InputError, match="views='live'"):
         tune(tiny_clip, store, views="live")
 
 
@@ -210,7 +210,7 @@ def test_a_store_with_patches_serves_a_method_that_looks_at_them(
 
 @pytest.mark.parametrize("method", ["coop", "ebm", "cocoop", "locoop"])
 def test_prompt_learners_need_a_text_tower(vectors: PrecomputedModel, rows: LabelledFeatures, method: str) -> None:
-    with pytest.raises(InputError, match=r"looks at patches|runs the text tower.*load_model.*such as task-res"):
+    with pytest.raises(InputError, match=r"patches|text tower.*load_model"):
         tune(vectors, rows, method)
 
 
@@ -221,18 +221,18 @@ def test_pictures_need_an_image_tower(vectors: PrecomputedModel, coloured: Path,
     with pytest.raises(InputError, match=message):
         tune(vectors, rows, val=coloured)
     mixture = [*rows.items(CLASSES), *labelled_folders(coloured)]
-    with pytest.raises(InputError, match="mixes stored features with pictures"):
+    with pytest.raises(InputError, match="mixes stored"):
         tune(vectors, mixture, shots=12)
 
 
 def test_validation_chooses_the_epoch_and_overlap_is_told(
     vectors: PrecomputedModel, rows: LabelledFeatures, features: np.ndarray, store: FeatureStore, tiny_clip: Model
 ) -> None:
-    with pytest.warns(UserWarning, match="12 of the 18 validation images are trained on"):
+    with pytest.warns(UserWarning, match="12 of the 18 validation"):
         tuned = tune(vectors, rows, val=rows)
     expected = (tuned.similarities(features).argmax(axis=1) == np.repeat([0, 1, 2], 6)).mean()
     assert tuned.record["validation"]["accuracy"] == pytest.approx(expected)
-    with pytest.warns(UserWarning, match="12 of the 18 validation images are trained on"):
+    with pytest.warns(UserWarning, match="12 of the 18 validation"):
         tune(tiny_clip, store, val=store.path)
     with pytest.warns(UserWarning, match="no validation image of 2 class"):
         tune(vectors, rows, val=LabelledFeatures(features[:2].copy(), ["cat", "cat"]))
@@ -253,7 +253,7 @@ def test_a_killed_run_goes_on_and_other_class_vectors_are_another_run(
         tune(vectors, rows, "croft", checkpoints=tmp_path, on_epoch=kill)
     texts = vectors.class_features(CLASSES).flip(0)
     others = PrecomputedModel(16, logit_scale=vectors.logit_scale, class_vectors=(CLASSES, texts))
-    with pytest.raises(ArtifactError, match=r"another run:\n  class vectors: saved"):
+    with pytest.raises(ArtifactError, match="class vectors: saved"):
         tune(others, rows, "croft", checkpoints=tmp_path)
     resumed = tune(vectors, rows, "croft", checkpoints=tmp_path)
     for name, tensor in whole.state_dict().items():
@@ -263,11 +263,11 @@ def test_a_killed_run_goes_on_and_other_class_vectors_are_another_run(
 @pytest.mark.parametrize(
     ("features", "labels", "domains", "message"),
     [
-        ([[1.0, 0.0]], ["cat"], None, r"features must be a float array or tensor .* got list"),
-        (np.zeros(4), ["cat"], None, r"features must be a float array .* got \(4,\)"),
+        ([[1.0, 0.0]], ["cat"], None, r"features.* got list"),
+        (np.zeros(4), ["cat"], None, r"features.* got \(4,\)"),
         (np.zeros((2, 2), int), ["cat", "dog"], None, r"features must be a float array"),
-        (np.zeros((2, 2)), ["cat"], None, "labels has 1 entries for 2 rows"),
-        (np.zeros((2, 2)), ["cat", "dog"], ["art"], "domains has 1 entries for 2 rows"),
+        (np.zeros((2, 2)), ["cat"], None, r"labels has 1 .* 2 rows"),
+        (np.zeros((2, 2)), ["cat", "dog"], ["art"], r"domains has 1 .* 2 rows"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_at_once(features: Any, labels: Any, domains: Any, message: str) -> None:
@@ -277,38 +277,38 @@ def test_rows_that_do_not_fit_are_refused_at_once(features: Any, labels: Any, do
 
 def test_wrong_rows_are_explained(vectors: PrecomputedModel, features: np.ndarray) -> None:
     names = [CLASSES[i // 6] for i in range(18)]
-    with pytest.raises(InputError, match=r"labels\[17\] is 3, a position .* but there are 3 classes"):
+    with pytest.raises(InputError, match=r"labels\[17\] is 3"):
         tune(vectors, LabelledFeatures(features, [0] * 6 + [1] * 6 + [2] * 5 + [3]))
-    with pytest.raises(InputError, match=r"labels\[0\] is 0\.5: give a class name, or the position"):
+    with pytest.raises(InputError, match=r"labels\[0\] is 0\.5"):
         tune(vectors, LabelledFeatures(features, [0.5] * 18))
-    with pytest.raises(InputError, match=r"labels\[2\] is None: give a class name"):
+    with pytest.raises(InputError, match=r"labels\[2\] is None"):
         tune(vectors, LabelledFeatures(features, [*names[:2], None, *names[3:]]))
     with pytest.raises(InputError, match=r"domains\[0\] is 7, not a name"):
         tune(vectors, LabelledFeatures(features, names, [7] * 18))
-    with pytest.raises(InputError, match=r"row 17 is of class 'cart', which is not among the 3 classes\. Did you mean"):
+    with pytest.raises(InputError, match=r"row 17 .*'cart'.*Did you mean"):
         tune(vectors, LabelledFeatures(features, [*names[:17], "cart"]))
     broken = features.copy()
     broken[17] = np.nan
-    with pytest.raises(InputError, match=r"NaN or infinity in 1 row\(s\), the first is row 17"):
+    with pytest.raises(InputError, match=r"1 row\(s\).*row 17"):
         tune(vectors, LabelledFeatures(broken, names), shots=6)
     broken[17] = 3 * features[17]
-    with pytest.raises(InputError, match=r"unit length, but row 17 has length 3"):
+    with pytest.raises(InputError, match="row 17 has length 3"):
         tune(vectors, LabelledFeatures(broken, names), shots=6)
-    with pytest.raises(InputError, match="features have 8 columns, but model 'precomputed' gives 16"):
+    with pytest.raises(InputError, match=r"features have 8.*16"):
         tune(vectors, LabelledFeatures(features[:, :8], names))
 
 
 def test_missing_class_vectors_are_named(vectors: PrecomputedModel, rows: LabelledFeatures) -> None:
-    with pytest.raises(InputError, match=r"no class vector for 'lynx' and 1 more\..* Known: cat, dog, red car, wolf"):
+    with pytest.raises(InputError, match=r"'lynx' and 1 more.*Known: cat"):
         de.ZeroShotClassifier(vectors, ["Red_Car", "lynx", "bat"])
-    with pytest.raises(InputError, match="neither a text tower nor class vectors"):
+    with pytest.raises(InputError, match="class vectors"):
         tune(PrecomputedModel(16), rows)
-    with pytest.raises(InputError, match=r"cannot put names into the template 'a sketch of \{\}'"):
+    with pytest.raises(InputError, match=r"'a sketch of \{\}'"):
         tune(vectors, rows, "clip-adapter(template='a sketch of {}')")
-    with pytest.raises(InputError, match="cannot put names into the template 'itap of a"):
+    with pytest.raises(InputError, match="'itap of a"):
         tune(vectors, rows, "croft:imagenet7")
     many = PrecomputedModel(4, class_vectors={f"class {i}": np.eye(4)[i % 4] for i in range(60)})
-    with pytest.raises(InputError, match=r"'klass 7'\. Did you mean 'class 7' or [^.]*\?$"):
+    with pytest.raises(InputError, match=r"'klass 7'.*'class 7'"):
         many.class_features(["klass 7"])
 
 
@@ -317,12 +317,12 @@ def test_missing_class_vectors_are_named(vectors: PrecomputedModel, rows: Labell
     [
         (np.eye(4), "must be {name: vector}, or"),
         ((["a", "b"], np.eye(4)), "has 2 names for 4 vectors"),
-        ((["a", "a"], np.eye(4)[:2]), "holds the name 'a' more than once"),
-        ({"a": np.ones(4)}, "class_vectors must have unit length, but row 0 has length 2"),
+        ((["a", "a"], np.eye(4)[:2]), "'a' more than once"),
+        ({"a": np.ones(4)}, r"class_vectors.*row 0"),
         ({"a": np.eye(3)[0]}, "class_vectors have 3 columns"),
-        ({"a": np.eye(4)[0], "b": np.eye(3)[0]}, "not one vector of numbers for each name"),
-        ({"a": "text"}, "not one vector of numbers for each name"),
-        ({"a": 1.0}, "must hold one vector for each name"),
+        ({"a": np.eye(4)[0], "b": np.eye(3)[0]}, "one vector"),
+        ({"a": "text"}, "one vector"),
+        ({"a": 1.0}, "one vector"),
         ({" ": np.eye(4)[0]}, "blank"),
         ({"a": np.full(4, np.nan)}, "class_vectors hold NaN"),
         ({}, "classes is empty"),
@@ -392,7 +392,7 @@ def test_auto_without_class_texts_tries_what_needs_none(rows: LabelledFeatures, 
     assert [row.method for row in found.comparison.rows] == ["centroids", "linear-probe"]
     assert all(row.accuracy is not None and row.accuracy_gain is None for row in found.comparison.rows)
     assert found.detector.classifier.method.spec == found.comparison.kept and found.comparison.warnings() == []
-    with pytest.raises(InputError, match="linear-probe and centroids need neither"):
+    with pytest.raises(InputError, match="linear-probe and centroids"):
         de.tune(model, CLASSES, rows)
 
 
@@ -401,7 +401,7 @@ def test_too_much_to_tune_again_is_not_chosen_among_blindly(
 ) -> None:
     """Without images to measure on, zero-shot would be the only one with a number, and be kept."""
     monkeypatch.setattr("deltaenergy.comparing.MOST_WORK", 10)
-    with pytest.raises(InputError, match="centroids cannot be tuned again for each fold"):
+    with pytest.raises(InputError, match=r"centroids.*fold"):
         de.tune_detector(vectors, rows, tmp_path / "out", "auto", classes=CLASSES, shots=6)
     one = de.tune_detector(vectors, rows, tmp_path / "one", "lp++", classes=CLASSES, shots=6)
     assert one.comparison is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.needs import Need
-from deltaenergy.tuning.data import LiveViews
+from deltaenergy.tuning.data import CachedViews, LiveViews
+from deltaenergy.tuning.fewshot import sample_few_shots
+from deltaenergy.tuning.prepare import prepare_training
 from deltaenergy.tuning.views import encode_views, random_box, random_view
 
 
@@ -85,7 +88,7 @@ def test_live_views_are_those_of_their_epoch(tiny_clip: Model, photos: Path) -> 
 def test_an_unreadable_training_image_is_named(tiny_clip: Model, photos: Path) -> None:
     bad = photos / "cat" / "bad.png"
     bad.write_bytes(b"not a picture")
-    with pytest.raises(InputError, match=r"could not be read(.|\n)*bad\.png"):
+    with pytest.raises(InputError, match=r"(?s)could not be.*bad\.png"):
         encode_views(tiny_clip, items_in(photos), 1, seed=1)
     with pytest.raises(InputError, match="at least 1"):
         encode_views(tiny_clip, items_in(photos), 0, seed=1)
@@ -101,3 +104,19 @@ def test_the_test_view_is_what_the_model_sees_in_use(tiny_clip: Model, photos: P
     np.testing.assert_allclose(found.patches[:, 0].float().numpy(), expected.patches, atol=1e-3)  # half precision
     again = encode_views(tiny_clip, items, "test", seed=6)
     torch.testing.assert_close(again.features, found.features, atol=1e-6, rtol=0)
+
+
+def test_views_of_another_seed_are_not_taken_from_the_cache(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    """The same images in the same order; only the crops differ."""
+    sample = sample_few_shots(items_in(photos), ["cat", "dog"], 4, 1)
+
+    def features(seed: int, cache: Path | None) -> torch.Tensor:
+        drawn = dataclasses.replace(sample, seed=seed)
+        prepared = prepare_training(tiny_clip, ["cat", "dog"], drawn, views=1, cache=cache)
+        assert isinstance(prepared.images, CachedViews)
+        return prepared.images.features
+
+    first = features(1, tmp_path)
+    assert torch.equal(features(1, tmp_path), first)
+    assert not torch.equal(features(2, tmp_path), first)
+    torch.testing.assert_close(features(2, tmp_path), features(2, None))

@@ -26,8 +26,9 @@ from deltaenergy.needs import Need
 from deltaenergy.showing import Shown, some_names
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import numpy.typing as npt
-    from typing_extensions import Self
 
     from deltaenergy.classifiers.methods import Method, TrainingImages
 
@@ -108,7 +109,7 @@ class Classifier(Shown, nn.Module, ABC):
     """
 
     # What it must be given to predict; a method may need more to train.
-    needs: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
+    needs_to_predict: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
     # The score that the method's paper tests it with, if it is of its own kind.
     own_score: ClassVar[str | None] = None
     # Whether what was learned serves other class names too.
@@ -249,7 +250,7 @@ class Classifier(Shown, nn.Module, ABC):
             yield Inputs(check_features(images, self.model).to(self.model.device))
             return
         for batch in require_towers(self.model, self.method.name).stream(
-            images, patches=Need.PATCHES in self.needs, batch_size=batch_size
+            images, patches=Need.PATCHES in self.needs_to_predict, batch_size=batch_size
         ):
             if batch.unreadable:
                 raise UnreadableImagesError(batch.unreadable)
@@ -264,7 +265,7 @@ class Classifier(Shown, nn.Module, ABC):
 
     def check_takes_features(self) -> None:
         """Raise `InputError` if it cannot be given an array of features, which does not say what model made them."""
-        more = self.needs - {Need.FEATURES}
+        more = self.needs_to_predict - {Need.FEATURES}
         if more:
             needs = ", ".join(sorted(need.value for need in more))
             raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")

@@ -26,6 +26,7 @@ from deltaenergy.classifiers.domains import warn_of_one_domain
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.noise import normal_like
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
+from deltaenergy.classifiers.recipe import Phase, Stage
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.models.prompts import LearnedPrompts
@@ -115,7 +116,7 @@ class BayesCal(PromptMethod):
     formula = "CE + α1 CE_domain + α2 IRM + α3 Σcos²(∇CE, ∇CE_domain) + β KL, v = μ + σε"
     paper = "Zhu et al., AAAI 2023"
     classifier = BayesCalClassifier
-    needs = frozenset({Need.FEATURES, Need.DOMAINS})
+    needs_to_train = frozenset({Need.FEATURES, Need.DOMAINS})
     domain_weight: float = 0.01
     irm_weight: float = 0.5
     cosine_weight: float = 0.01
@@ -123,6 +124,11 @@ class BayesCal(PromptMethod):
     sigma: float = 1e-5
     prior_sigma: float = 0.02
     as_released: bool = False
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """One; weight decay acts on means alone, since it would pull log σ to 0, that is σ to 1."""
+        return (Stage((Phase(undecayed=("log_sigma", "domain_log_sigma")),)),)
 
     def check(self) -> None:
         """Weights ≥ 0, deviations > 0; the context is shared by all classes."""

@@ -139,7 +139,7 @@ class DplClip(Method):
     formula = "CE(L·z·t_k(c_e), y), c_e = mean_{i∈e} MLP(r z_i)"
     paper = "Zhang et al., Transactions of JSAI 2023"
     classifier = DplClipClassifier
-    needs = frozenset({Need.FEATURES, Need.DOMAINS})
+    needs_to_train = frozenset({Need.FEATURES, Need.DOMAINS})
     takes_terms = True
     context_length: int = 16
     dropout: float = 0.1

@@ -30,7 +30,7 @@ from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class GallopClassifier(Classifier):
     method: Gallop
     own_score = "gallop"
     takes_other_classes = True
-    needs = frozenset({Need.FEATURES, Need.PATCHES})
+    needs_to_predict = frozenset({Need.FEATURES, Need.PATCHES})
     global_features: torch.Tensor
     local_features: torch.Tensor
 
@@ -94,8 +94,8 @@ class GallopClassifier(Classifier):
             self.model = self.base_model.derived(f"patch-map-{digest}", vision=mapped)
 
     def _mapped(self, x: Inputs) -> torch.Tensor:
-        """u'_p (N, P, D): from states while V is learned, from the model's patches in use."""
-        if not self.training:
+        """u'_p (N, P, D): from the frozen model's states while V is learned, else from patches of `self.model`."""
+        if x.states is None and not self.training:
             patches = x.need(Need.PATCHES)
             return patches if self.hidden is not None else unit(patches @ self.patch_map.T.to(patches))
         states = x.need(Need.STATES)
@@ -150,7 +150,9 @@ class Gallop(Method):
     paper = "Lafon et al., ECCV 2024"
     tested_with = "gallop"
     classifier = GallopClassifier
-    needs = frozenset({Need.FEATURES, Need.STATES})
+    needs_to_train = frozenset({Need.FEATURES, Need.STATES})
+    # Patches of the frozen model have not passed V.
+    needs_to_validate = needs_to_train
     recipe: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "warmup_epochs": 0}
     top_k: tuple[int, ...] = (5, 10, 15, 20)
     dropout: float = 0.75

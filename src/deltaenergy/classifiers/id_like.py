@@ -11,7 +11,9 @@ are outliers; p is the softmax of L times the cosines with all K + 100 texts. A 
 middle term is unbounded below, and its gradient never vanishes; `outlier_loss=nll` is −log p_out instead.
 
 Crops are drawn and selected once and serve every epoch; the released code draws 256 new ones per image and epoch,
-which is 1.6 million tower runs an epoch for 400 classes with 16 shots. The score is `id-like`.
+which is 1.6 million tower runs an epoch for 400 classes with 16 shots. They are resized as every other view is, with
+bicubic interpolation, which CLIP was trained with; the released code leaves torchvision's bilinear default in place.
+The score is `id-like`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(frozen=True)

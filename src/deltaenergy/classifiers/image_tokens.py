@@ -105,9 +105,14 @@ class TokenMethod(Method):
         """n, the number of tokens in each block of the image tower."""
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs_to_train(self) -> frozenset[Need]:
         """Pixels, if there are tokens to be learned in the image tower."""
         return frozenset({Need.PIXELS if self.tokens_of_image else Need.FEATURES})
+
+    @property
+    def needs_to_validate(self) -> frozenset[Need]:
+        """As to train: the tokens change with every step."""
+        return self.needs_to_train
 
     def check(self) -> None:
         """J ≥ 0; tokens that there are words for."""

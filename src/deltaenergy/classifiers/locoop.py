@@ -61,7 +61,7 @@ class LoCoOp(PromptMethod):
     paper = "Miyai et al., NeurIPS 2023"
     tested_with = "gl-mcm"
     classifier = LoCoOpClassifier
-    needs = frozenset({Need.FEATURES, Need.PATCHES})
+    needs_to_train = frozenset({Need.FEATURES, Need.PATCHES})
     weight: float = 0.25
     top_k: int = 0
 

@@ -7,8 +7,9 @@ w (K, D) and α (K) are found by block coordinate descent over all images at onc
 and in every tenth α by N/(4 max_k Σ_i (z_i·t_k)²) times its own. w begins at the sum of its class's features, and every
 α at 250 times the mean over classes of the mean cosine of their images with their text.
 
-As in the authors' code, but for its random bias, for the best round on validation (here the last one is kept), and for
-the gradient of α, which is that of its own round.
+As in the authors' code but for four things. It has a bias that begins at random and is trained; here there is none. It
+sees one random view of each image; here the test view. It keeps the best round on validation; here the last one. It
+never clears the gradient of α, which sums over all rounds so far; here it is that of the round in which α moves.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from deltaenergy.needs import Need
 from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 POSITIVES, NEGATIVES = "positives", "negatives"
 # The factor on 1 − cos in the loss.

@@ -91,9 +91,17 @@ class Method(Part):
     terms: tuple[Term, ...] = field(default=(), kw_only=True, metadata={"spec": False})
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs_to_train(self) -> frozenset[Need]:
         """What it needs of the training images."""
         return frozenset({Need.FEATURES})
+
+    @property
+    def needs_to_validate(self) -> frozenset[Need]:
+        """What it needs of validation images as the frozen model sees them: what its classifier predicts from.
+
+        A method that changes the image encoder as it trains asks for what comes before the change.
+        """
+        return self.classifier.needs_to_predict
 
     def check_model(self, model: Model) -> None:
         """Raise `InputError` for a model that it cannot tune: called before any image is read."""

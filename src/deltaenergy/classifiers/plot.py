@@ -70,7 +70,7 @@ class PlotClassifier(TextsClassifier):
     """Patches are carried to the texts of every class."""
 
     method: Plot
-    needs = frozenset({Need.FEATURES, Need.PATCHES})
+    needs_to_predict = frozenset({Need.FEATURES, Need.PATCHES})
 
     def __init__(self, model: Model, classes: Sequence[str], method: Plot) -> None:
         super().__init__(model, classes, method)
@@ -111,7 +111,7 @@ class Plot(Method):
     formula = "CE(L·Σ_pn T_pn u_p·t_kn, y), T the transport plan with entropy ε"
     paper = "Chen et al., ICLR 2023"
     classifier = PlotClassifier
-    needs = frozenset({Need.FEATURES, Need.PATCHES})
+    needs_to_train = frozenset({Need.FEATURES, Need.PATCHES})
     recipe: ClassVar[Mapping[str, Any]] = {"epochs": 200, "batch_size": 128}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
     prompts: int = 4

@@ -42,7 +42,7 @@ class PlotPlusClassifier(TextsClassifier):
     """Every image is seen through several prompts, so that features alone do not serve."""
 
     method: PlotPlus
-    needs = frozenset({Need.PIXELS})
+    needs_to_predict = frozenset({Need.PIXELS})
 
     def __init__(self, model: Model, classes: Sequence[str], method: PlotPlus) -> None:
         super().__init__(model, classes, method)
@@ -92,7 +92,7 @@ class PlotPlus(Method):
     formula = "CE(L·Σ_mn T_mn z_m·t_kn, y), T the transport plan with entropy ε"
     paper = "Chen et al., ICLR 2023, and PLOT++ of its authors"
     classifier = PlotPlusClassifier
-    needs = frozenset({Need.PIXELS})
+    needs_to_train = frozenset({Need.PIXELS})
     recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
     prompts: int = 4

@@ -2,14 +2,16 @@
 
 SGD with rate 0.002, momentum 0.9 and weight decay 5e-4 in batches of 32; one warm-up epoch at 1e-5, then
 
-    rate(e) = ½ · 0.002 · (1 + cos(π (e − w) / (E − w))),   w warm-up epochs, E epochs in all
+    rate(e) = ½ · 0.002 · (1 + cos(π (e − w) / E)),   w warm-up epochs, E epochs in all
+
+as Dassl, which CoOp's code runs on, has it: with w = 1 the last epoch is one step of the cosine short of its end.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_type_hints
 
@@ -61,27 +63,35 @@ class Recipe:
         if self.schedule == "constant":
             return self.lr
         reached = epoch if self.schedule == "cosine-steps" else math.floor(epoch)
-        passed = (reached - self.warmup_epochs) / max(1, self.epochs - self.warmup_epochs)
-        return 0.5 * self.lr * (1 + math.cos(math.pi * passed))
+        return 0.5 * self.lr * (1 + math.cos(math.pi * (reached - self.warmup_epochs) / self.epochs))
 
-    def build(self, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimiser."""
+    def build(self, parameters: Mapping[str, nn.Parameter], undecayed: tuple[str, ...] = ()) -> torch.optim.Optimizer:
+        """The optimiser; weight decay leaves alone the parameters whose names begin with one of `undecayed`."""
+        decayed: list[nn.Parameter] = []
+        free: list[nn.Parameter] = []
+        for name, parameter in parameters.items():
+            (free if name.startswith(undecayed) else decayed).append(parameter)
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": self.weight_decay}]
+        if free:
+            groups.append({"params": free, "weight_decay": 0.0})
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay, eps=self.eps)
+            return torch.optim.Adam(groups, lr=self.lr, eps=self.eps)
         if self.optimizer == "adamw":
-            return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, eps=self.eps)
-        return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+            return torch.optim.AdamW(groups, lr=self.lr, eps=self.eps)
+        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum)
 
 
 @dataclass(frozen=True)
 class Phase:
     """One update of some parameters. In each step the phases of a stage follow one another, each with its own loss.
 
-    `trains` holds the beginnings of parameter names; empty, all parameters are trained.
+    `trains` holds the beginnings of parameter names; empty, all parameters are trained. `undecayed` holds those of the
+    parameters that weight decay leaves alone.
     """
 
     name: str = "train"
     trains: tuple[str, ...] = ()
+    undecayed: tuple[str, ...] = ()
 
     def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters of `module` that this phase moves."""

@@ -69,7 +69,7 @@ def read_described(folder: Path, name: str, expected: str) -> tuple[dict[str, An
     if version != expected:
         raise ArtifactError(
             f"{folder / name} has format {version!r}; deltaenergy {__version__} reads {expected!r}. "
-            "Make it again, or install the version that wrote it."
+            "Make it again (deltaenergy calibrate or tune), or install the version that wrote it."
         )
     return read_bound(folder, name)
 

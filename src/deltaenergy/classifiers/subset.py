@@ -19,7 +19,7 @@ class ClassSubset(Classifier):
 
     def __init__(self, classifier: Classifier, columns: Sequence[int]) -> None:
         super().__init__(classifier.model, [classifier.classes[column] for column in columns], classifier.method)
-        self.templates, self.needs = classifier.templates, classifier.needs  # type: ignore[misc]
+        self.templates, self.needs_to_predict = classifier.templates, classifier.needs_to_predict  # type: ignore[misc]
         self._whole = [classifier]  # in a list: the whole classifier is no part of this one's parameters
         self._columns = torch.as_tensor(columns, device=classifier.model.device)
         self.text_features = classifier.text_features[self._columns]

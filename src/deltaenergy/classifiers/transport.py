@@ -6,7 +6,9 @@ by Sinkhorn's iteration (Cuturi, NeurIPS 2013) on logarithms, where nothing unde
 
     f_p = −log P − lse_n(s_pn/ε + g_n),   g_n = −log N − lse_p(s_pn/ε + f_p),   T = exp(s/ε + f + g)
 
-Every problem stops by itself when its rows are right, so that no image depends on others of its batch.
+Every problem stops by itself when its rows are right to 1e-6, or after 100 steps, the most that PLOT's code takes: no
+image depends on others of its batch. A few parts with very different cosines can need more: four parts and four texts
+whose cosines differ by 0.6 miss by up to 1e-3 at ε = 0.05. Many patches do not.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def transported(similarities: torch.Tensor, epsilon: float) -> torch.Tensor:
 
 
 def transport_plan(similarities: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """T for similarities (..., P, N), in at least single precision: columns exact, rows to 1e-6."""
+    """T for similarities (..., P, N), in at least single precision: columns exact, rows to 1e-6 if steps suffice."""
     scaled = (similarities if similarities.dtype == torch.float64 else similarities.float()) / epsilon
     rows, columns = (math.log(count) for count in scaled.shape[-2:])
 

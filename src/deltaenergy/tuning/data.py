@@ -21,7 +21,7 @@ from deltaenergy.models.base import TowerModel
 from deltaenergy.needs import Need
 from deltaenergy.tuning.views import encode, normalise, view_pixels
 
-# Images of a validation batch whose pixels pass through a prompted tower together.
+# Images of a validation batch that pass through a prompted tower, or whose patches are compared, together.
 VALIDATION_BATCH = 32
 
 
@@ -180,9 +180,10 @@ class LiveViews:
 
 @dataclass(frozen=True)
 class Validation:
-    """Held-out images under the test view and their classes: what the frozen model makes of them, or the images.
+    """Held-out images under the test view and their classes: what the frozen model makes of them.
 
-    `images` are there for methods that prompt the image tower, whose features change as they are trained.
+    With `model`, the images pass through a tower again whenever pixels are asked for: for methods that prompt the image
+    tower, whose features change as they are trained.
     """
 
     features: torch.Tensor
@@ -193,15 +194,28 @@ class Validation:
     model: TowerModel | None = field(default=None, repr=False)
     identity: str = ""
 
-    def batches(self) -> Iterator[Inputs]:
-        """All of them, in parts that fit the image tower if their pixels are needed."""
-        if not self.images or self.model is None:
-            yield Inputs(self.features, self.patches, self.states)
+    def holds(self, needs: frozenset[Need]) -> bool:
+        """Whether batches can bring all of that."""
+        kinds = {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.model}
+        return all(kinds.get(need, self.features) is not None for need in needs)
+
+    def batches(self, needs: frozenset[Need]) -> Iterator[Inputs]:
+        """What is needed of all of them, in small parts if that is more than a feature of each."""
+        of_image = needs & {Need.PATCHES, Need.STATES, Need.PIXELS}
+        if not of_image:
+            yield Inputs(self.features)
             return
-        for start in range(0, len(self.images), VALIDATION_BATCH):
+        for start in range(0, len(self.labels), VALIDATION_BATCH):
             rows = slice(start, start + VALIDATION_BATCH)
-            pixels = test_pixels(self.model, self.images[rows]).to(self.model.device)
-            yield Inputs(pixels=pixels)
+            if Need.PIXELS in needs:
+                assert self.model is not None
+                yield Inputs(pixels=test_pixels(self.model, self.images[rows]).to(self.model.device))
+                continue
+            patches, states = (
+                None if kept is None or kind not in needs else kept[rows].to(self.labels.device)
+                for kind, kept in ((Need.PATCHES, self.patches), (Need.STATES, self.states))
+            )
+            yield Inputs(self.features[rows], patches, states)
 
 
 def test_pixels(model: TowerModel, items: Sequence[ImageItem]) -> torch.Tensor:

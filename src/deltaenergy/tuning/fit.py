@@ -46,8 +46,9 @@ def fit(
 def validate(classifier: Classifier, validation: Validation) -> tuple[float, float]:
     """Accuracy and cross-entropy on held-out images."""
     classifier.eval()
+    needs = classifier.method.needs_to_validate
     with torch.no_grad():
-        similarities = torch.cat([classifier(batch).similarities for batch in validation.batches()])
+        similarities = torch.cat([classifier(batch).similarities for batch in validation.batches(needs)])
         loss = classifier.cross_entropy(similarities, validation.labels)
         correct = (similarities.argmax(dim=1) == validation.labels).float().mean()
     return float(correct), float(loss)

@@ -197,14 +197,15 @@ def prepare_validation(
             "validation says nothing about them.",
             stacklevel=3,
         )
-    features, patches = _validation_features(model, items, needs, progress, who)
+    encoded = _test_view(model, items, needs, progress, who)
     return Validation(
-        features.to(model.device),
+        encoded.features.to(model.device),
         torch.tensor(labels, device=model.device),
-        None if patches is None else patches.to(model.device),
+        encoded.patches,
+        encoded.states,
         images=items,
         model=_require_towers(model) if Need.PIXELS in needs else None,
-        identity=hash_strings([hash_features(features), *map(str, labels)]),
+        identity=hash_strings([hash_features(encoded.features), *map(str, labels)]),
     )
 
 
@@ -234,16 +235,22 @@ def _readable(
         return rest, read_stored(model, rest, frozenset(), "tune").features, list(error.unreadable)
 
 
-def _validation_features(
+def _test_view(
     model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> Encoded:
+    """What is needed of the images under the test view, (N, …), in full precision unless it was stored in half."""
     if is_stored(items):
         stored = read_stored(model, items, needs, who)
-        return stored.features, None if stored.patches is None else stored.patches.float()
-    encoded = _require_towers(model).encode(items, patches=Need.PATCHES in needs, progress=progress)
+        return replace(stored, patches=None if stored.patches is None else stored.patches.float())
+    towers = _require_towers(model)
+    if Need.STATES in needs:
+        one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
+        return Encoded(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
+    encoded = towers.encode(items, patches=Need.PATCHES in needs, progress=progress)
     if encoded.unreadable:
         raise UnreadableImagesError(encoded.unreadable)
-    return torch.from_numpy(encoded.features), None if encoded.patches is None else torch.from_numpy(encoded.patches)
+    patches = None if encoded.patches is None else torch.from_numpy(encoded.patches)
+    return Encoded(torch.from_numpy(encoded.features), patches)
 
 
 def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[str] = ()) -> list[ImageItem]:

@@ -40,7 +40,9 @@ class TrainSets:
     def of(self, method: Method) -> TrainSet:
         """With the views that the method learns from."""
         kind = method.views_of(self.views)
-        needs = frozenset[Need]().union(*(one.needs for one in self.methods if one.views_of(self.views) == kind))
+        needs = frozenset[Need]().union(
+            *(one.needs_to_train for one in self.methods if one.views_of(self.views) == kind)
+        )
         return self._prepared(kind, needs, method.name)
 
     def test_view(self) -> TrainSet:

@@ -95,7 +95,7 @@ def tune(
             seed,
             chosen.views_of(views),
             domains=domains,
-            needs=chosen.needs,
+            needs=chosen.needs_to_train,
             cache=folder,
             progress=progress,
             who=chosen.name,
@@ -105,24 +105,30 @@ def tune(
     elif train.views != chosen.views_of(train.views):
         again = chosen.views_of(train.views)
         train = prepare_training(
-            model, names, train.sample, views=again, needs=chosen.needs, cache=folder, progress=progress
+            model, names, train.sample, views=again, needs=chosen.needs_to_train, cache=folder, progress=progress
         )
-    kinds = ", ".join(sorted(need.value for need in chosen.needs - {Need.FEATURES}))
-    if not train.images.holds(chosen.needs):
+    if not train.images.holds(chosen.needs_to_train):
+        kinds = _kinds(chosen.needs_to_train)
         raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")
     validation = None
     if val is not None:
+        needs = chosen.needs_to_validate
         validation = prepare_validation(
-            model, names, val, domains=domains, needs=chosen.needs, progress=progress, who=chosen.name
+            model, names, val, domains=domains, needs=needs, progress=progress, who=chosen.name
         )
         # The frozen model's features would do as well to the eye, and be wrong.
-        if Need.PIXELS in chosen.needs and validation.model is None:
+        if not validation.holds(needs):
+            kinds = _kinds(needs)
             raise InputError(f"{chosen.name} looks at {kinds}: prepare the validation images with needs={{{kinds}}}.")
         train.warn_of_overlap(validation, "validation")
     job = _Job(model, train, validation, seed, changes, on_epoch)
     if search:
         return _search(job, chosen, folder, on_candidate)
     return job.run(chosen, folder)
+
+
+def _kinds(needs: frozenset[Need]) -> str:
+    return ", ".join(sorted(need.value for need in needs - {Need.FEATURES}))
 
 
 @dataclass(frozen=True)

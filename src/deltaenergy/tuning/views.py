@@ -17,7 +17,7 @@ from deltaenergy.data.decode import UnreadableImage, opened
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models.preprocessing import Preprocessing, resized
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
 
@@ -54,10 +54,13 @@ def encode_views(
     seed: int,
     needs: frozenset[Need] = frozenset(),
     progress: Progress | None = None,
+    *,
+    full_precision: bool = False,
 ) -> Encoded:
     """`views` random views of each image, (N, V, …), or its test view, (N, 1, …).
 
-    View v of image i depends on seed, v and i alone.
+    View v of image i depends on seed, v and i alone. Patches and patch states are kept in half precision: they are
+    many, and only compared. `full_precision` keeps them as they are served.
     Raises `UnreadableImagesError` after all have been tried, so that every unreadable image is named at once.
     """
     if views != "test" and views < 1:
@@ -77,9 +80,9 @@ def encode_views(
             encoded = encode(model, normalise(model, raw).to(model.device), needs)
             tensors = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
             if not kept:
-                _check_room(len(jobs), tensors)
+                _check_room(len(jobs), {name: _kept(name, one, full_precision) for name, one in tensors.items()})
             for name, tensor in tensors.items():
-                kept.setdefault(name, []).append(_narrow(name, tensor).cpu())
+                kept.setdefault(name, []).append(_kept(name, tensor, full_precision).cpu())
         if progress is not None:
             progress(start + len(some), len(jobs))
     if unreadable:
@@ -102,9 +105,8 @@ def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> E
         return Encoded(model.image_features(pixels))
 
 
-def _narrow(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Patches in half precision: they are many, and only compared."""
-    if name in ("patches", "states"):
+def _kept(name: str, tensor: torch.Tensor, full_precision: bool) -> torch.Tensor:
+    if name in ("patches", "states") and not full_precision:
         return tensor.half()
     return tensor if name == "pixels" else tensor.float()
 
@@ -113,7 +115,8 @@ def random_view(image: Image.Image, preprocessing: Preprocessing, rng: np.random
     """A random crop of `image`, resized to the model's input size with bicubic interpolation, perhaps flipped."""
     left, top, width, height = random_box(image.width, image.height, rng)
     side = preprocessing.crop
-    view = image.crop((left, top, left + width, top + height)).resize((side, side), Image.Resampling.BICUBIC)
+    cropped = image.crop((left, top, left + width, top + height))
+    view = resized(cropped, (side, side), Image.Resampling.BICUBIC)
     return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view
 
 
@@ -178,8 +181,7 @@ def normalise(model: TowerModel, pixels: torch.Tensor) -> torch.Tensor:
 
 def _check_room(count: int, tensors: dict[str, torch.Tensor]) -> None:
     """Refuse a cache that would take more than half of the machine's memory."""
-    sizes = {"patches": 2, "states": 2, "pixels": 1, "features": 4}
-    needed = count * sum(tensor[0].numel() * sizes[name] for name, tensor in tensors.items())
+    needed = count * sum(tensor[0].numel() * tensor.element_size() for tensor in tensors.values())
     if needed > memory_of(torch.device("cpu")) / 2:
         raise InputError(
             f"{count} cached views ({', '.join(tensors)}) would take {needed / 2**30:.1f} GB of memory. "

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.covariance import LedoitWolf
+from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, PrecomputedClassifier, Score, ZeroShotClassifier, make_score
 from deltaenergy.classifiers.base import Inputs, Outputs
@@ -19,7 +21,15 @@ from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import EVEN
 from deltaenergy.scores.base import ScoreInputs, Scorer
-from deltaenergy.scoring import score_images, stream_scores
+from deltaenergy.scoring import (
+    CrossFitted,
+    cross_fit,
+    deal_folds,
+    fit_scorers,
+    score_images,
+    score_inputs,
+    stream_scores,
+)
 
 
 def unit(count: int, dimension: int, seed: int = 0) -> np.ndarray:
@@ -133,6 +143,8 @@ def test_scores_equal_those_of_the_plain_functions(classifier: PrecomputedClassi
     for spec, values in expected.items():
         np.testing.assert_allclose(scored.values[spec], values, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(scored.predicted, cosines.argmax(axis=1))
+    probabilities = np.exp(100 * (cosines - cosines.max(axis=1, keepdims=True)))
+    np.testing.assert_allclose(scored.confidence, 1 / probabilities.sum(axis=1), rtol=1e-3)
     assert scored.features is not None
     np.testing.assert_array_equal(scored.features, features)
 
@@ -166,7 +178,7 @@ class FittedOnPatches(WatchingPatches):
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """Their mean."""
-        assert inputs.patches is not None and len(inputs.patches) == len(inputs.features) == 7
+        assert inputs.patches is not None and len(inputs.patches) == len(inputs.features)
         return {"mean": inputs.patches.mean()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
@@ -181,7 +193,7 @@ SEEN: list[ScoreInputs] = []
 class Patchy(ZeroShotClassifier):
     """A classifier that looks at patches, and has negatives."""
 
-    needs = frozenset({Need.FEATURES, Need.PATCHES})
+    needs_to_predict = frozenset({Need.FEATURES, Need.PATCHES})
 
     def forward(self, x: Inputs) -> Outputs:
         """Cosines with the mean of feature and patches."""
@@ -221,13 +233,123 @@ def test_every_score_can_be_fitted_with_classifiers_of_features_and_of_patches(
     scores = [make_score("msp"), FittedOnPatches(), make_score("react"), make_score("gl-mcm")]
     found = score_images(classifier, scores, pictures(7), fit=True, batch_size=3)
     assert list(found.values) == list(found.scorers) == [score.spec for score in scores]
-    assert all(scorer.fitted for scorer in found.scorers.values())
     patches = torch.from_numpy(tiny_clip.encode(pictures(7), patches=True).patches)
+    folds = deal_folds([None] * 7)
+    others = torch.stack([patches[torch.from_numpy(folds != fold)].mean() for fold in folds])
+    np.testing.assert_allclose(found.values["fitted-on-patches"], patches.mean(dim=(1, 2)) - others, atol=1e-6)
+    fitted = fit_scorers(classifier, scores, pictures(7), batch_size=3)
+    assert [scorer.spec for scorer in fitted] == list(found.values) and all(scorer.fitted for scorer in fitted)
     by_hand = patches.mean(dim=(1, 2)) - patches.mean()
-    np.testing.assert_allclose(found.values["fitted-on-patches"], by_hand, atol=1e-6)
-    again = score_images(classifier, list(found.scorers.values()), pictures(7), batch_size=2)
-    for spec, values in found.values.items():
-        np.testing.assert_allclose(again.values[spec], values, rtol=1e-4, atol=1e-6)
+    again = score_images(classifier, fitted, pictures(7), batch_size=2)
+    np.testing.assert_allclose(again.values["fitted-on-patches"], by_hand, atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [[0] * 37, [*"abc" * 12, "d"], sorted("abbbbbbcccccccddddddddddddddd")])
+def test_folds_are_dealt_evenly_by_class_and_at_random(labels: list[Any]) -> None:
+    folds = deal_folds(labels)
+    assert folds.tolist() == deal_folds(labels).tolist()
+    counts = np.bincount(folds)
+    assert len(counts) == 5 and np.ptp(counts) <= 1
+    for label in set(labels):
+        of_class = np.bincount(folds[[one == label for one in labels]], minlength=5)
+        assert np.ptp(of_class) <= 1
+    # Neither in blocks nor in turns.
+    steps = np.diff(folds) % 5
+    assert len(set(steps.tolist())) > 2
+
+
+def test_few_images_make_few_folds_and_one_makes_none() -> None:
+    assert sorted(deal_folds([None] * 3)) == [0, 1, 2]
+    assert sorted(deal_folds(["a", "b"])) == [0, 1]
+    with pytest.raises(InputError, match="at least 2"):
+        deal_folds(["a"])
+
+
+@dataclass(frozen=True)
+class Seen(Score):
+    """1 for an image that it learned from, 0 for others, and 10 times the number of those that it learned from."""
+
+    name = "seen"
+    summary = formula = paper = "none"
+    requires = frozenset({Need.FEATURES, Need.ID_DATA})
+
+    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
+        return {"known": inputs.features.clone()}
+
+    def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
+        known = scorer.learned("known")
+        return (inputs.features @ known.T > 0.9999).any(dim=1) + 10.0 * len(known)
+
+
+@pytest.mark.parametrize(("count", "every"), [(53, 1), (2, 1), (2501, 1), (2501, 7)])
+def test_no_scorer_has_seen_the_images_of_its_fold(classifier: PrecomputedClassifier, count: int, every: int) -> None:
+    """Others have seen all images but those of their own fold, or every so many of them."""
+    features = unit(count, 12)
+    found = score_images(classifier, [Seen()], features, fit=True, learn_every=every)
+    fitted = found.scorers["seen"]
+    assert isinstance(fitted, CrossFitted)
+    assert (found.values["seen"] % 10 == 0).all()
+    taught = np.arange(0, count, every)
+    for fold, scorer in enumerate(fitted.scorers):
+        others = taught[fitted.folds[taught] != fold]
+        np.testing.assert_array_equal(scorer.learned("known").numpy(), features[others])
+        np.testing.assert_array_equal(found.values["seen"][fitted.folds == fold], 10.0 * len(others))
+
+
+def test_new_images_take_turns_with_the_scorers_of_all_folds(classifier: PrecomputedClassifier) -> None:
+    """Whatever the batches; each score is that of one scorer alone, to the last bit."""
+    fitted = score_images(classifier, [make_score("mahalanobis")], unit(61, 12), fit=True).scorers["mahalanobis"]
+    assert isinstance(fitted, CrossFitted)
+    new = unit(3001, 12, seed=9)
+    found = score_images(classifier, [fitted], new).values["mahalanobis"]
+    for fold, scorer in enumerate(fitted.scorers):
+        alone = score_images(classifier, [scorer], new).values["mahalanobis"]
+        np.testing.assert_array_equal(found[fold::5], alone[fold::5])
+        assert not np.array_equal(found[(fold + 1) % 5 :: 5], alone[(fold + 1) % 5 :: 5])
+
+
+def test_known_rows_of_features_are_dealt_by_their_labels(classifier: PrecomputedClassifier) -> None:
+    labels = sorted("aabbccdde" * 5)
+    fitted = score_images(classifier, [Seen()], unit(45, 12), fit=True, labels=labels).scorers["seen"]
+    assert isinstance(fitted, CrossFitted)
+    np.testing.assert_array_equal(fitted.folds, deal_folds(labels))
+    assert fitted.folds.tolist() != deal_folds([None] * 45).tolist()
+
+
+def test_out_of_fold_mahalanobis_is_that_of_numpy(classifier: PrecomputedClassifier) -> None:
+    """In double precision, from the images of the other folds alone; the same from inputs that are at hand."""
+    rng = np.random.default_rng(4)
+    rows = unit(400, 12, seed=3) * 0.3 + unit(5, 12, seed=1)[rng.integers(0, 5, 400)]
+    features = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    found = score_images(classifier, [make_score("mahalanobis")], features, fit=True)
+    fitted = found.scorers["mahalanobis"]
+    assert isinstance(fitted, CrossFitted)
+    z = features.astype(np.float64)
+    predicted = (z @ unit(5, 12, seed=1).T.astype(np.float64)).argmax(axis=1)
+    expected = np.empty(400)
+    for fold in range(5):
+        learned, mine = fitted.folds != fold, fitted.folds == fold
+        means = np.stack([z[learned & (predicted == k)].mean(axis=0) for k in range(5)])
+        residuals = z[learned] - means[predicted[learned]]
+        precision = np.linalg.inv(LedoitWolf(assume_centered=True).fit(residuals).covariance_)
+        apart = z[mine, None] - means
+        expected[mine] = -np.einsum("nkd,de,nke->nk", apart, precision, apart).min(axis=1)
+    np.testing.assert_allclose(found.values["mahalanobis"], expected, rtol=1e-4)
+    at_hand = ScoreInputs(torch.from_numpy(features @ unit(5, 12, seed=1).T), torch.from_numpy(features))
+    again = cross_fit(make_score("mahalanobis").bind(classifier), at_hand, deal_folds([None] * 400))
+    np.testing.assert_allclose(score_inputs([again], at_hand, known=True)["mahalanobis"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("spec", ["mahalanobis", "knn", "knn(k=10)"])
+def test_known_and_new_images_that_are_alike_score_alike(classifier: PrecomputedClassifier, spec: str) -> None:
+    """Of one distribution, in 12 dimensions: a score that has seen the known images would tell them from the others."""
+    known, new = unit(300, 12, seed=5), unit(300, 12, seed=6)
+    score = make_score(spec)
+    found = score_images(classifier, [score], known, fit=True)
+    others = score_images(classifier, list(found.scorers.values()), new).values[score.spec]
+    truth = np.repeat([1, 0], 300)
+    # The standard error is 2.4 points.
+    assert abs(roc_auc_score(truth, np.concatenate([found.values[score.spec], others])) - 0.5) < 0.06
 
 
 def test_a_fit_without_a_readable_image_gives_nothing(tiny_clip: Model) -> None:
@@ -257,14 +379,16 @@ class Remembers(Score):
 @pytest.mark.parametrize("every", [1, 3])
 def test_features_that_are_compared_as_they_are_are_held_once(classifier: PrecomputedClassifier, every: int) -> None:
     features = unit(2500, 12)
-    found = score_images(classifier, [Remembers()], features, fit=True, learn_every=every)
-    state = found.scorers["remembers"].state
-    assert bool(state["shared"])
-    np.testing.assert_allclose(state["compared"].numpy(), features[::every], atol=1e-6)
+    fitted = score_images(classifier, [Remembers()], features, fit=True, learn_every=every).scorers["remembers"]
+    assert isinstance(fitted, CrossFitted)
+    for fold, scorer in enumerate(fitted.scorers):
+        assert bool(scorer.state["shared"])
+        learned = features[::every][fitted.folds[::every] != fold]
+        np.testing.assert_allclose(scorer.state["compared"].numpy(), learned, atol=1e-6)
 
 
 def test_a_fitted_scorer_is_fitted_once(classifier: PrecomputedClassifier) -> None:
-    scorer = score_images(classifier, [make_score("react")], unit(50, 12, 5), fit=True).scorers["react"]
+    (scorer,) = fit_scorers(classifier, [make_score("react")], unit(50, 12, 5))
     again = score_images(classifier, [scorer], unit(50, 12, 6), fit=True).scorers["react"]
     assert again is scorer
     with pytest.raises(TypeError):

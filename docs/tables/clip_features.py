@@ -23,8 +23,8 @@ from default_tests import clip_words
 from deltaenergy import make_score
 from deltaenergy.choosing import CANDIDATES, choose_from_features
 from deltaenergy.metrics import RankedScores
+from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs
-from deltaenergy.scores.neglabel import MinedScore
 
 SCORES = (
     "msp",
@@ -41,7 +41,6 @@ SCORES = (
     "delta-energy(tau=1)",
     "delta-energy:robust",
     "multi-delta-energy",
-    "guarded-delta-energy",
     "neglabel:quick",
     "delta-energy+words",
     "knn",
@@ -63,7 +62,7 @@ def judge(
     """
     known, unknown = torch.from_numpy(test.known), torch.from_numpy(test.unknown)
     score = make_score(spec)
-    of_words = isinstance(score, MinedScore)
+    of_words = Need.TEXTS in score.needs
     if of_words and words is None and test.classifier.model.text is None:
         return NOT_RUN
     if spec in KEEP_IMAGES and rows is None:

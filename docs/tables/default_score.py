@@ -21,8 +21,8 @@ from store_tests import Stores
 
 from deltaenergy import load_model, make_score
 from deltaenergy.metrics import RankedScores
+from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs, Scorer
-from deltaenergy.scores.neglabel import MinedScore
 
 CANDIDATES = (
     "mcm",
@@ -32,7 +32,6 @@ CANDIDATES = (
     "delta-energy(tau=0.1,c=1)",
     "delta-energy:robust",
     "multi-delta-energy",
-    "guarded-delta-energy",
     "neglabel:quick",
     "delta-energy+words",
     "knn",
@@ -44,7 +43,7 @@ KEEP = 0.95
 
 def judge(case: Case, spec: str) -> tuple[float, float, float, float] | None:
     """AUROC, FPR95, and of a threshold that keeps 95 % of the fitted pictures: known kept, unknown rejected."""
-    if isinstance(make_score(spec), MinedScore) and not case.has_tower and case.words is None:
+    if Need.TEXTS in make_score(spec).needs and not case.has_tower and case.words is None:
         return None
     fitted, known, unknown = fitted_values(case, spec)
     threshold = np.quantile(fitted, 1 - KEEP, method="lower")
@@ -59,7 +58,7 @@ def fitted_values(case: Case, spec: str) -> tuple[np.ndarray, np.ndarray, np.nda
     rows = np.flatnonzero(test.to_choose)
     if len(rows) > MAX_FITTED:
         rows = rows[np.linspace(0, len(rows) - 1, MAX_FITTED).astype(int)]
-    state = {"negatives": case.words} if isinstance(score, MinedScore) and case.words is not None else None
+    state = {"negatives": case.words} if Need.TEXTS in score.needs and case.words is not None else None
     scorer = dataclasses.replace(score.bind(test.classifier, state=state), fitted=not score.needs_fit)
     to_fit = _inputs(test, test.known[rows])
     scorer = scorer if scorer.fitted else scorer.fit(to_fit)

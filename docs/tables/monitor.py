@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.monitor.monitor import ALPHA, DELTA
-from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence, rate_bound
+from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
 from deltaenergy.monitor.restarts import Restarts, log_halves
 from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
-from deltaenergy.thresholds import threshold_of
+from deltaenergy.thresholds import threshold_of, upper_share
 
 Floats = npt.NDArray[np.float64]
 SIZES, SHARES = (100, 500, 2000), (0.0, 0.05, 0.1, 0.2)
@@ -39,8 +39,8 @@ def draw(size: int, share: float, images: int, seed: int, quiet: int = 0) -> tup
 
 def first_alarm(known: Floats, stream: Floats, seed: int) -> tuple[int | None, str]:
     """The number of the image that raised the first alarm, and the test that did; the rate bet if both did."""
-    threshold = threshold_of(known, KEEP, CONFIDENCE)[0]
-    bound = rate_bound(count_below(known, threshold), len(known), DELTA)
+    threshold = threshold_of(known, KEEP, CONFIDENCE)
+    bound = upper_share(count_below(known, threshold), len(known), DELTA)
     bar, cells, log_p, flagged = math.log(2 / ALPHA), Cells(known, seed), 0.0, 0
     later = Restarts(len(STAKES), lambda flags: log_rate_bets(flags, bound)), Restarts(len(EXPONENTS), log_shift_bets)
     for start in range(0, len(stream), AT_ONCE):

@@ -110,7 +110,7 @@ def look(
     classifier: de.Classifier, scorers: Sequence[Scorer], features: torch.Tensor, patches: torch.Tensor
 ) -> ScoreInputs:
     """What the classifier makes of some images, for the scores."""
-    needed = {need for one in scorers for need in one.score.needs} | classifier.needs
+    needed = {need for one in scorers for need in one.score.needs} | classifier.needs_to_predict
     seen = patches.float() if Need.PATCHES in needed else None
     with torch.inference_mode():
         outputs = classifier(Inputs(features, seen))

@@ -4,32 +4,31 @@
 
 IMAGES holds real pictures: `pacs/<domain>/<class>` (known), and `dtd10`, `food3`, `caltech101` with a folder per class
 (unknown; of Caltech101 without the classes that PACS has too). Every score runs with its defaults, and every named
-setting of one, unless --score names some. Scores that learn from known pictures learn their one to six numbers from
-the same pictures they are judged on; those that keep pictures (knn, mahalanobis) keep every second one and are judged
-on the others. clipn is left out, since it needs a trained "no" tower, and negrefine and interneg are, which
-`newer_scores.py` has.
+setting of one, unless --score names some. Scores that learn from known pictures are cross-fitted on PACS. clipn is left
+out, since it needs a trained "no" tower, and negrefine and interneg are, which `newer_scores.py` has.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 import deltaenergy as de
 from deltaenergy.benchmarks.spec import splits
+from deltaenergy.data.inputs import load_images
 from deltaenergy.metrics import RankedScores
 from deltaenergy.needs import Need
 from deltaenergy.progress import Progress
-from deltaenergy.scores.base import Score, Scorer
+from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import get_score_class, list_scores
-from deltaenergy.scoring import FitOn, Scored, score_images
+from deltaenergy.scoring import AnyScorer, Scored, score_images
 from deltaenergy.specs import split
 
 OPEN_SETS = ("dtd10", "food3", "caltech101")
-KEEP_IMAGES = ("knn", "mahalanobis")
 
 
 def all_scores() -> list[Score]:
@@ -77,21 +76,15 @@ def main() -> None:
     classifier = de.ZeroShotClassifier(de.load_model(arguments.model), classes)
     scores = [de.make_score(spec) for spec in split(arguments.score, ",")] if arguments.score else all_scores()
     scorers = [score.bind(classifier, show(score.spec)) for score in scores]
-    keepers = [scorer for scorer in scorers if scorer.spec in KEEP_IMAGES]
 
-    def run(name: str, folders: list[Path], scorers: list[Scorer], fit_on: FitOn | None = None) -> Scored:
-        files = sorted(str(file) for folder in folders for file in folder.rglob("*.jpg"))
-        fit = {} if fit_on is None else {"fit": True, "fit_on": fit_on}
+    def run(name: str, folders: list[Path], scorers: Sequence[AnyScorer], *, fit: bool = False) -> Scored:
+        items = [item for folder in folders for item in load_images(folder)]
         return score_images(
-            classifier, scorers, files, **fit, batch_size=arguments.batch_size, progress=show(f"scoring {name}")
+            classifier, scorers, items, fit=fit, batch_size=arguments.batch_size, progress=show(f"scoring {name}")
         )
 
-    known = run("pacs", domains, [scorer for scorer in scorers if scorer not in keepers], lambda _: None)
-    values, fitted = dict(known.values), list(known.scorers.values())
-    if keepers:
-        halved = run("pacs again", domains, keepers, lambda count: np.arange(0, count, 2))
-        values |= {spec: of_all[1::2] for spec, of_all in halved.values.items()}
-        fitted += halved.scorers.values()
+    known = run("pacs", domains, scorers, fit=True)
+    fitted = list(known.scorers.values())
     removed = set(splits()["caltech101-removed"]["pacs"])
     unknown = {
         name: run(
@@ -108,7 +101,7 @@ def main() -> None:
         f"names (list {classifier.classes_hash}), zero-shot accuracy {100 * correct:.1f} %.\n"
         "AUROC / FPR95 / FPR95-OOD in percent.\n"
     )
-    print_table(scores, values, unknown)
+    print_table(scores, known.values, unknown)
 
 
 if __name__ == "__main__":

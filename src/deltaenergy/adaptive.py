@@ -26,7 +26,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.progress import Progress
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
 from deltaenergy.scoring import Scored, stream_scores
-from deltaenergy.thresholds import check_keep, threshold_at
+from deltaenergy.thresholds import check_keep, threshold_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -113,7 +113,7 @@ class AdaptiveDetector:
         scores = np.sort(np.concatenate(values))
         if not len(scores):
             raise InputError("calibrate needs at least one readable known image, and got none.")
-        self.threshold, self.keep = threshold_at(scores, keep), keep
+        self.threshold, self.keep = threshold_of(scores, keep, None), keep
         return self
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> AdaptiveStream:

@@ -10,8 +10,10 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from deltaenergy.calibration import Calibration
 from deltaenergy.classifiers.saved import (
     DESCRIBED,
     check_classes_hash,
@@ -41,11 +43,10 @@ from deltaenergy.files.schema import (
 from deltaenergy.kept_images import CHECK as KEPT_CHECK
 from deltaenergy.kept_images import restore as restore_kept_images
 from deltaenergy.kept_images import specs as kept_specs
-from deltaenergy.labels import first_of_name
 from deltaenergy.needs import Need
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.base import FoldScorer, ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.thresholds import ClassThresholds, Guarantee, slack_of
+from deltaenergy.thresholds import Guarantee
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
@@ -53,36 +54,31 @@ if TYPE_CHECKING:
 RECORD = "detector.json"
 # What a detector's place begins with if it is on the Hugging Face hub.
 HUB = "hf:"
-FORMAT = "deltaenergy detector 2"
+FORMAT = "deltaenergy detector 3"
 _OPEN_SHARE = number(above=0, high=1 - 2**-53)
 _RECORD = record(
     {
         **DESCRIBED,
         "score": record({"name": text(), "params": mapping_of(anything())}),
-        "threshold": optional(number()),
-        "keep": optional(number(above=0, high=1)),
-        "calibration_images": whole(0),
-        "slack": number(low=0),
-        "guarantee": optional(
+        "calibration": optional(
             record(
                 {
                     "keep": number(above=0, high=1),
                     "confidence": optional(_OPEN_SHARE),
-                    "wanted": optional(_OPEN_SHARE),
                     "images": whole(1),
-                    "fitted_on": whole(0),
-                    "seen": truth(),
+                    "folds": whole(0),
+                    "trained": truth(),
                     "own": list_of(text()),
                     "pooled": list_of(text()),
-                    "text": text(),
+                    "threshold": optional(number()),
+                    "slack": number(low=0),
+                    "guarantee": text(),
                 }
             )
         ),
-        "class_thresholds": optional(mapping_of(number())),
         "kept_images": KEPT_CHECK,
     },
-    # Detectors of before there were guarantees; and most keep no images.
-    may_lack=("slack", "guarantee", "class_thresholds", "kept_images"),
+    may_lack=("kept_images",),
 )
 
 
@@ -92,20 +88,32 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
     classifier, score = detector.classifier, detector.score
     tensors = {f"classifier.{name}": tensor for name, tensor in classifier.state_dict().items()}
     tensors |= {f"score.{name}": tensor for name, tensor in detector.score_state.items()}
-    tensors["calibration_scores"] = torch.from_numpy(detector.calibration_scores)
     saved = {
         "format": FORMAT,
         **described(classifier),
         "score": {"name": score.name, "params": score.params},
-        "threshold": detector.threshold,
-        "keep": detector.keep,
-        "calibration_images": len(detector.calibration_scores),
-        "slack": detector.slack,
-        "guarantee": None if detector.guarantee is None else detector.guarantee.to_dict(),
-        "class_thresholds": None if detector.by_class is None else detector.class_thresholds,
+        "calibration": None,
     }
-    if detector.by_class is not None:
-        tensors["calibration_classes"] = torch.from_numpy(detector.by_class.groups)
+    if detector.calibration is not None:
+        known, guarantee = detector.calibration, detector.calibration.guarantee
+        saved["calibration"] = {
+            "keep": guarantee.keep,
+            "confidence": guarantee.confidence,
+            "images": guarantee.images,
+            "folds": guarantee.folds,
+            "trained": guarantee.trained,
+            "own": list(guarantee.own),
+            "pooled": list(guarantee.pooled),
+            # For readers of the file: both follow from the rest.
+            "threshold": known.threshold,
+            "guarantee": str(guarantee),
+            "slack": known.slack,
+        }
+        tensors["calibration_scores"] = torch.from_numpy(known.scores)
+        if known.folds is not None:
+            tensors["calibration_folds"] = torch.from_numpy(known.folds)
+        if known.groups is not None:
+            tensors["calibration_classes"] = torch.from_numpy(known.groups)
     if detector.kept_images is not None:
         saved["kept_images"] = detector.kept_images.record()
         tensors |= detector.kept_images.tensors()
@@ -130,16 +138,14 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
     with rebuilding(str(folder), "the saved score"):
         score = make_score(saved["score"]["name"], **saved["score"]["params"])
         detector = Detector(classifier, score, state=part("score."))
-        if saved["threshold"] is not None:
+        if saved["calibration"] is not None:
             _try(detector)
-    detector.threshold, detector.keep = saved["threshold"], saved["keep"]
-    detector.calibration_scores = tensors["calibration_scores"].numpy()
-    detector.slack = saved.get("slack", slack_of(detector.calibration_scores))
-    detector.guarantee = _guarantee(saved, detector)
-    if saved.get("class_thresholds") is not None:
-        positions = {name: k for k, name in reversed(list(enumerate(saved["classes"])))}
-        own = {positions[name]: bound for name, bound in saved["class_thresholds"].items()}
-        detector.by_class = ClassThresholds(tensors["calibration_classes"].numpy(), own)
+            found = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
+            if found != saved["calibration"]["folds"]:
+                raise ArtifactError(
+                    f"What {score.spec!r} learned is of {found} folds, not of those of the calibration."
+                )
+            detector.calibration = _calibration(saved["calibration"], tensors)
     if "kept_images" in saved:
         dimension = classifier.model.feature_dim
         detector.kept_images = restore_kept_images(saved["kept_images"], tensors, dimension, str(folder))
@@ -150,7 +156,7 @@ def version_of(detector: Detector) -> str:
     """A short hash of all that decides a verdict."""
     digest = hashlib.blake2b(digest_size=8)
     classifier = detector.classifier
-    for part in (classifier.model.fingerprint, classifier.method.spec, detector.score.spec, repr(detector.threshold)):
+    for part in (classifier.model.fingerprint, classifier.method.spec, detector.score.spec, repr(detector.guarantee)):
         digest.update(part.encode() + b"\0")
     for name in classifier.classes:
         digest.update(name.encode("utf-8", "surrogatepass") + b"\0")
@@ -162,16 +168,14 @@ def version_of(detector: Detector) -> str:
     return digest.hexdigest()
 
 
-def _guarantee(saved: dict[str, Any], detector: Detector) -> Guarantee | None:
-    """The saved one; that of detectors from before there were any is the in-sample rule."""
-    found = saved.get("guarantee")
-    if found is not None:
-        fields = {name: value for name, value in found.items() if name != "text"}
-        return Guarantee(**{**fields, "own": tuple(found["own"]), "pooled": tuple(found["pooled"])})
-    count = saved["calibration_images"]
-    if saved["keep"] is None or not count:
-        return None
-    return Guarantee(saved["keep"], None, count, seen=detector.score.needs_fit)
+def _calibration(saved: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Calibration:
+    """The saved one."""
+    own, pooled = tuple(saved["own"]), tuple(saved["pooled"])
+    fields = {name: saved[name] for name in ("keep", "confidence", "images", "folds", "trained")}
+    guarantee = Guarantee(**fields, own=own, pooled=pooled)
+    found = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
+    folds, groups = (None if one is None else one.numpy() for one in found)
+    return Calibration(tensors["calibration_scores"].numpy(), guarantee, saved["slack"], folds, groups)
 
 
 def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path) -> None:
@@ -179,28 +183,24 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
     where = Where(str(folder / RECORD))
     _RECORD(saved, where)
     check_classes_hash(saved, folder / RECORD)
-    count = saved["calibration_images"]
-    scores = TensorSpec((count,), ("float64",), ascending=True)
-    wanted = {"calibration_scores": scores}
-    own = saved.get("class_thresholds")
-    if own is not None:
-        wanted["calibration_classes"] = TensorSpec((count,), ("int64",), low=-1, high=len(saved["classes"]) - 1)
-        _check_own(own, saved["classes"], where.at("class_thresholds"))
-    if "kept_images" in saved:
-        wanted |= kept_specs(count, len(saved["classes"]))
+    wanted: dict[str, TensorSpec] = {}
+    known = saved["calibration"]
+    if known is not None:
+        count, classes = known["images"], saved["classes"]
+        wanted["calibration_scores"] = TensorSpec((count,), ("float64",), ascending=True)
+        if known["folds"]:
+            wanted["calibration_folds"] = TensorSpec((count,), ("int64",), low=0, high=known["folds"] - 1)
+        if known["own"] or known["pooled"]:
+            wanted["calibration_classes"] = TensorSpec((count,), ("int64",), low=-1, high=len(classes) - 1)
+        if "kept_images" in saved:
+            wanted |= kept_specs(count, len(classes))
+    elif "kept_images" in saved:
+        raise where.at("calibration").wrong(None, "an entry, since there are kept images")
     check_tensors(tensors, wanted, str(folder), prefixes=("classifier.", "score."))
-    if count and saved["threshold"] is None:
-        raise where.at("threshold").wrong(None, f"a number, since there are {count} calibration images")
-    if saved["keep"] is not None and not count:
-        raise where.at("calibration_images").wrong(count, f"at least 1, since keep is {saved['keep']:g}")
-
-
-def _check_own(own: dict[str, float], classes: list[str], where: Where) -> None:
-    """Thresholds of single classes must name classes; of those that stand twice, the first."""
-    named = {classes[k] for k in first_of_name(classes)}
-    for name in own:
-        if name not in named:
-            raise where.wrong(name, "the names of classes")
+    if "calibration_classes" in wanted:
+        found = [saved["classes"][k] for k in np.unique(tensors["calibration_classes"].numpy()).tolist() if k >= 0]
+        if found != known["own"]:
+            raise where.at("calibration").at("own").wrong(known["own"], f"{found}, as in calibration_classes")
 
 
 def _try(detector: Detector) -> None:
@@ -208,7 +208,7 @@ def _try(detector: Detector) -> None:
     classifier, score = detector.classifier, detector.score
     if score.needs & {Need.ID_DATA, Need.TEXTS} and not detector.score_state:
         raise ArtifactError(f"What {score.spec!r} learned before it was saved is missing. Calibrate again.")
-    if score.needs_images or classifier.needs - {Need.FEATURES}:
+    if score.needs_images or classifier.needs_to_predict - {Need.FEATURES}:
         return  # a made-up image would have to go through the towers
     feature = torch.zeros(1, classifier.model.feature_dim, device=classifier.model.device)
     feature[0, 0] = 1

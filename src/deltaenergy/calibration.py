@@ -1,10 +1,11 @@
-"""Several detectors at once: calibrated by one pass over the images, and judging the same batches."""
+"""What a calibration finds; and several detectors at once, with one pass over the images."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,27 +18,155 @@ from deltaenergy.predictions import Predictions
 from deltaenergy.progress import Progress
 from deltaenergy.recognition import asks_words, check_known
 from deltaenergy.scores.runnable import check_runnable, given_by, unlabelled
-from deltaenergy.scoring import Scored, score_images
-from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, check_confidence, check_keep, fit_count
+from deltaenergy.scoring import CrossFitted, Scored, score_images
+from deltaenergy.thresholds import (
+    Guarantee,
+    NoGuarantee,
+    check_confidence,
+    check_keep,
+    conformal_p_values,
+    count_at_most,
+    least_images,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.detector import Detector
 
+    Floats = npt.NDArray[np.float64]
+    Ints = npt.NDArray[np.int64]
+
 # So many calibration images next to the threshold are scored again alone, and what that changes is multiplied by so
 # much: rounding must not decide.
 SCORED_AGAIN, SLACK_OF_CHANGE, LARGEST_ROUNDING = 4, 8.0, 1e-3
+# So many differences of scores (8 bytes each) are held at a time.
+MARGINS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The scores of n known images, and what they say about new ones.
+
+    A score that learns nothing from these images has one number per image, and an image is kept if at least k of the n
+    scores are at most its own: if it reaches the threshold s_(k). A cross-fitted score has one number per fold, and s_i
+    is compared with the number of the fold that did not learn from image i (CV+: Barber et al., Annals of Statistics
+    2021; Vovk, Annals of Mathematics and Artificial Intelligence 2015). Then there is no single threshold.
+
+    By class (Mondrian): an image that is classified as c is judged by G_c, the known images of c that are classified as
+    c. A new image of class c that is classified as c is exchangeable with these, whatever the other classes do, how
+    frequent they are, or how often they are classified as c. So the guarantee holds within c, and
+    P(p ≤ a | class c, classified as c) ≤ a. Nothing is guaranteed for images of another class: to keep those as well,
+    thresholds would have to fall to where unknown images are.
+
+    Attributes:
+        scores: of the known images, ascending; out of fold where the score was cross-fitted.
+        guarantee: which share of new images is kept, and in which sense.
+        slack: how far below a threshold is rounding.
+        folds: the fold of each score, if the score was cross-fitted.
+        groups: for each score the class whose G_c it belongs to, by position; −1 if that class is not judged by itself.
+    """
+
+    scores: Floats
+    guarantee: Guarantee
+    slack: float = 0.0
+    folds: Ints | None = None
+    groups: Ints | None = None
+
+    @cached_property
+    def threshold(self) -> float | None:
+        """s_(k) of all images; None if the score was cross-fitted."""
+        return float(self.scores[self.rank - 1]) if self.folds is None else None
+
+    @property
+    def rank(self) -> int:
+        """k; 1 where the images are too few for the guarantee."""
+        return max(1, self.guarantee.rank)
+
+    @cached_property
+    def class_thresholds(self) -> dict[int, float]:
+        """By position, the thresholds of the classes that have their own."""
+        return {c: one.threshold for c, one in self.by_class.items() if one.threshold is not None}
+
+    @cached_property
+    def by_class(self) -> dict[int, Calibration]:
+        """By position, the classes that are judged by their own images, each with its part of the calibration."""
+        found: dict[int, Calibration] = {}
+        if self.groups is not None:
+            for c in np.unique(self.groups[self.groups >= 0]).tolist():
+                own = self.groups == c
+                guarantee = replace(self.guarantee, images=int(own.sum()), own=(), pooled=())
+                folds = None if self.folds is None else self.folds[own]
+                found[c] = Calibration(self.scores[own], guarantee, self.slack, folds)
+        return found
+
+    def rejects(self, values: Floats, named: Ints | None = None) -> npt.NDArray[np.bool_]:
+        """Which images are rejected: fewer than k of the scores are at most theirs, or theirs is not a number.
+
+        `values` has a column for each fold if the score was cross-fitted. `named` is the class that each image is
+        classified as, which is needed with thresholds by class.
+        """
+        result = self._too_low(values)
+        for c, group in self.by_class.items():
+            rows = _needed(named) == c
+            result[rows] = group._too_low(values[rows])
+        return result
+
+    def p_values(self, values: Floats, named: Ints | None = None) -> Floats:
+        """Conformal p-values; NaN where none is valid.
+
+        That is: if the classifier, or a score that had one image, learned from these very images; and, with thresholds
+        by class, for images classified as a class that is not judged by itself.
+        """
+        if self.guarantee.trained or self.guarantee.folds == 1:
+            return np.full(len(values), np.nan)
+        if self.groups is None:
+            return conformal_p_values(self.scores, values, self.folds)
+        result = np.full(len(values), np.nan)
+        for c, group in self.by_class.items():
+            rows = _needed(named) == c
+            result[rows] = conformal_p_values(group.scores, values[rows], group.folds)
+        return result
+
+    def margins(self, values: Floats) -> Floats:
+        """How far each image is from being rejected, below 0 if it is: the k-th largest of f(x) − s_i, and the slack.
+
+        For a score that is not cross-fitted this is f(x) − s_(k). Not for thresholds by class.
+        """
+        most = max(1, MARGINS_AT_ONCE // len(self.scores))
+        found = [np.zeros(0)]
+        for start in range(0, len(values), most):
+            block = values[start : start + most]
+            each = (block[:, None] if self.folds is None else block[:, self.folds]) - self.scores
+            found.append(np.partition(each, -self.rank, axis=1)[:, -self.rank] + self.slack)
+        return np.concatenate(found)
+
+    def _too_low(self, values: Floats) -> npt.NDArray[np.bool_]:
+        return count_at_most(self.scores, values + self.slack, self.folds) < self.rank
+
+
+def _needed(named: Ints | None) -> Ints:
+    if named is None:
+        raise InputError("This detector has thresholds by class: pass the predicted class of each score as well.")
+    return named
+
+
+def class_groups(truth: Ints, named: Ints, keep: float, confidence: float | None) -> Ints:
+    """`Calibration.groups` from the class of each known image and the one that it is classified as."""
+    groups = np.where(truth == named, truth, -1)
+    classes, counts = np.unique(groups, return_counts=True)
+    return np.where(np.isin(groups, classes[counts >= least_images(keep, confidence)]), groups, -1)
 
 
 def calibrate_together(
     detectors: Sequence[Detector],
     images: Any,
     keep: float = 0.95,
-    confidence: float | None = CONFIDENCE,
+    confidence: float | None = None,
     *,
     by_class: bool = False,
     labels: Sequence[str] | None = None,
+    trained: bool = False,
     keep_images: bool = False,
     batch_size: int = 32,
     progress: Progress | None = None,
@@ -47,19 +176,15 @@ def calibrate_together(
     classifier = detectors[0].classifier
     given = given_by([images], classifier).without(labels=unlabelled(images))
     check_runnable([one.score for one in detectors], given)
-    # What they learned from other images is learned anew.
-    scorers = [replace(one.scorer, fitted=not one.score.needs_fit) for one in detectors]
-
-    def fit_on(count: int) -> npt.NDArray[np.int64] | None:
-        fit = fit_count(count, keep, confidence)
-        return np.sort(np.random.default_rng(0).permutation(count)[:fit]) if fit else None
-
+    # What they learned from other images is learned again.
+    scorers = [one.unfitted_scorer for one in detectors]
     scored = score_images(
         classifier,
         scorers,
         images,
         fit=True,
-        fit_on=fit_on,
+        measured=False,
+        labels=labels,
         keep_features=keep_images or asks_words(classifier),
         batch_size=batch_size,
         progress=progress,
@@ -68,16 +193,18 @@ def calibrate_together(
     if scored.unreadable:
         first = scored.unreadable[0]
         warnings.warn(
-            f"{len(scored.unreadable)} calibration image(s) could not be read and were left out, "
-            f"the first is {first.id}: {first.reason}",
+            f"{len(scored.unreadable):,} of the calibration images are unreadable and were skipped, the first is "
+            f"{first.id}: {first.reason}",
             stacklevel=3,
         )
     for one in detectors:
-        one.calibrate_scored(scored, keep, confidence, by_class=by_class, labels=labels, keep_images=keep_images)
+        one.calibrate_scored(
+            scored, keep, confidence, by_class=by_class, labels=labels, trained=trained, keep_images=keep_images
+        )
     if not (is_feature_array(images) or names_a_store(images)):
         _widen_slack(detectors, scored)
     for guarantee in {one.guarantee for one in detectors if one.guarantee is not None}:
-        if keep < 1 and confidence is not None and guarantee.confidence is None:
+        if keep < 1 and not guarantee.holds:
             warnings.warn(str(guarantee), NoGuarantee, stacklevel=3)
     return list(detectors)
 
@@ -90,21 +217,29 @@ def _widen_slack(detectors: Sequence[Detector], scored: Scored) -> None:
     and is given no way: such a score depends on its batch.
     """
     for one in detectors:
-        values = scored.values[one.score.spec]
-        above = np.flatnonzero(values >= one.bounds().min())
+        values, known = scored.values[one.score.spec], one.calibration
+        assert known is not None
+        bounds = one.bounds()
+        above = np.flatnonzero(values >= (-np.inf if bounds is None else bounds.min()))
         near = above[np.argsort(values[above], kind="stable")[:SCORED_AGAIN]]
         again = score_images(one.classifier, [one.scorer], [scored.items[row] for row in near], batch_size=1)
-        found = {item.id: value for item, value in zip(again.items, again.values[one.score.spec])}
-        known = [row for row in near if scored.items[row].id in found]
-        pairs = [(found[scored.items[row].id], values[row]) for row in known]
+        found = dict(zip((item.id for item in again.items), one.values_of(again)))
+        rows = [row for row in near if scored.items[row].id in found]
+        fitted = scored.scorers.get(one.score.spec)
+        folds = fitted.folds if isinstance(fitted, CrossFitted) else None
+        new_values = [found[scored.items[row].id] for row in rows]
+        if folds is not None:  # the number of the fold that had not seen the image
+            new_values = [each[folds[row]] for each, row in zip(new_values, rows)]
+        pairs = list(zip(new_values, values[rows]))
         changes = [abs(new - old) for new, old in pairs if abs(new - old) <= LARGEST_ROUNDING * max(1.0, abs(old))]
-        one.slack = max([one.slack, *(SLACK_OF_CHANGE * change for change in changes)])
+        slack = max([known.slack, *(SLACK_OF_CHANGE * change for change in changes)])
+        one.calibration = replace(known, slack=slack)
 
 
 def judge_together(
     detectors: Sequence[Detector], batches: Iterable[Scored], fdr: float | None = None
 ) -> Iterator[tuple[Scored, list[Predictions]]]:
-    """Each batch with the verdicts of every detector. With `fdr` all batches are looked at before the first comes."""
+    """Each batch with the verdicts of every detector. With `fdr` all batches are read before the first is returned."""
     if fdr is None:
         for batch in batches:
             yield batch, [one.judge(batch) for one in detectors]
@@ -129,7 +264,7 @@ def check_calibration(
     if by_class and keep == 1:
         raise InputError("by_class needs keep below 1: one threshold for all keeps every calibration image as it is.")
     if labels is not None and not by_class:
-        raise InputError("labels are for thresholds by class: give by_class=True as well.")
+        raise InputError("labels are for thresholds by class: pass by_class=True as well.")
 
 
 def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] | None) -> npt.NDArray[np.int64]:

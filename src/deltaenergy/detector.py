@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.calibration import calibrate_together, check_calibration, check_numbers, true_classes
+from deltaenergy.calibration import (
+    Calibration,
+    calibrate_together,
+    check_calibration,
+    check_numbers,
+    class_groups,
+    true_classes,
+)
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, NotFittedError
@@ -19,22 +26,14 @@ from deltaenergy.kept_images import KeptImages
 from deltaenergy.labels import first_of_name
 from deltaenergy.predictions import Predictions, Verdict
 from deltaenergy.progress import Progress
-from deltaenergy.scores.base import Score, Scorer
+from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.defaults import default_score
+from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
+from deltaenergy.scores.negatives.competing import CompetingWords
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.scoring import CrossFitted, Scored, stream_scores
 from deltaenergy.showing import Shown, some_names
-from deltaenergy.thresholds import (
-    CONFIDENCE,
-    ClassThresholds,
-    Guarantee,
-    benjamini_hochberg,
-    check_fdr,
-    class_thresholds,
-    conformal_p_values,
-    slack_of,
-    threshold_of,
-)
+from deltaenergy.thresholds import Guarantee, benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -82,16 +81,8 @@ class Detector(Shown):
         check_classifier(classifier, "A detector")
         self.classifier = classifier
         self.score = make_score(default_score(classifier.model) if score is None else score)
-        self.threshold: float | None = None
-        self.keep: float | None = None
-        # What the threshold promises of new images.
-        self.guarantee: Guarantee | None = None
-        # How far below the threshold is rounding.
-        self.slack = 0.0
-        # Ascending ID scores: the reference distribution of p-values.
-        self.calibration_scores: npt.NDArray[np.float64] = np.zeros(0)
-        # Thresholds of single classes, where they were asked for.
-        self.by_class: ClassThresholds | None = None
+        # What the known images say about new ones; None before `calibrate`.
+        self.calibration: Calibration | None = None
         # The calibration images themselves, where it was asked to keep them.
         self.kept_images: KeptImages | None = None
         # Calibration images that could not be read.
@@ -111,34 +102,38 @@ class Detector(Shown):
         self,
         images: Any,
         keep: float = 0.95,
-        confidence: float | None = CONFIDENCE,
+        confidence: float | None = None,
         *,
         by_class: bool = False,
         labels: Sequence[str] | None = None,
+        trained: bool = False,
         keep_images: bool = False,
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> Detector:
-        """Set the threshold so that at least the share `keep` of known images is accepted.
+        """Set the threshold on known images, so that the share `keep` of new images like these is kept.
 
-        With a `confidence`, that holds for *new* images like these: the threshold is s_(k), the k-th smallest of the n
-        scores, k the largest with P(Beta(n − k + 1, k) ≥ keep) ≥ confidence (`thresholds.guaranteed_rank`). Where the
-        images are too few for that, and with `confidence=None`, it holds for these images alone: the threshold is the
-        largest observed score that at least ⌈keep·n⌉ of them reach. `guarantee` says which it is; a `NoGuarantee`
-        warning says how many images are lacking.
+        The threshold is s_(k), the k-th smallest of the n scores (`thresholds.rank_of`). By default `keep` holds on
+        average: k = ⌊(1 − keep)(n + 1)⌋. With a `confidence` such as 0.9, at least the share `keep` of new images is
+        kept, with this confidence: k is smaller. `guarantee` says which it is. Where the images are too few, the
+        smallest score is the threshold, and a `NoGuarantee` warning says how many are needed.
 
         Their scores also give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images
         exchangeable with these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023).
 
-        A score that must learn from images does so from one part of them, drawn with a fixed seed, and the other part
-        gives threshold and p-values; with fewer than 20 images, or without `confidence`, all images do both.
+        A score that must learn from images is cross-fitted: it learns from four fifths of them at a time, each image is
+        scored by the scorer that did not see it, and a new one is compared with each of these (`Calibration`). Then
+        there is no single threshold, and the guarantee is not exact.
 
-        With `by_class`, each class that has enough images gets a threshold of its own, so that a rare class is not the
-        one that pays (see `thresholds.ClassThresholds`). Images have their class from their folder or table; for rows
-        of features give `labels`. Unreadable images are left out with a warning.
+        With `by_class`, each class that has enough images gets its own threshold (see `calibration.Calibration`).
+        Images have their class from their folder or table; for rows of features pass `labels`. Unreadable images are
+        skipped with a warning.
 
-        With `keep_images`, features and small pictures of the images that set the threshold are kept, and saved with
-        the detector, so that a rejected image can be compared with them (`explain.why`).
+        With `trained`, the classifier was trained on these images: nothing is guaranteed then, and there are no
+        p-values.
+
+        With `keep_images`, features and thumbnails of the images that set the threshold are kept, and saved with the
+        detector: a rejected image can be compared with them (`explain.why`).
         """
         return calibrate_together(
             [self],
@@ -147,6 +142,7 @@ class Detector(Shown):
             confidence,
             by_class=by_class,
             labels=labels,
+            trained=trained,
             keep_images=keep_images,
             batch_size=batch_size,
             progress=progress,
@@ -156,41 +152,42 @@ class Detector(Shown):
         self,
         scored: Scored,
         keep: float = 0.95,
-        confidence: float | None = CONFIDENCE,
+        confidence: float | None = None,
         *,
         by_class: bool = False,
         labels: Sequence[str] | None = None,
+        trained: bool = False,
         keep_images: bool = False,
     ) -> Detector:
-        """`calibrate` from scores that are known already. Rows that the score learned from are left out."""
+        """`calibrate` from what `score_images(…, fit=True)` found."""
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        spec, unsplit = self.score.spec, scored
+        spec = self.score.spec
         truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
-        if self.score.needs_fit and scored.fit_rows is not None:
-            rest = np.setdiff1d(np.arange(len(scored.items)), scored.fit_rows)
-            scored, truth = scored.take(rest), None if truth is None else truth[rest]
-        values = scored.values[spec]
+        values, folds = scored.values[spec], None
         if not len(values):
             raise InputError("calibrate needs at least one readable known image, and got none.")
         check_numbers(scored, spec)
-        if self.score.needs_fit:
-            self._scorer = scored.scorers[spec]
+        fitted = scored.scorers.get(spec)
+        if isinstance(fitted, CrossFitted):
+            self._scorer, folds = FoldScorer.of(fitted.scorers), fitted.folds
+        elif self.score.needs_fit:
+            raise InputError(
+                f"calibrate needs scores of {spec} that were cross-fitted: score the images with fit=True."
+            )
         order = np.argsort(values, kind="stable")
-        self.calibration_scores, self.unreadable = values[order], scored.unreadable
-        self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
-        seen = self.score.needs_fit and len(unsplit.items) == len(values)
-        self.threshold, sure = threshold_of(self.calibration_scores, keep, None if seen else confidence)
-        self.keep, self.slack, self.by_class = keep, slack_of(self.calibration_scores), None
-        own: list[str] = []
-        pooled: list[str] = []
+        values = values[order]
+        folds = None if folds is None else folds[order]
+        guarantee = Guarantee(keep, confidence, len(values), 0 if folds is None else 1 + int(folds.max()), trained)
+        groups = None
         if truth is not None:
             first, classes = self._first, self.classifier.classes
-            named = first[scored.predicted[order]]
-            self.by_class = class_thresholds(self.calibration_scores, truth[order], named, keep, sure)
-            for k in sorted(set(first.tolist())):
-                (own if k in self.by_class.thresholds else pooled).append(classes[k])
-        fitted_on = len(unsplit.items) - len(values)
-        self.guarantee = Guarantee(keep, sure, len(values), confidence, fitted_on, seen, tuple(own), tuple(pooled))
+            groups = class_groups(truth[order], first[scored.predicted[order]], keep, confidence)
+            own = [k for k in sorted(set(first.tolist())) if k in groups]
+            pooled = tuple(classes[k] for k in sorted(set(first.tolist())) if k not in groups)
+            guarantee = replace(guarantee, own=tuple(classes[k] for k in own), pooled=pooled)
+        self.calibration = Calibration(values, guarantee, slack_of(values), folds, groups)
+        self.unreadable = scored.unreadable
+        self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         return self
 
     def predict(
@@ -220,74 +217,95 @@ class Detector(Shown):
     def check_controls(self, fdr: float) -> None:
         """Raise unless this detector's p-values can control the share of false discoveries."""
         check_fdr(fdr)
-        self._check_calibrated()
-        if self.by_class is not None:
+        known = self.require_calibration()
+        if known.groups is not None:
+            raise InputError("fdr needs one threshold for all classes: calibrate a detector without by_class.")
+        if known.folds is not None:
             raise InputError(
-                "fdr needs p-values against all calibration images, and this detector has thresholds by class: "
-                "calibrate one without by_class."
+                f"fdr needs exact p-values, and those of {self.score.spec} are not: it learned from the calibration "
+                "images. Use a score that does not, such as max-logit."
             )
-        if not len(self.calibration_scores):
-            raise InputError("fdr needs p-values, and this detector has no calibration images: calibrate it again.")
+        if known.guarantee.trained:
+            raise InputError(
+                "fdr needs p-values, which are not valid here: the classifier was trained on the images that set the "
+                "threshold. Calibrate the detector on other images."
+            )
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Stream:
         """The verdicts of `predict` one by one, as they are found: memory does not grow with the number of images.
 
         What is wrong with the arguments is said at once; images are read as verdicts are asked for.
         """
-        self._check_calibrated()
+        self.require_calibration()
         batches = stream_scores(self.classifier, [self.scorer], images, batch_size=batch_size, progress=progress)
         return Stream(self, batches)
 
     def judge(self, scored: Scored) -> Predictions:
         """Verdicts from scores that are known already."""
-        values = scored.values[self.score.spec]
-        p_values, rejected = self.p_values(values, scored.predicted), self.rejects(values, scored.predicted)
+        values, compared = scored.values[self.score.spec], self.values_of(scored)
+        p_values, rejected = self.p_values(compared, scored.predicted), self.rejects(compared, scored.predicted)
         verdicts = [
             Verdict(
                 id=item.id,
                 label=self.classifier.classes[scored.predicted[i]],
                 confidence=float(scored.confidence[i]),
                 score=float(values[i]),
-                p_value=float(p_values[i]),
+                p_value=None if np.isnan(p_values[i]) else float(p_values[i]),
                 is_ood=bool(rejected[i]),
             )
             for i, item in enumerate(scored.items)
         ]
         return Predictions(verdicts, scored.unreadable)
 
+    def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
+        """What `rejects` and `p_values` compare: the scores, with a column for each fold if there are folds."""
+        return scored.by_fold.get(self.score.spec, scored.values[self.score.spec])
+
     def rejects(
         self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.bool_]:
         """Which scores are below the threshold by more than rounding, or not a number.
 
-        A detector with thresholds by class must be told the position of the class that each image is named.
+        A detector with thresholds by class needs the position of the class that each image is classified as.
         """
-        bound: float | npt.NDArray[np.float64] = self._check_calibrated()
-        if self.by_class is not None:
-            bound = self.bounds()[_needed(predicted)]
-        return ~(values >= bound - self.slack)
-
-    def bounds(self) -> npt.NDArray[np.float64]:
-        """The threshold of each class, by position: its own, or the one of all."""
-        pooled, count = self._check_calibrated(), len(self.classifier.classes)
-        return np.full(count, pooled) if self.by_class is None else self.by_class.bounds(pooled, count)[self._first]
+        return self.require_calibration().rejects(values, None if predicted is None else self._first[predicted])
 
     def p_values(
         self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.float64]:
-        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); a score of NaN gets the smallest, 1 / (n + 1).
+        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); NaN where none is valid (`Calibration.p_values`).
 
-        With thresholds by class, the calibration images are those of the class that the image is named.
+        With thresholds by class, the calibration images are those of the class that the image is classified as.
         """
-        if self.by_class is None:
-            return conformal_p_values(self.calibration_scores, values)
-        return self.by_class.p_values(self.calibration_scores, values, self._first[_needed(predicted)])
+        return self.require_calibration().p_values(values, None if predicted is None else self._first[predicted])
+
+    @property
+    def threshold(self) -> float | None:
+        """Images that score below it are rejected; None before `calibrate`, and for a score that was cross-fitted."""
+        return None if self.calibration is None else self.calibration.threshold
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What the threshold guarantees for new images; None before `calibrate`."""
+        return None if self.calibration is None else self.calibration.guarantee
+
+    @property
+    def calibration_scores(self) -> npt.NDArray[np.float64]:
+        """Of the known images, ascending: the reference distribution of p-values."""
+        return np.zeros(0) if self.calibration is None else self.calibration.scores
 
     @property
     def class_thresholds(self) -> dict[str, float]:
         """The thresholds of the classes that have their own."""
-        own = {} if self.by_class is None else self.by_class.thresholds
+        own = {} if self.calibration is None else self.calibration.class_thresholds
         return {self.classifier.classes[k]: bound for k, bound in own.items()}
+
+    def bounds(self) -> npt.NDArray[np.float64] | None:
+        """The threshold of each class, by position: its own, or the one of all; None if there is no threshold."""
+        known = self.require_calibration()
+        if known.threshold is None:
+            return None
+        return np.array([known.class_thresholds.get(k, known.threshold) for k in self._first.tolist()])
 
     @property
     def _first(self) -> npt.NDArray[np.int64]:
@@ -312,7 +330,8 @@ class Detector(Shown):
         groups = {"calibration images": self.calibration_scores}
         if predictions is not None:
             groups["these images"] = np.array([verdict.score for verdict in predictions], np.float64)
-        return score_histogram(groups, self._check_calibrated(), self.score.spec, ax)
+        self.require_calibration()
+        return score_histogram(groups, self.threshold, self.score.spec, ax)
 
     def _facts(self) -> dict[str, object]:
         classes = self.classifier.classes
@@ -322,17 +341,30 @@ class Detector(Shown):
             "method": self.classifier.method.spec,
             "model": repr(self.classifier.base_model.name),
         }
-        if self.threshold is None or self.keep is None:
+        if self.calibration is None:
             facts["threshold"] = "none yet, call calibrate"
         else:
-            images = len(self.calibration_scores)
-            facts["threshold"] = f"{self.threshold:.6g}, keeps {100 * self.keep:g} % by {images} images"
+            keeps = f"keeps {percent(self.calibration.guarantee.keep)} by {len(self.calibration_scores):,} images"
+            facts["threshold"] = f"{'none' if self.threshold is None else f'{self.threshold:.6g}'}, {keeps}"
         return facts
 
     @property
     def scorer(self) -> Scorer:
         """The score bound to the classifier, with what it has learned."""
         return self._bind(None)
+
+    @property
+    def words(self) -> CompetingWords:
+        """The words that compete with the classes (`.kept`), and which were removed and why (`.removed`)."""
+        if not isinstance(self.score, DeltaEnergyWords):
+            raise InputError(f"Score {self.score.spec!r} has no list of words: use {DeltaEnergyWords.name}.")
+        return words_of(self.scorer)
+
+    @property
+    def unfitted_scorer(self) -> Scorer:
+        """The same, to learn from other images."""
+        scorer = self.scorer.scorers[0] if isinstance(self.scorer, FoldScorer) else self.scorer
+        return replace(scorer, fitted=not self.score.needs_fit)
 
     def prepare(self, progress: Progress | None = None) -> Detector:
         """Compute the score's text-side state now rather than with the first image: negative labels take minutes."""
@@ -384,13 +416,8 @@ class Detector(Shown):
             )
         return self.kept_images
 
-    def _check_calibrated(self) -> float:
-        if self.threshold is None:
-            raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
-        return self.threshold
-
-
-def _needed(predicted: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
-    if predicted is None:
-        raise InputError("This detector has thresholds by class: give the predicted class of each score as well.")
-    return predicted
+    def require_calibration(self) -> Calibration:
+        """What `calibrate` found, or an error that says to call it."""
+        if self.calibration is None:
+            raise NotFittedError("This detector has no threshold yet: call calibrate(known_images) first.")
+        return self.calibration

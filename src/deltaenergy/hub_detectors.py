@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from deltaenergy import __version__
 from deltaenergy.artifact import HUB, RECORD, save_detector
-from deltaenergy.errors import InputError, ModelUnavailableError, NotFittedError
+from deltaenergy.errors import InputError, ModelUnavailableError
 from deltaenergy.files import write_text
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def push_detector(
     from huggingface_hub import HfApi
 
     _check_repo(repo)
-    if detector.threshold is None:
-        raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
+    detector.require_calibration()
     if detector.kept_images is not None and not with_images:
         raise InputError(
             "This detector holds small pictures of its calibration images, which everyone who can read the repository "
@@ -104,6 +103,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
     shown = ", ".join(_plain(name) for name in classes[:_CLASSES_SHOWN])
     more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
     base = classifier.base_model.name
+    threshold = "none, cross-fitted" if detector.threshold is None else f"{detector.threshold:.6g}"
     lines = [
         "---",
         "library_name: deltaenergy",
@@ -132,14 +132,14 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         f"| model | {_plain(base)} (`{classifier.base_model.fingerprint}`), not part of this repository |",
         f"| classifier | `{classifier.method.spec}` |",
         f"| score | `{score.spec}`: {_plain(score.formula)} ({_plain(score.paper)}) |",
-        f"| threshold | {detector.threshold:.6g}, set on {len(detector.calibration_scores):,} images |",
+        f"| threshold | {threshold}, set on {len(detector.calibration_scores):,} images |",
         f"| made with | deltaenergy {__version__} |",
         "",
         f"**Classes.** {shown}{more}.",
         "",
         "## Calibration",
         "",
-        str(detector.guarantee) if detector.guarantee is not None else "Nothing is promised of new images.",
+        str(detector.guarantee),
         "",
         "## Measured",
         "",

@@ -32,7 +32,8 @@ class Verdict:
         label: the most similar class; meaningful when the image is in-distribution.
         confidence: softmax probability of that class at the model's own temperature.
         score: larger = more in-distribution.
-        p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`).
+        p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`); None
+            where no p-value is valid.
         is_ood: whether the score is below the threshold by more than rounding (see `Detector.slack`), or not a
             number: then nothing speaks for the image.
     """
@@ -41,7 +42,7 @@ class Verdict:
     label: str
     confidence: float
     score: float
-    p_value: float
+    p_value: float | None
     is_ood: bool
 
     @property

@@ -24,6 +24,7 @@ import torch
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier, class_features
 from deltaenergy.labels import ClassFinder, first_of_name, normal_name
 from deltaenergy.scores.negatives.pools import lexicographer_lists
+from deltaenergy.thresholds import binomial
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -48,11 +49,7 @@ def binomial_tail(successes: int, trials: int, chance: float) -> float:
         return 1.0
     if not 0 < chance < 1:
         return float(chance >= 1)
-    k = np.arange(1, trials + 1)
-    ways = np.concatenate([[0.0], np.cumsum(np.log(trials - k + 1) - np.log(k))])
-    hits = np.arange(trials + 1)
-    logs = ways + hits * math.log(chance) + (trials - hits) * math.log1p(-chance)
-    return min(1.0, float(np.exp(logs[successes:]).sum()))
+    return min(1.0, float(binomial(trials, chance)[successes:].sum()))
 
 
 def names_by_chance(correct: int, images: int, classes: int) -> bool:

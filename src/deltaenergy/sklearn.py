@@ -34,7 +34,9 @@ from deltaenergy.classifiers.precomputed import PrecomputedClassifier
 from deltaenergy.detector import Detector
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.recognition import UnknownClassesWarning
-from deltaenergy.thresholds import CONFIDENCE, NoGuarantee, fit_count
+from deltaenergy.scores.arrays import EVEN
+from deltaenergy.scoring import Scored, score_images
+from deltaenergy.thresholds import NoGuarantee, least_images
 from deltaenergy.tuning.stored import LabelledFeatures
 from deltaenergy.tuning.tune import tune
 
@@ -62,16 +64,18 @@ class _Lift:
         return np.asarray(raised / np.linalg.norm(raised, axis=1, keepdims=True), dtype=np.float32)
 
 
-def _calibrated(detector: Detector, z: npt.NDArray[np.float32], keep: float, confidence: float | None) -> Detector:
+def _calibrated(
+    detector: Detector, z: npt.NDArray[np.float32], keep: float, confidence: float | None, trained: bool = False
+) -> Detector:
     with warnings.catch_warnings():
-        # What the threshold promises is in `guarantee_`; class names mean nothing here.
+        # What the threshold guarantees is in `guarantee_`; class names mean nothing here.
         warnings.simplefilter("ignore", NoGuarantee)
         warnings.simplefilter("ignore", UnknownClassesWarning)
-        return detector.calibrate(z, keep, confidence)
+        return detector.calibrate(z, keep, confidence, trained=trained)
 
 
-def _values(detector: Detector, z: npt.NDArray[np.float32]) -> Floats:
-    return np.array([verdict.score for verdict in detector.stream(z, batch_size=1024)], dtype=np.float64)
+def _scored(detector: Detector, z: npt.NDArray[np.float32]) -> Scored:
+    return score_images(detector.classifier, [detector.scorer], z, batch_size=1024)
 
 
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -81,17 +85,17 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         method: how it learns: `linear-probe(c=…)`, logistic regression whose C is chosen by cross-validation if it is
             left out, or `centroids`.
         ood_score: what tells known from unknown: a score of `deltaenergy methods` that looks at features alone.
-        keep: the share of known images to accept.
-        confidence: how sure that share must be of new images; None: of the calibration images alone.
+        keep: the share of new known rows to keep.
+        confidence: None: that share is kept on average; 0.9: at least that share, with this confidence.
         held_out: the share of the training rows that set the threshold and are not learned from. With fewer rows than
-            the guarantee takes, all rows do both.
+            the guarantee needs, all rows do both, and nothing is guaranteed.
         unknown: the label that `predict` gives to what is of no class; None: it always names a class.
         random_state: the seed of the split.
 
     Attributes:
         classes_: the labels.
-        threshold_: scores below it are of no class.
-        guarantee_: what the threshold promises, a `deltaenergy.thresholds.Guarantee`.
+        threshold_: scores below it are of no class; None for a score that learns from features (it is cross-fitted).
+        guarantee_: what the threshold guarantees, a `deltaenergy.thresholds.Guarantee`.
         detector_: the detector.
     """
 
@@ -101,7 +105,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ood_score: str = "multi-delta-energy",
         *,
         keep: float = 0.95,
-        confidence: float | None = CONFIDENCE,
+        confidence: float | None = None,
         held_out: float = 0.3,
         unknown: Any = None,
         random_state: int = 0,
@@ -129,7 +133,8 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             warnings.filterwarnings("ignore", message="Fewer than")  # classes may be of any size here
             data = LabelledFeatures(z[learn], targets[learn].tolist())
             classifier = tune(model, names, data, self.method, shots=int(np.bincount(targets[learn]).max()))
-        self.detector_ = _calibrated(Detector(classifier, self.ood_score), z[rest], self.keep, self.confidence)
+        detector, trained = Detector(classifier, self.ood_score), len(rest) == len(z)
+        self.detector_ = _calibrated(detector, z[rest], self.keep, self.confidence, trained)
         self.threshold_, self.guarantee_ = self.detector_.threshold, self.detector_.guarantee
         return self
 
@@ -139,7 +144,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found = self.classes_[self.detector_.classifier.predict_proba(z).argmax(axis=1)]
         if self.unknown is None:
             return found
-        rejected = self.detector_.rejects(_values(self.detector_, z))
+        rejected = self._rejected(z)
         if not np.can_cast(np.min_scalar_type(self.unknown), found.dtype) or isinstance(self.unknown, str):
             found = found.astype(object)
         found[rejected] = self.unknown
@@ -148,17 +153,21 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities (N, K) of the classes among themselves."""
         z = self._features(X)
-        shares = np.asarray(self.detector_.classifier.predict_proba(z), dtype=np.float64)
+        # A row must not depend on the others: where their number is odd, processors round the last few otherwise.
+        full = np.concatenate([z, np.repeat(z[-1:], -len(z) % EVEN, axis=0)])
+        shares = np.asarray(self.detector_.classifier.predict_proba(full)[: len(z)], dtype=np.float64)
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def score_samples(self, X: Any) -> Floats:
         """The score of each row: larger = more in-distribution."""
-        z = self._features(X)
-        return _values(self.detector_, z)
+        return _scored(self.detector_, self._features(X)).values[self.detector_.score.spec]
 
     def is_known(self, X: Any) -> npt.NDArray[np.bool_]:
         """Whether each row is of one of the classes."""
-        return ~self.detector_.rejects(self.score_samples(X))
+        return ~self._rejected(self._features(X))
+
+    def _rejected(self, z: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+        return self.detector_.rejects(self.detector_.values_of(_scored(self.detector_, z)))
 
     def _features(self, given: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self, "detector_")
@@ -169,7 +178,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = np.arange(len(targets))
         share = round(self.held_out * len(targets))
         counts = np.bincount(targets)
-        if self.confidence is None or not fit_count(share, self.keep, self.confidence) or counts.min() < 4:
+        if self.keep == 1 or share < least_images(self.keep, self.confidence) or counts.min() < 4:
             return rows, rows
         rng = np.random.default_rng(self.random_state)
         held = np.zeros(len(targets), dtype=bool)
@@ -184,22 +193,20 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         ood_score: `mahalanobis`, `knn`, or another score that learns from features alone.
-        keep: the share of known rows to accept.
-        confidence: how sure that share must be of new rows; None: of the training rows alone.
+        keep: the share of new known rows to keep.
+        confidence: None: that share is kept on average; 0.9: at least that share, with this confidence.
 
     Attributes:
-        offset_: `decision_function` is `score_samples` minus this.
-        guarantee_: what the threshold promises, a `deltaenergy.thresholds.Guarantee`.
+        offset_: 0: `score_samples` is counted from where rows are outliers.
+        guarantee_: what the threshold guarantees, a `deltaenergy.thresholds.Guarantee`.
         detector_: the detector.
     """
 
-    def __init__(
-        self, ood_score: str = "mahalanobis", *, keep: float = 0.95, confidence: float | None = CONFIDENCE
-    ) -> None:
+    def __init__(self, ood_score: str = "mahalanobis", *, keep: float = 0.95, confidence: float | None = None) -> None:
         self.ood_score, self.keep, self.confidence = ood_score, keep, confidence
 
     def fit(self, X: Any, y: Any = None) -> OutlierDetector:
-        """Learn what rows are like from one half, and set the threshold with the other; with few, all do both."""
+        """Learn what rows are like, cross-fitted in five folds."""
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         self._lift = _Lift(x)
         z = self._lift(x)
@@ -207,18 +214,18 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         apex[0, -1] = 1  # where the mean of all rows lies
         detector = Detector(PrecomputedClassifier(apex, ["known"]), self.ood_score)
         self.detector_ = _calibrated(detector, z, self.keep, self.confidence)
-        assert self.detector_.threshold is not None
-        self.offset_ = self.detector_.threshold - self.detector_.slack
+        self.offset_ = 0.0
         self.guarantee_ = self.detector_.guarantee
         return self
 
     def score_samples(self, X: Any) -> Floats:
-        """The score of each row: larger = more like the training rows."""
+        """How far each row is from being an outlier (`Calibration.margins`): larger = more like the training rows."""
         check_is_fitted(self, "detector_")
-        return _values(self.detector_, self._lift(validate_data(self, X, dtype=np.float64, reset=False)))
+        scored = _scored(self.detector_, self._lift(validate_data(self, X, dtype=np.float64, reset=False)))
+        return self.detector_.require_calibration().margins(self.detector_.values_of(scored))
 
     def decision_function(self, X: Any) -> Floats:
-        """The score above the threshold; negative for outliers."""
+        """`score_samples`; negative for outliers."""
         return np.asarray(self.score_samples(X) - self.offset_)
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from deltaenergy.scores import defaults
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Lack, check_runnable, given_by, unlabelled
-from deltaenergy.thresholds import CONFIDENCE, check_confidence, check_keep
+from deltaenergy.thresholds import check_confidence, check_keep
 from deltaenergy.tuning.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.loop import EpochLog
@@ -81,7 +81,7 @@ def tune_detector(
     id_images: Any = None,
     score: str | Score | None = None,
     keep: float = 0.95,
-    confidence: float | None = CONFIDENCE,
+    confidence: float | None = None,
     domains: bool = False,
     views: int | str = DEFAULT_VIEWS,
     search: bool = False,
@@ -138,7 +138,7 @@ def tune_detector(
                     loaded,
                     names,
                     validation_items,
-                    needs=frozenset().union(*(one.needs for one in methods)),
+                    needs=frozenset().union(*(one.needs_to_validate for one in methods)),
                     progress=progress,
                     who=methods[0].name,
                 )
@@ -153,7 +153,7 @@ def tune_detector(
                 sets.of(one),
                 one,
                 seed=seed,
-                val=_seen_by(one, validation),
+                val=validation,
                 search=search,
                 recipe=recipe if one.trains or len(methods) == 1 else None,
                 checkpoints=place_of(workplace, number, len(methods)),
@@ -176,11 +176,7 @@ def tune_detector(
         with announce("Calibrating") as progress:
             readable = None if test is None or test.drawn else test
             images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
-            # Images that the classifier was trained on promise nothing of new ones.
-            sure = None if trained else confidence
-            detector.calibrate(images, keep, sure, batch_size=batch_size, progress=progress)
-            if trained and detector.guarantee is not None:
-                detector.guarantee = replace(detector.guarantee, seen=True)
+            detector.calibrate(images, keep, confidence, trained=trained, batch_size=batch_size, progress=progress)
         with saving("The tuned detector", out, f"The finished training is in {workplace}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
             record["comparison"] = None if comparison is None else comparison.to_dict()
@@ -211,13 +207,6 @@ def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem
         lacks = {"labels": features, "patches": features, "pixels": features}
     for one in methods:
         check_runnable([score], given_by([images], model=model, method=one.name).without(**lacks))
-
-
-def _seen_by(method: Method, validation: Validation | None) -> Validation | None:
-    """Validation images as features, unless the method looks at pixels."""
-    if validation is None or Need.PIXELS in method.needs:
-        return validation
-    return replace(validation, model=None)
 
 
 def _test_images(
@@ -331,7 +320,7 @@ def _calibration_images(
     trained = False
     classifier, score = detector.classifier, detector.score
     features_do = not (score.needs_images or Need.LABELS in score.needs or classifier.prompts_images)
-    features_do = features_do and classifier.needs <= {Need.FEATURES}
+    features_do = features_do and classifier.needs_to_predict <= {Need.FEATURES}
     if held_out is not None:
         images, source = train.without_trained(held_out), "in-distribution images"
         if len(images) < len(held_out):
@@ -355,5 +344,7 @@ def _calibration_images(
             stacklevel=3,
         )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
-        images = read_stored(detector.classifier.model, images, detector.classifier.needs, detector.score.spec).features
+        images = read_stored(
+            detector.classifier.model, images, detector.classifier.needs_to_predict, detector.score.spec
+        ).features
     return images, source, trained

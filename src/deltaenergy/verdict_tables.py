@@ -94,7 +94,14 @@ def read_predictions(source: Any) -> Predictions:
         )
     return Predictions(
         [
-            Verdict(rows.ids[i], rows.labels[i], float(confidence), float(score), float(p), bool(rows.is_ood[i]))
+            Verdict(
+                rows.ids[i],
+                rows.labels[i],
+                float(confidence),
+                float(score),
+                None if np.isnan(p) else float(p),
+                bool(rows.is_ood[i]),
+            )
             for i, (confidence, score, p) in enumerate(zip(rows.confidences, rows.scores, rows.p_values))
         ],
         [],

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy import Detector, PrecomputedClassifier
-from deltaenergy.thresholds import Guarantee, threshold_of
+from deltaenergy.calibration import Calibration
+from deltaenergy.thresholds import Guarantee
 
 CLASSES = ["dog", "cat", "horse"]
 
@@ -14,10 +15,8 @@ CLASSES = ["dog", "cat", "horse"]
 def make_detector(scores: npt.ArrayLike, keep: float = 0.95, confidence: float | None = 0.9) -> Detector:
     """Calibrated as if known images had these scores."""
     detector = Detector(PrecomputedClassifier(np.eye(3, dtype=np.float32), CLASSES), "max-logit")
-    detector.calibration_scores = np.sort(np.asarray(scores, np.float64))
-    detector.threshold, sure = threshold_of(detector.calibration_scores, keep, confidence)
-    detector.keep = keep
-    detector.guarantee = Guarantee(keep, sure, len(detector.calibration_scores), confidence)
+    ascending = np.sort(np.asarray(scores, np.float64))
+    detector.calibration = Calibration(ascending, Guarantee(keep, confidence, len(ascending)))
     return detector
 
 

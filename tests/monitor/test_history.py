@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import deltaenergy as de
 from deltaenergy.monitor.history import MOST_BLOCKS, Block, ClassChange, History, SeenPicture, changed_since
+from tests.monitor.made import ids_of, labels_of, make_detector
 
 
 def feed(history: History, entries: list[tuple[str, bool]]) -> None:
@@ -55,3 +58,17 @@ def block(flagged: int) -> Block:
 )
 def test_since_when(flagged: list[int], since: int | None) -> None:
     assert changed_since([block(count) for count in flagged]) == since
+
+
+@pytest.mark.xfail(strict=True, reason="issue: the monitor moves the time of one change with every later image")
+def test_one_change_has_one_time() -> None:
+    """Unknown images come from the 111th on, and more of them later: the alarm tells of the first change."""
+    rng = np.random.default_rng(0)
+    share = np.repeat([0.0, 0.25, 0.9], [110, 200, 300])
+    scores = rng.normal(size=610) - 4.0 * (rng.random(610) < share)
+    monitor = de.Monitor(make_detector(rng.normal(size=300)))
+    monitor.observe(ids_of(310), labels_of(310), scores[:310])
+    first = monitor.status.since
+    assert first is not None and 90 <= first <= 140
+    monitor.observe(ids_of(300, 310), labels_of(300), scores[310:])
+    assert monitor.status.since == first

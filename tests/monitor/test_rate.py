@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from deltaenergy.monitor.rate import count_below, log_rate_evidence, rate_bound
+from deltaenergy.monitor.rate import count_below, log_rate_evidence
+from deltaenergy.thresholds import upper_share
 
 
 def mean_over_stakes(flags: tuple[int, ...], q: Fraction) -> Fraction:
@@ -75,7 +76,7 @@ def test_a_million_images() -> None:
 def test_the_bound_is_the_quantile_of_the_beta_law(images: int, data: st.DataObject) -> None:
     below = data.draw(st.integers(0, images - 1))
     delta = data.draw(st.sampled_from([1e-4, 0.01, 0.1, 0.5]))
-    bound = rate_bound(below, images, delta)
+    bound = upper_share(below, images, delta)
     assert bound == pytest.approx(stats.beta.ppf(1 - delta, below + 1, images - below), rel=1e-9)
     assert stats.binom.cdf(below, images, bound) <= delta * (1 + 1e-9)
 
@@ -104,6 +105,6 @@ def test_with_ties_the_share_of_known_images_flagged_stays_within_the_bound() ->
     for _ in range(1000):
         scores = np.sort(rng.choice(6, 30, p=law)).astype(float)
         threshold = scores[3]
-        bound = rate_bound(count_below(scores, threshold), 30, 0.05)
+        bound = upper_share(count_below(scores, threshold), 30, 0.05)
         broken += below_law[int(threshold)] > bound
     assert broken / 1000 <= 0.05

@@ -135,7 +135,7 @@ def test_the_released_settings() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("adanag", "Unknown adapter 'adanag'. Did you mean 'adaneg'"),
+        ("adanag", r"'adanag'.*'adaneg'"),
         ("adaneg(length=1)", "length"),
         ("adaneg(gap=2)", "gap"),
         ("adaneg(proxies=text)", "proxies"),

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deltaenergy import Detector, Score, list_scores, make_score
@@ -75,7 +75,6 @@ TEMPLATES = st.lists(HOSTILE, min_size=1, max_size=3).map(
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c": st.integers(1, 50),
     "groups": st.integers(1, 1000),
-    "frequent": st.integers(0, 5000),
     "reset": st.one_of(st.floats(-1e3, 1e3), st.just("background")),
     "epsilon": st.floats(0, 1),
     "weight": st.floats(0, 100),
@@ -94,6 +93,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 def value_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
     if name in VALUES:
         return VALUES[name]
+    if type(None) in get_args(hint):
+        hint = get_args(hint)[0]
     if get_origin(hint) is Literal:
         return st.sampled_from(get_args(hint))
     return {float: ABOVE_ZERO, int: st.integers(1, 100), bool: st.booleans(), str: HOSTILE}[hint]
@@ -152,7 +153,7 @@ def test_a_plus_belongs_to_the_name() -> None:
     score = make_score("csp+delta-energy( tau=0.1, words='my, list/a+b.txt' )")
     assert score.params["words"] == "my, list/a+b.txt" and score.params["tau"] == 0.1
     assert make_score(score.spec) == score
-    with pytest.raises(InputError, match=r"write csp\+delta-energy\(parameter=value"):
+    with pytest.raises(InputError, match=r"csp\+delta-energy\(parameter"):
         make_score("csp(tau=0.1)+delta-energy")
 
 
@@ -173,6 +174,8 @@ OF_FEATURES = [
     cuts=st.lists(st.integers(1, 199), max_size=4),
     keep=st.sampled_from([1.0, 0.95, 0.5]),
 )
+# 48 rows are three vectors of AVX-512, an odd number.
+@example(count=36, classes=1, seed=0, cuts=[], keep=1.0)
 def test_a_verdict_does_not_depend_on_the_batch(
     spec: str, files: Path, count: int, classes: int, seed: int, cuts: list[int], keep: float
 ) -> None:
@@ -184,7 +187,9 @@ def test_a_verdict_does_not_depend_on_the_batch(
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     detector = Detector(classifier, runnable(spec, files)).calibrate(features, keep, None)
     together = list(detector.predict(features))
-    assert sum(verdict.is_ood for verdict in together) <= count - math.ceil(round(keep * count, 9))
+    # Scorers that were cross-fitted have seen most of these rows: of them only keep = 1 is certain.
+    if keep == 1 or not detector.score.needs_fit:
+        assert sum(verdict.is_ood for verdict in together) <= count - math.ceil(round(keep * count, 9))
     order = rng.permutation(count)
     bounds = sorted({0, count, *(cut for cut in cuts if cut < count)})
     apart = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from deltaenergy import Detector, Model, PrecomputedClassifier, ZeroShotClassifier, make_score
-from deltaenergy.scores.defaults import DEFAULT_SCORE, WITHOUT_ID_IMAGES, WITHOUT_TEXTS
+from deltaenergy.scores.defaults import DEFAULT_SCORE, WITHOUT_TEXTS
 
 
 def test_a_detector_has_the_default_of_its_model(tiny_clip: Model) -> None:
@@ -26,6 +26,5 @@ def test_the_default_runs_on_features(tiny_clip: Model) -> None:
 
 
 def test_each_default_needs_no_more_than_its_place_has() -> None:
-    assert make_score(DEFAULT_SCORE).needs_fit and make_score(DEFAULT_SCORE).prompts == 1000
+    assert not make_score(DEFAULT_SCORE).needs_fit and make_score(DEFAULT_SCORE).prompts == 1100
     assert make_score(WITHOUT_TEXTS).needs_fit and make_score(WITHOUT_TEXTS).prompts == 0
-    assert not make_score(WITHOUT_ID_IMAGES).needs

@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from deltaenergy.errors import InputError
 from deltaenergy.scores import delta_energy, make_score, msp
 from deltaenergy.scores.delta_energy import _index_of_largest
+from tests.sampling import examples
 
 
 def literal(similarities: np.ndarray, tau: float, c: int, reset: float) -> np.ndarray:
@@ -60,7 +61,7 @@ def test_every_class_may_be_reset() -> None:
     assert_close(delta_energy(many, 0.01, 100_000), np.array([expected]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     # Halves make ties common; the range is that of CLIP logits and far beyond.
     logits=st.lists(st.integers(-200, 200).map(lambda i: i / 2), min_size=1, max_size=12),
@@ -125,9 +126,18 @@ def test_senseless_parameters_are_refused(settings: dict[str, float], message: s
 
 @pytest.mark.parametrize("classes", [1, 63, 64, 255, 256, 257, 319, 320, 1000])
 def test_the_fast_arg_max_finds_a_largest_class(classes: int) -> None:
-    similarities = torch.from_numpy(np.random.default_rng(classes).integers(0, 40, (300, classes)) / 40.0)
-    found = similarities.gather(1, _index_of_largest(similarities))[:, 0]
-    assert torch.equal(found, similarities.amax(dim=1))
+    rng = np.random.default_rng(classes)
+    distinct, tied = rng.random((300, classes)), rng.integers(0, 40, (300, classes)) / 40.0
+    for similarities in map(torch.from_numpy, (distinct, tied)):
+        found = similarities.gather(1, _index_of_largest(similarities))[:, 0]
+        assert torch.equal(found, similarities.amax(dim=1))
+
+
+def test_large_similarities_cost_no_digits() -> None:
+    """s_(1)/τ ≈ 100 is rounded by up to 4e-6 in single precision; the score must not be."""
+    similarities = np.random.default_rng(0).uniform(0.985, 0.987, (200, 5)).astype(np.float32)
+    expected = literal(similarities, 0.01, 2, 0.0)
+    np.testing.assert_allclose(delta_energy(similarities, 0.01, 2), expected, rtol=1e-6)
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +151,9 @@ def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_flow_through_the_score() -> None:
     similarities = torch.rand(3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s: delta_energy(s, 0.5, 2), (similarities,))
+
+
+def test_defaults_are_the_paper_s() -> None:
+    assert make_score("delta-energy").params == {"tau": 0.01, "c": 2, "reset": 0.0}
+    similarities = np.random.default_rng(0).uniform(0.1, 0.3, (20, 7))
+    np.testing.assert_allclose(delta_energy(similarities), literal(similarities, 0.01, 2, 0.0), rtol=1e-9)

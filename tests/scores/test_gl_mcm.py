@@ -81,6 +81,10 @@ def test_score_equals_a_hand_written_value_path(classifier: ZeroShotClassifier) 
         np.testing.assert_allclose(values.numpy(), expected, atol=1e-5)
 
 
+def test_defaults_are_the_papers() -> None:
+    assert make_score("gl-mcm").params == {"temperature": 1.0, "weight": 1.0}
+
+
 def test_features_alone_are_not_enough(classifier: ZeroShotClassifier) -> None:
     score = make_score("gl-mcm").bind(classifier)
     inputs = ScoreInputs(torch.zeros(1, 4), torch.zeros(1, 16))

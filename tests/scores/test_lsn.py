@@ -85,10 +85,10 @@ def test_arrays_and_tensors_of_any_precision() -> None:
 def test_what_does_not_fit_is_explained() -> None:
     s, n = cosines(5)
     for wrong in (n[:, 0], n[:3], n[..., :2], n[:, :0]):
-        with pytest.raises(InputError, match=r"negative_similarities must be .*\(7, …, 6\), got shape"):
+        with pytest.raises(InputError, match=r"negative_similarities.*7, …, 6"):
             lsn(s, wrong)
     n[4, 1, 2] = np.nan
-    with pytest.raises(InputError, match=r"negative_similarities hold NaN .* in 1 row\(s\), the first is row 4"):
+    with pytest.raises(InputError, match=r"negative_similarities.*row 4"):
         lsn(s, n)
 
 

@@ -112,9 +112,9 @@ def test_python_calls_refuse_before_they_bind(
         lambda: de.Detector(classifier, "gl-mcm").calibrate(store),
     ]
     for refused in calls:
-        with pytest.raises(InputError, match=r"'gl-mcm' needs patches: .* holds no patch features"):
+        with pytest.raises(InputError, match="'gl-mcm' needs patches"):
             refused()
-    with pytest.raises(InputError, match="'odin' needs pixels: give it images, not features"):
+    with pytest.raises(InputError, match="'odin' needs pixels"):
         score_images(classifier, [make_score("neglabel"), make_score("odin")], np.eye(2, tiny_clip.feature_dim))
 
 

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,13 @@ import numpy as np
 
 from deltaenergy.artifact import version_of
 from deltaenergy.detector import Detector, Verdict
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.errors import InputError
 from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
-from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence, rate_bound
+from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
 from deltaenergy.monitor.restarts import Restarts, log_halves
 from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.showing import Shown
-from deltaenergy.thresholds import percent
+from deltaenergy.thresholds import percent, upper_share
 from deltaenergy.verdict_tables import check_own, read_rows
 
 if TYPE_CHECKING:
@@ -111,12 +111,11 @@ class Monitor(Shown):
         # Which detector this is, of which calibration.
         self.version = version_of(detector)
         self._scores = scores = detector.calibration_scores
-        self.bound = rate_bound(count_below(scores, detector.threshold or 0.0), len(scores), delta)
+        self.bound = upper_share(count_below(scores, detector.threshold or 0.0), len(scores), delta)
         self.images = self.flagged = 0
         self.log_p = 0.0
         self.cells = Cells(scores, seed)
-        # None in a monitor whose state was begun without them: a bound cannot be changed on the way.
-        self.restarts: dict[str, Restarts] | None = {
+        self.restarts = {
             "rate": Restarts(len(STAKES), lambda flagged: log_rate_bets(flagged, self.bound)),
             "shift": Restarts(len(EXPONENTS), log_shift_bets),
         }
@@ -185,11 +184,9 @@ class Monitor(Shown):
         log_p = np.log(self.cells.p_values(values))
         logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
         shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
-        later = None
-        if self.restarts is not None:
-            seen = {"rate": flags.astype(np.float64), "shift": log_p}
-            later = {test: self.restarts[test].add(seen[test]) for test in TESTS}
-        time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        seen = {"rate": flags.astype(np.float64), "shift": log_p}
+        later = {test: self.restarts[test].add(seen[test]) for test in TESTS}
+        time = datetime.now(UTC).isoformat(timespec="seconds")
         for i, flagged in enumerate(flags.tolist()):
             self.images += 1
             self.flagged += flagged
@@ -197,8 +194,7 @@ class Monitor(Shown):
                 "rate": log_rate_evidence(self.flagged, self.images, self.bound),
                 "shift": float(shifts[i]),
             }
-            if later is not None:
-                now = {test: log_halves(now[test], later[test][i]) for test in TESTS}
+            now = {test: log_halves(now[test], later[test][i]) for test in TESTS}
             for test, evidence in now.items():
                 self.highest[test] = max(self.highest[test], evidence)
                 if self.alarms[test] is None and evidence >= self.bar:
@@ -219,8 +215,7 @@ class Monitor(Shown):
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),
         }
-        if self.restarts is not None:
-            now = {test: log_halves(now[test], self.restarts[test].log_evidence) for test in TESTS}
+        now = {test: log_halves(now[test], self.restarts[test].log_evidence) for test in TESTS}
         return Status(
             self.images,
             self.flagged,
@@ -268,17 +263,16 @@ def _check(detector: Detector, alpha: float, delta: float, seed: int) -> None:
         raise InputError(f"seed must be a whole number from 0 to {LARGEST_SEED}, got {seed!r}.")
     if not isinstance(detector, Detector):
         raise InputError(f"A monitor needs a Detector, got {type(detector).__name__}.")
-    if detector.threshold is None:
-        raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
-    if not len(detector.calibration_scores):
-        raise InputError("A monitor needs calibration scores, and this detector has none: calibrate it again.")
-    if detector.by_class is not None:
+    known = detector.require_calibration()
+    if known.groups is not None:
+        raise InputError("A monitor needs one threshold for all classes: calibrate a detector without by_class.")
+    if known.folds is not None:
         raise InputError(
-            "A monitor needs one threshold for all, and this detector has thresholds by class: calibrate one without "
-            "by_class."
+            f"A monitor needs exact p-values, and those of {detector.score.spec} are not: it learned from the "
+            "calibration images. Calibrate a detector with a score that does not, such as max-logit."
         )
-    if detector.guarantee is not None and detector.guarantee.seen:
+    if known.guarantee.trained:
         raise InputError(
-            "Score or classifier of this detector learned from the very images that set its threshold, so that new "
-            "images look strange without any change: calibrate it with other images."
+            "The classifier of this detector was trained on the images that set its threshold, so new images look "
+            "changed without any change: calibrate it on other images."
         )

@@ -2,7 +2,8 @@
 
 Of n calibration scores k lie below the threshold. The share of known images below it then has the law
 Beta(k + 1, n − k) (order statistics), or is bounded by it (ties; a threshold that was fixed beforehand: Clopper and
-Pearson, Biometrika 1934). So it is at most q, the 1 − δ quantile, but for a probability of δ. Against "at most q" one
+Pearson, Biometrika 1934). So it is at most q, the 1 − δ quantile
+(`thresholds.upper_share`), but for a probability of δ. Against "at most q" one
 bets on every image: with X_s = 1 if image s is flagged, and a stake λ in [0, 1/q),
 
     E_t(λ) = ∏ (1 + λ(X_s − q)),      E_t = the mean of E_t(λ) over λ in [0, 1/q)
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 # λq of the bets that begin later: from small rises of the rate to nearly every image flagged.
 STAKES = np.geomspace(0.01, 0.8, 16)
-# Halvings of the interval that holds the quantile: as far as float64 goes.
-_HALVINGS = 80
 # Terms of a series that falls are added until they are this small beside the first.
 _NEGLIGIBLE = 1e-18
 _CHUNK = 256
@@ -38,24 +37,6 @@ def count_below(ascending: npt.NDArray[np.float64], threshold: float) -> int:
     """k, the number of calibration scores below the threshold; of several equal to it, all but one count as below."""
     below = int(np.searchsorted(ascending, threshold, side="left"))
     return max(below, int(np.searchsorted(ascending, threshold, side="right")) - 1)
-
-
-def rate_bound(below: int, images: int, delta: float) -> float:
-    """q, the 1 − δ quantile of Beta(k + 1, n − k): the root of P(Binomial(n, q) ≤ k) = δ, rounded upwards."""
-    k = np.arange(below + 1, dtype=np.float64)
-    steps = np.log((images - k[1:] + 1) / k[1:])
-    choose = np.concatenate([[0.0], np.cumsum(steps)])  # log of n over k
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        terms = choose + k * math.log(middle) + (images - k) * math.log1p(-middle)
-        if np.exp(terms).sum() > delta:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 def log_rate_evidence(flagged: int, images: int, bound: float) -> float:

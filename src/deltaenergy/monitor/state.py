@@ -1,7 +1,6 @@
 """A monitor on disk: one small JSON file, written whole or not at all, that carries a checksum of itself.
 
-It names its detector by a hash of all that decides a verdict: a state of another detector is refused. A state of the
-first format has no restarts (restarts.py); it goes on without them, as its bound was promised.
+It names its detector by a hash of all that decides a verdict: a state of another detector is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from deltaenergy.monitor.rate import STAKES
 from deltaenergy.monitor.restarts import log_weight
 from deltaenergy.monitor.shift import EXPONENTS
 
-FORMAT, WITHOUT_RESTARTS = "deltaenergy monitor 2", "deltaenergy monitor 1"
+FORMAT = "deltaenergy monitor 2"
 _SHARE = number(above=0, high=1 - 2**-53)
 _COUNTS = list_of(whole(0), length=2)
 # Logarithms of another machine may end in another digit.
@@ -67,7 +66,7 @@ _ENTRIES = {
     "blocks": list_of(_row(whole(1), whole(0), number(), number(), text())),
 }
 _RESTARTS = {"rate": list_of(number(), length=len(STAKES)), "shift": list_of(number(), length=len(EXPONENTS))}
-_RECORDS = {FORMAT: record({**_ENTRIES, "restarts": record(_RESTARTS)}), WITHOUT_RESTARTS: record(_ENTRIES)}
+_RECORD = record({**_ENTRIES, "restarts": record(_RESTARTS)})
 
 
 def save_state(monitor: Monitor, path: str | Path) -> None:
@@ -92,9 +91,7 @@ def load_state(path: str | Path, detector: Detector) -> Monitor:
     monitor.images, monitor.flagged, monitor.log_p = saved["images"], saved["flagged"], float(saved["log_p"])
     for cell, count in saved["cells"]:
         monitor.cells.counts[cell] = count
-    if saved["format"] == WITHOUT_RESTARTS:
-        monitor.restarts = None
-    for test, restarts in (monitor.restarts or {}).items():
+    for test, restarts in monitor.restarts.items():
         restarts.logs, restarts.images = np.array(saved["restarts"][test], np.float64), monitor.images
     monitor.highest = {test: float(saved["highest"][test]) for test in TESTS}
     monitor.alarms = dict(saved["alarms"])
@@ -157,9 +154,8 @@ def open_monitor(
 def state_of(monitor: Monitor) -> dict[str, Any]:
     """All that is remembered, as JSON values."""
     history, counts = monitor.history, monitor.cells.counts
-    restarts = {test: one.logs.tolist() for test, one in (monitor.restarts or {}).items()}
     return {
-        "format": FORMAT if restarts else WITHOUT_RESTARTS,
+        "format": FORMAT,
         "detector": monitor.version,
         "alpha": monitor.alpha,
         "delta": monitor.delta,
@@ -168,7 +164,7 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
         "flagged": monitor.flagged,
         "log_p": monitor.log_p,
         "cells": [[int(cell), int(counts[cell])] for cell in np.flatnonzero(counts)],
-        **({"restarts": restarts} if restarts else {}),
+        "restarts": {test: one.logs.tolist() for test, one in monitor.restarts.items()},
         "highest": dict(monitor.highest),
         "alarms": dict(monitor.alarms),
         "classes": {label: list(both) for label, both in history.classes.items()},
@@ -185,10 +181,9 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
 def _read(path: str | Path) -> dict[str, Any]:
     saved: Any = read_json(path)
     where = Where(str(path))
-    check = _RECORDS.get(str(saved.get("format"))) if isinstance(saved, dict) else None
-    if not isinstance(saved, dict) or check is None:
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         raise ArtifactError(f"{path} is no state of a monitor ({FORMAT}), so it is left as it is. Give another name.")
-    check(saved, where)
+    _RECORD(saved, where)
     check_seal(saved, path)
     return saved
 
@@ -223,7 +218,7 @@ def _check_counts(saved: dict[str, Any], monitor: Monitor, where: Where) -> None
     if len(saved["blocks"]) > MOST_BLOCKS or len(saved["recent"]) > RECENT or len(saved["pictures"]) > MOST_PICTURES:
         raise where.wrong(saved, "no more blocks, recent images and pictures than a monitor keeps")
     least = log_weight(images + 1) - _ROUNDING
-    for test, logs in saved.get("restarts", {}).items():
+    for test, logs in saved["restarts"].items():
         if min(logs) < least:
             raise where.at("restarts").at(test).wrong(min(logs), f"{least:.6g} or more, the share that begins next")
     named = set(monitor.detector.classifier.classes)

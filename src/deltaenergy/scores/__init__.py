@@ -13,7 +13,6 @@ from deltaenergy.scores.delta_energy_words import delta_energy_words
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.entropy import entropy
 from deltaenergy.scores.gl_mcm import local_mcm
-from deltaenergy.scores.guarded_delta_energy import guarded_delta_energy
 from deltaenergy.scores.knn import knn
 from deltaenergy.scores.lsn import lsn
 from deltaenergy.scores.mahalanobis import mahalanobis
@@ -37,7 +36,6 @@ __all__ = [
     "energy",
     "entropy",
     "get_score_class",
-    "guarded_delta_energy",
     "knn",
     "list_scores",
     "local_mcm",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 _ALWAYS = ("similarities", "features")
+# What the names of tensors begin with that one fold has learned, before its number and a stop.
+FOLD = "fold"
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class Score(Settings):
         """The score for one classifier, with what depends on its class texts: computed now, or a saved `state`."""
         if self.own_to not in (None, classifier.method.name):
             raise InputError(self.foreign(classifier.method.name))
+        if state and f"{FOLD}0." in "".join(state):
+            return FoldScorer.restore(self, classifier, state)
         found = dict(state) if state else self.prepare(classifier, progress)
         # Single numbers stay on the host, where they are used.
         device = classifier.model.device
@@ -224,6 +228,64 @@ class Scorer:
             f"Score {self.spec!r} must see known images first: calibrate a detector with it, which also "
             "saves what it learned."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FoldScorer(Scorer):
+    """A score that was cross-fitted (`scoring.CrossFitted`), for images that none of its scorers has seen.
+
+    The score of an image is the mean over the folds; whether it is kept goes by each (`calibration.Calibration`).
+    `state` has what the folds have in common by its name, and all else as `fold0.name`, `fold1.name` …
+    """
+
+    scorers: tuple[Scorer, ...] = ()
+
+    @classmethod
+    def of(cls, scorers: Sequence[Scorer]) -> FoldScorer:
+        """From the scorers of all folds."""
+        first = scorers[0]
+        common = {
+            name: tensor for name, tensor in first.state.items() if all(one.state[name] is tensor for one in scorers)
+        }
+        learned = {
+            f"{FOLD}{k}.{name}": tensor
+            for k, one in enumerate(scorers)
+            for name, tensor in one.state.items()
+            if name not in common
+        }
+        return cls(first.score, first.classifier, {**common, **learned}, True, tuple(scorers))
+
+    @classmethod
+    def restore(cls, score: Score, classifier: Classifier, state: Mapping[str, torch.Tensor]) -> FoldScorer:
+        """From the `state` of one."""
+        common = {name: tensor for name, tensor in state.items() if not name.startswith(FOLD)}
+        learned: dict[str, dict[str, torch.Tensor]] = {}
+        for name, tensor in state.items():
+            if name.startswith(FOLD):
+                fold, _, own = name.partition(".")
+                learned.setdefault(fold, {})[own] = tensor
+        folds = [learned.get(f"{FOLD}{k}") for k in range(len(learned))]
+        if None in folds:
+            raise InputError(f"What {score.spec!r} learned is not complete: a fold is missing.")
+        first = score.bind(classifier, state={**common, **(folds[0] or {})})
+        shared = {name: first.state[name] for name in common}
+        others = [replace(score.bind(classifier, state={**shared, **(one or {})})) for one in folds[1:]]
+        return cls.of([first, *others])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FoldScorer.of, (self.scorers,)
+
+    def each(self, inputs: ScoreInputs) -> torch.Tensor:
+        """N images -> scores (N, F) by every fold."""
+        return torch.stack([one(inputs) for one in self.scorers], dim=1)
+
+    def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
+        """N images -> scores (N,), larger = more in-distribution."""
+        return self.each(inputs).double().mean(dim=1)
+
+    def learned(self, name: str) -> torch.Tensor:
+        """The mean of what the folds learned under `name`."""
+        return torch.stack([one.learned(name).double() for one in self.scorers]).mean(dim=0)
 
 
 def check_positive(owner: str, **values: float) -> None:

@@ -1,104 +1,107 @@
-"""delta-energy+words: how much one class stands out, and how much rather a class than a word (this project's own).
+"""delta-energy+words: rather a class than a word, and one class rather than any other name (this project's own).
 
-    score = z(ΔE_{τ,c}) + w · z( lse(s/T) − lse(s_words/T) ),   z(v) = (v − μ_v) / σ_v over ID images
+    odds  = lse(s/T) − lse(w/T)                                s: cosines with the K classes, w: with words
+    C     = s₁/τ − log mean over all other names of e^{cos/τ}     s₁ = max s; the other classes and the words
+    score = odds + b·C,   T = 1 / logit scale, τ = 0.1, b = 8
 
-ΔEnergy at τ = 0.1, c = 1 compares the classes with one another; the log-odds compare all of them with words that are
-none of them (`neglabel:quick`: 500 of 1,000 frequent nouns). Where the words cover the kind of an unknown they tell it
-from the classes; where they do not, ΔEnergy still does. In standard units neither drowns the other.
+C is ΔEnergy's contrast at τ with c = 1, made independent of K by the mean; it exists for one class. Nothing is fitted:
+b is the ratio of the deviations of both terms over known images, which hardly depends on the classes. It was measured
+on CLIP ViT-B/16 and on `lite` (docs/results.md); other models use the same constants, unmeasured.
+
+The words are ImageNet's names and a hundred everyday nouns without the classes, their synonyms and their kinds
+(`negatives.competing`), in the classifier's own template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from deltaenergy.needs import Need
-from deltaenergy.scores._standard import check_moments, moments
-from deltaenergy.scores.arrays import array_function, check_finite, even
-from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
-from deltaenergy.scores.delta_energy import check_parameters, delta_energy
-from deltaenergy.scores.neglabel import BLOCK_ENTRIES, QUICK_POOL, MinedScore, in_blocks, neglabel
+from deltaenergy.progress import Progress
+from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.negatives.competing import CompetingWords, candidates, competing_words
+from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
 from deltaenergy.specs import check_range
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
 
 
 @array_function
 def delta_energy_words(
     similarities: torch.Tensor,
-    negative_similarities: Any,
-    means: Sequence[float],
-    deviations: Sequence[float],
+    word_similarities: Any,
     tau: float = 0.1,
-    c: int = 1,
     temperature: float = 0.01,
-    weight: float = 1.0,
+    weight: float = 8.0,
 ) -> torch.Tensor:
-    """The score (formula above) from similarities with the classes (N, K) and with the words (N, M).
-
-    `means` and `deviations` hold those of ΔE and of the log-odds, in this order.
-    """
+    """The score (formula above) from cosines with the classes (N, K) and with the words (N, W)."""
+    check_positive("delta-energy+words", tau=tau, temperature=temperature)
     check_range("delta-energy+words: weight", weight, 0)
-    check_moments("delta-energy+words", means, deviations, 2)
-    contrast = torch.as_tensor(delta_energy(similarities, tau, c))
-    odds = torch.as_tensor(neglabel(similarities, negative_similarities, 1, temperature, log_odds=True))
-    return (contrast - means[0]) / deviations[0] + weight * (odds - means[1]) / deviations[1]
+    words = as_rows(word_similarities, "word_similarities", len(similarities)).to(similarities)
+    odds = torch.logsumexp(similarities / temperature, dim=1) - torch.logsumexp(words / temperature, dim=1)
+    best = similarities.max(dim=1, keepdim=True)
+    others = torch.cat([similarities.scatter(1, best.indices, -torch.inf), words], dim=1) / tau
+    count = similarities.new_tensor(others.shape[1] - 1)
+    contrast = best.values[:, 0] / tau - (torch.logsumexp(others, dim=1) - count.log())
+    return odds + weight * contrast
 
 
 @register_score
 @dataclass(frozen=True)
-class DeltaEnergyWords(MinedScore):
-    """`delta_energy_words` as a Score that mines its words for the classes, and learns μ and σ from ID images."""
+class DeltaEnergyWords(Score):
+    """`delta_energy_words` as a Score that chooses its words for the classes and is not fitted.
+
+    `words` replaces the pool: a text file with one word per line, or words with commas ("pizza,beach"); with a
+    plus before ("+pizza,beach") it extends it. `temperature` is 1 / logit scale of the model unless it is given.
+    """
 
     name = "delta-energy+words"
-    summary = "ΔEnergy and the log-odds of the classes against frequent words, each standardised on ID data"
-    formula = "z(ΔE_{τ,c}) + w · z(lse(s/T) − lse(s_words/T)), z standardised on ID data"
-    paper = "this project"
-    requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
-    frequent: int = QUICK_POOL["frequent"]
-    exclude: str = QUICK_POOL["exclude"]
-    keep: float = QUICK_POOL["keep"]
+    summary = "log-odds of the classes against other names, plus the contrast of the best class with all"
+    formula = "lse(s/T) − lse(w/T) + b·(s₁/τ − log mean over all other names of e^{cos/τ})"
+    paper = "this project; b and τ measured on CLIP ViT-B/16 and lite, unmeasured on other models"
+    requires = frozenset({Need.FEATURES, Need.TEXTS})
+    words: str = ""
     tau: float = 0.1
-    c: int = 1
-    temperature: float = 0.01
-    weight: float = 1.0
+    temperature: float | None = None
+    weight: float = 8.0
 
     def check(self) -> None:
-        """τ and c as delta-energy wants them, T > 0, w ≥ 0."""
-        super().check()
-        check_parameters(self.tau, self.c)
-        check_positive(self.name, temperature=self.temperature)
+        """τ and T > 0, b ≥ 0."""
+        check_positive(self.name, tau=self.tau, temperature=1.0 if self.temperature is None else self.temperature)
         check_range(f"{self.name}: weight", self.weight, 0)
 
-    def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """Mean and deviation of both terms."""
-        contrast = torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c))
+    @property
+    def prompts(self) -> int:
+        """One for each candidate; classifiers with several templates encode each in all of them."""
+        return len(candidates(self.words))
 
-        def odds(similarities: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-            return torch.as_tensor(neglabel(similarities, words, 1, self.temperature, log_odds=True))
-
-        return moments([contrast, _with_words(odds, inputs, scorer)])
+    def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
+        """The words for these classes, and their features."""
+        words, features = competing_words(classifier, self.words, progress)
+        return {"negatives": features, "words": words.pack()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        means, deviations = scorer.learned("means").tolist(), scorer.learned("deviations").tolist()
+        """Scores (N,), a block of images at a time."""
+        features = scorer.compared_features(inputs)
+        similarities, words = inputs.similarities.to(features), scorer.state["negatives"].to(features)
+        check_finite(similarities.sum(), similarities, "similarities")
+        check_finite(features.sum(), features, "features")
+        temperature = self.temperature or 1 / scorer.classifier.model.logit_scale
 
-        def score(similarities: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-            settings = (self.tau, self.c, self.temperature, self.weight)
-            return torch.as_tensor(delta_energy_words(similarities, words, means, deviations, *settings))
+        def score(rows: slice) -> torch.Tensor:
+            compared = features[rows] @ words.T
+            found = delta_energy_words(similarities[rows], compared, self.tau, temperature, self.weight)
+            return torch.as_tensor(found)
 
-        return _with_words(score, inputs, scorer)
+        return in_blocks(score, len(features), even(BLOCK_ENTRIES // (len(words) + similarities.shape[1])))
 
 
-def _with_words(
-    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], inputs: ScoreInputs, scorer: Scorer
-) -> torch.Tensor:
-    """`function` of the similarities with classes and words, a block of images at a time."""
-    features = scorer.compared_features(inputs)
-    similarities, words = inputs.similarities.to(features), scorer.state["negatives"].to(features)
-    check_finite(similarities.sum(), similarities, "similarities")
-    check_finite(features.sum(), features, "features")
-    images_at_once = even(BLOCK_ENTRIES // len(words))
-    return in_blocks(lambda rows: function(similarities[rows], features[rows] @ words.T), len(features), images_at_once)
+def words_of(scorer: Scorer) -> CompetingWords:
+    """The words that compete with the classes of a scorer of this kind, and those that were removed."""
+    return CompetingWords.unpack(scorer.state["words"])

@@ -136,7 +136,7 @@ def through_the_tower(classifier: Classifier) -> SimilaritiesOf:
 
     def similarities(pixels: torch.Tensor) -> torch.Tensor:
         patches = None
-        if Need.PATCHES in classifier.needs:
+        if Need.PATCHES in classifier.needs_to_predict:
             features, patches = model.image_and_patch_features(pixels)
         else:
             features = model.image_features(pixels)

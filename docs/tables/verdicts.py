@@ -1,0 +1,294 @@
+"""Print the table "Verdicts of few known images" of docs/results.md: what each rule keeps and rejects on CLIP features.
+
+    python docs/tables/verdicts.py FOLDER [--images 20 50 100 200] [--draws 100] [--figure docs/thresholds.svg]
+    python docs/tables/verdicts.py --lite STORES
+
+FOLDER holds `verdict_tests.npz` and `.json`: tests, each with classes, known and unknown images, near or far. n of the
+known images are drawn to calibrate, and the others are judged with the unknown ones. Words are ImageNet's names without
+the classes and without the names of the unknown ones. Shares are means over draws, then over the near and the far tests
+of a family, which weigh alike, then over families. A family needs n + 80 known images. With --lite, the tests are those
+of feature stores of the bundled model (see store_tests.py), with the words that the score itself chooses.
+
+    balanced   ½ P(kept and classified correctly | known) + ½ P(rejected | unknown)
+
+With --figure, a histogram of one family (dogs; 100 images calibrate) is written instead: known, near and far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import deltaenergy as de
+from deltaenergy.thresholds import conformal_p_values, count_at_most, rank_of, threshold_of
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.bool_]
+# The terms of a score for the known images that calibrate, for the others, and which others are kept.
+Rule = Callable[[Floats, Floats, np.random.Generator], Rows]
+KEEP, CONFIDENCE, FOLDS = 0.95, 0.9, 5
+TAU, TEMPERATURE, WEIGHT = 0.1, 0.01, 8.0
+
+
+def log_sum(values: Floats) -> Floats:
+    """The log of Σ e^v of each row."""
+    most = values.max(axis=1, keepdims=True)
+    return np.asarray(most[:, 0] + np.log(np.exp(values - most).sum(axis=1)))
+
+
+def terms_of(similarities: Floats, words: Floats) -> Floats:
+    """Of each image ΔEnergy, the log-odds, and C: ΔEnergy's contrast, made independent of the number of classes."""
+    odds = log_sum(similarities / TEMPERATURE) - log_sum(words / TEMPERATURE)
+    names = np.concatenate([similarities, words], axis=1)
+    first = similarities.max(axis=1)
+    others = np.exp(names / TAU).sum(axis=1) - np.exp(first / TAU)
+    contrast = first / TAU - np.log(others / (names.shape[1] - 1))
+    energy = np.asarray(de.scores.delta_energy(similarities, tau=TAU, c=1), dtype=np.float64)
+    return np.stack([energy, odds, contrast], axis=1)
+
+
+def unfitted(terms: Floats) -> Floats:
+    """U8 = odds + 8·C."""
+    return np.asarray(terms[:, 1] + WEIGHT * terms[:, 2])
+
+
+def fitted(terms: Floats, known: Floats) -> Floats:
+    """z(ΔEnergy) + z(odds), standardised on the known images."""
+    return np.asarray(((terms[:, :2] - known[:, :2].mean(axis=0)) / known[:, :2].std(axis=0)).sum(axis=1))
+
+
+def half_split(known: Floats, new: Floats, rng: np.random.Generator) -> Rows:
+    """The rule of before: fitted on one half, the strict threshold on the other, in-sample where that is too small."""
+    order = rng.permutation(len(known))
+    half = len(known) - max(-(-len(known) // 2), 45)
+    half = half if half >= 20 else len(known) // 2
+    ascending = np.sort(fitted(known[order[half:]], known[order[:half]]))
+    if rank_of(len(ascending), KEEP, CONFIDENCE):
+        bound = threshold_of(ascending, KEEP, CONFIDENCE)
+    else:
+        bound = ascending[len(ascending) - int(np.ceil(round(KEEP * len(ascending), 9)))]
+    return fitted(new, known[order[:half]]) >= bound
+
+
+def cross_fitted(known: Floats, new: Floats, rng: np.random.Generator) -> Rows:
+    """CV+ of the fitted score."""
+    folds = rng.permutation(np.arange(len(known)) % FOLDS)
+    own, values = np.empty(len(known)), np.empty((len(new), FOLDS))
+    for k in range(FOLDS):
+        own[folds == k] = fitted(known[folds == k], known[folds != k])
+        values[:, k] = fitted(new, known[folds != k])
+    order = np.argsort(own)
+    counts = count_at_most(own[order], values, folds[order])
+    assert np.allclose((1 + counts) / (len(known) + 1), conformal_p_values(own[order], values, folds[order]))
+    return counts >= max(1, rank_of(len(known), KEEP, None))
+
+
+def plain(keep: float, confidence: float | None) -> Rule:
+    """The threshold of a score that learns nothing."""
+    return lambda known, new, rng: unfitted(new) >= threshold_of(np.sort(unfitted(known)), keep, confidence)
+
+
+def shrunk(known: Floats, new: Floats, rng: np.random.Generator) -> Rows:
+    """Mean − 1.68·σ of few images; σ² = (n·var + 20·4.9²) / (n + 20), 4.9 the usual deviation on CLIP ViT-B/16."""
+    values = unfitted(known)
+    spread = np.sqrt((len(values) * values.var() + 20 * 4.9**2) / (len(values) + 20))
+    return np.asarray(unfitted(new) >= values.mean() - 1.68 * spread)
+
+
+RULES: dict[str, Rule] = {
+    "before: fitted on half, 95% with 90% confidence": half_split,
+    "fitted, CV+, 95% on average": cross_fitted,
+    "odds + 8·C, 95% on average (the default)": plain(KEEP, None),
+    "odds + 8·C, 95% with 90% confidence": plain(KEEP, CONFIDENCE),
+    "odds + 8·C, 90% on average": plain(0.9, None),
+}
+# For fewer images than a guarantee needs.
+FEW: dict[str, Rule] = {
+    "odds + 8·C, the lowest score (the default)": plain(KEEP, None),
+    "odds + 8·C, mean − 1.68·σ": shrunk,
+}
+
+
+class Case(NamedTuple):
+    """One test: terms of the known images, then of the unknown ones; which known images are classified correctly."""
+
+    family: str
+    kind: str
+    terms: Floats
+    right: Rows
+
+
+def lite_cases(stores: Path) -> Iterator[Case]:
+    """Tests on the bundled model: PACS photographs, pets, and halves of Caltech's and of the pets' classes."""
+    from store_tests import NO_CLASS, OVERLAPS, Stores
+
+    from deltaenergy.scores.base import ScoreInputs
+
+    held = Stores(stores, de.load_model("lite"))
+    photos = np.array([domain == "photo" for domain in held.domains("pacs")])
+    tests = [(f"PACS/{name}", "far", held.pair("pacs", name)) for name in ("dtd10", "food3", "intel_scenes")]
+    without = (NO_CLASS | OVERLAPS).__contains__
+    tests.append(
+        ("PACS/caltech101", "far", held.pair("pacs", "caltech101", unknown_classes=lambda one: not without(one)))
+    )
+    tests += [(f"pets/{name}", "far", held.pair("oxford_pets", name)) for name in ("dtd10", "food3", "intel_scenes")]
+    tests += [("pets/halves", "near", one) for one in held.halves("oxford_pets")]
+    tests += [("Caltech/halves", "near", one) for one in held.halves("caltech101", NO_CLASS)]
+    tests.append(("Caltech/dtd10", "far", held.pair("caltech101", "dtd10", lambda one: one not in NO_CLASS)))
+    for name, kind, test in tests:
+        family = name.split("/")[0]
+        known, truth = (part[photos] if family == "PACS" else part for part in (test.known, test.truth))
+        rows = torch.from_numpy(np.concatenate([known, test.unknown]))
+        scorer = de.make_score("delta-energy+words").bind(test.classifier)
+        similarities = test.classifier.similarities_of_features(rows)
+        words = scorer.compared_features(ScoreInputs(similarities, rows)) @ scorer.state["negatives"].T
+        cosines = similarities.double().numpy()
+        right = cosines[: len(known)].argmax(axis=1) == truth
+        yield Case(family, kind, terms_of(cosines, words.double().numpy()), right)
+
+
+def figure(groups: dict[str, Floats], threshold: float) -> str:
+    """Histograms of the groups, one above the other, with the threshold through all of them, as SVG."""
+    low, high = (np.quantile(np.concatenate(list(groups.values())), share) for share in (0.002, 0.998))
+    step = (high - low) / 40
+    edges = threshold + step * np.arange(-np.ceil((threshold - low) / step), np.ceil((high - threshold) / step) + 1)
+    left, wide, tall = 150, 480, 76
+
+    def x(value: float) -> float:
+        return left + wide * (value - edges[0]) / (edges[-1] - edges[0])
+
+    colours = ("#2a7f9e", "#d17a22", "#a33b5a")
+    parts = []
+    for row, ((name, values), colour) in enumerate(zip(groups.items(), colours)):
+        base = 40 + tall * (row + 1)
+        counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
+        kept = (values >= threshold).mean()
+        told = f"{kept:.0%} kept" if row == 0 else f"{1 - kept:.0%} rejected"
+        parts.append(f'<text x="{left - 12}" y="{base - 26}" text-anchor="end">{name}</text>')
+        parts.append(f'<text x="{left - 12}" y="{base - 8}" text-anchor="end" fill="#666">{told}</text>')
+        heights = (tall - 14) * counts / counts.max()
+        bars = (
+            f"M{x(at):.1f} {base}v{-tops:.1f}h{x(at + step) - x(at) - 0.8:.1f}v{tops:.1f}"
+            for at, tops in zip(edges, heights)
+        )
+        parts.append(f'<path d="{"".join(bars)}" fill="{colour}"/>')
+    line, bottom = x(threshold), 40 + tall * len(groups)
+    parts += [
+        f'<path d="M{line:.1f} 28V{bottom}" stroke="#222" stroke-dasharray="5 3" fill="none"/>',
+        f'<text x="{line - 8:.1f}" y="24" text-anchor="end">← none of these</text>',
+        f'<text x="{line + 8:.1f}" y="24">known →</text>',
+        f'<text x="{left + wide / 2}" y="{bottom + 20}" text-anchor="middle" fill="#666">'
+        "score: larger = more like the known classes</text>",
+    ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + wide + 10} {bottom + 30}" role="img" '
+        f'font-family="sans-serif" font-size="13"><title>Scores of known, near and far images with the threshold'
+        f'</title><rect width="100%" height="100%" fill="#fff"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def draw(tests: list[dict[str, Any]], look: Callable[[dict[str, Any]], tuple[Any, ...]], path: Path) -> None:
+    """The figure of one family."""
+    groups: dict[str, Floats] = {}
+    for one in tests:
+        if one["name"] in ("dogs/wild canids", "dogs/food"):
+            _, terms, _, count = look(one)
+            values = unfitted(terms)
+            order = np.random.default_rng(0).permutation(count)
+            threshold = threshold_of(np.sort(values[order[:100]]), KEEP, None)
+            groups.setdefault("20 breeds (known)", values[order[100:]])
+            groups["wolves, foxes" if one["kind"] == "near" else "food"] = values[count:]
+    path.write_text(figure(groups, threshold), encoding="utf-8")
+
+
+def main() -> None:
+    """Print the table, or draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lite", action="store_true")
+    parser.add_argument("--images", type=int, nargs="+", default=[5, 10, 20, 50, 100, 200])
+    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    cases = list(lite_cases(options.folder)) if options.lite else clip_cases(options.folder, options.figure)
+    if not options.figure:
+        show(cases, options.images, options.draws)
+
+
+def clip_cases(folder: Path, to_draw: Path | None) -> list[Case]:
+    """The tests on CLIP features; with `to_draw` the figure of one family is written there."""
+    saved = np.load(folder / "verdict_tests.npz")
+    features = saved["features"].astype(np.float64)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    texts = [np.load(folder / f"{name}.npy") for name in ("imagenet_text_a_photo_of_a", "pacs_text")]
+    vectors = np.concatenate(texts).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    tests = json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]
+    # PACS's seven names are no ImageNet names: their kinds (breeds, guitars) would have to be left out by hand.
+    tests = [one for one in tests if one["family"] != "PACS"]
+
+    def look(one: dict[str, Any]) -> tuple[Floats, Floats, npt.NDArray[np.int64], int]:
+        words = np.setdiff1d(np.arange(1000), [*one["classes"], *one["names_of_unknown"]])
+        rows = np.array(one["known"] + one["unknown"])
+        similarities = features[rows] @ vectors[one["classes"]].T
+        terms = terms_of(similarities, features[rows] @ vectors[words].T)
+        return similarities, terms, rows, len(one["known"])
+
+    if to_draw is not None:
+        draw(tests, look, to_draw)
+        return []
+    cases = []
+    for one in tests:
+        similarities, terms, rows, count = look(one)
+        right = np.array(one["classes"])[similarities[:count].argmax(axis=1)] == saved["true_class"][rows[:count]]
+        cases.append(Case(one["family"], one["kind"], terms, right))
+    return cases
+
+
+def show(cases: list[Case], sizes: list[int], repeats: int) -> None:
+    """Print the table."""
+    print("| n | families | rule | kept, % (sd over draws) | near rejected | far rejected | balanced |")
+    print("|---:|---:|---|---:|---:|---:|---:|")
+    for images in sizes:
+        rules = RULES if rank_of(images, KEEP, None) else FEW
+        found = {name: defaultdict(lambda: defaultdict(list)) for name in rules}
+        for family, kind, terms, right in cases:
+            count = len(right)
+            if count < images + 80:
+                continue
+            for name, rule in rules.items():
+                rng = np.random.default_rng(0)
+                draws = []
+                for _ in range(repeats):
+                    order = rng.permutation(count)
+                    new = np.concatenate([order[images:], np.arange(count, len(terms))])
+                    kept = rule(terms[order[:images]], terms[new], rng)
+                    known = kept[: count - images]
+                    draws.append([known.mean(), (known & right[order[images:]]).mean(), 1 - kept[len(known) :].mean()])
+                found[name][family][kind].append(np.array(draws))
+        for name, families in found.items():
+            shown = []
+            for kinds in families.values():
+                means = {kind: np.mean([one.mean(axis=0) for one in draws], axis=0) for kind, draws in kinds.items()}
+                near, far = (means[kind][2] if kind in means else np.nan for kind in ("near", "far"))
+                spread = np.mean([draws[:, 0].std() for kind in kinds.values() for draws in kind])
+                balanced = np.mean([(one[1] + one[2]) / 2 for one in means.values()])
+                shown.append([np.mean([one[0] for one in means.values()]), spread, near, far, balanced])
+            kept, spread, near, far, balanced = 100 * np.nanmean(shown, axis=0)
+            print(
+                f"| {images} | {len(families)} | {name} | {kept:.1f} ({spread:.1f}) | {near:.1f} | {far:.1f} | "
+                f"{balanced:.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import LedoitWolf
+from sklearn.metrics import roc_auc_score
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.comparing import Comparison, Row, TestImages, Tried, best, compare
 from deltaenergy.metrics import Estimate
 from deltaenergy.scores.registry import make_score
+from deltaenergy.scoring import deal_folds
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -156,6 +159,56 @@ def test_auroc_and_its_interval_by_hand() -> None:
     half = 1.959964 * np.sqrt((shares**2).sum())
     value = np.mean(values)
     assert row.auroc == pytest.approx((value, max(0, value - half), min(1, value + half)), abs=1e-5)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_score_that_learns_is_measured_on_images_it_has_not_seen(drawn: bool) -> None:
+    """Random features, in 16 dimensions: fitted on the known images, mahalanobis would tell them from the others."""
+    rng = np.random.default_rng(7)
+    rows, labels = unit(rng.normal(size=(240, 16))).astype(np.float32), np.repeat(np.arange(6), 40)
+    vectors = unit(rng.normal(size=(6, 16)))
+    model = de.PrecomputedModel(16, class_vectors=(NAMES, vectors))
+    train = prepared(model, rows, labels, 40)
+    test = drawn_test(train) if drawn else TestImages([], labels, torch.from_numpy(rows), "others")
+    (row,) = compare(model, [tried(model, "zero-shot", train)], test, make_score("mahalanobis")).rows
+    assert row.auroc is not None and 0.4 < row.auroc.value < 0.6
+
+
+def test_left_out_detection_by_a_score_that_learns_is_that_of_scikit_learn() -> None:
+    """Mahalanobis in double precision, fitted without the fold of each known image; unknown ones take turns."""
+    centres, features, labels = world(3, 30)
+    model = de.PrecomputedModel(16, class_vectors=(NAMES, centres))
+    train = prepared(model, features, labels, 30)
+    test = TestImages([], labels, torch.from_numpy(features), "others")
+    (row,) = compare(model, [tried(model, "zero-shot", train)], test, make_score("mahalanobis"), seed=4).rows
+    z, found = features.astype(np.float64), []
+    for left_out in np.array_split(np.random.default_rng(4).permutation(6), 5):
+        kept = np.setdiff1d(np.arange(6), left_out)
+        known, unknown = z[np.isin(labels, kept)], z[np.isin(labels, left_out)]
+        fold_of = deal_folds(labels[np.isin(labels, kept)].tolist())
+        of_known, of_unknown = np.empty(len(known)), np.empty(len(unknown))
+        for fold in range(5):
+            seen = known[fold_of != fold]
+            nearest = (seen @ centres[kept].T).argmax(axis=1)
+            means = np.stack([seen[nearest == k].mean(axis=0) for k in range(len(kept))])
+            precision = np.linalg.inv(LedoitWolf(assume_centered=True).fit(seen - means[nearest]).covariance_)
+            turns = np.arange(len(unknown)) % 5
+            for rows, mine, values in ((known, fold_of == fold, of_known), (unknown, turns == fold, of_unknown)):
+                apart = rows[mine, None] - means
+                values[mine] = -np.einsum("nkd,de,nke->nk", apart, precision, apart).min(axis=1)
+        truth = np.repeat([1, 0], [len(of_known), len(of_unknown)])
+        found.append(roc_auc_score(truth, np.concatenate([of_known, of_unknown])))
+    assert row.auroc is not None and row.auroc.value == pytest.approx(np.mean(found), abs=2e-3)
+
+
+def test_a_score_that_learns_is_not_measured_on_single_images() -> None:
+    centres, features, labels = world(1, 1, classes=3)
+    model = de.PrecomputedModel(16, class_vectors=(NAMES[:3], centres))
+    train = prepare_training(model, NAMES[:3], de.LabelledFeatures(features, labels), 1)
+    test = TestImages([], np.array([0, 1]), torch.from_numpy(features[:2]), "others")
+    (row,) = compare(model, [tried(model, "zero-shot", train)], test, make_score("knn")).rows
+    assert row.auroc is None and "too few" in row.note
+    assert compare(model, [tried(model, "zero-shot", train)], test, MCM).rows[0].auroc is not None
 
 
 def estimate(value: float | None) -> Estimate | None:

@@ -2,7 +2,8 @@
 
     accuracy   share of the images whose class is named rightly, all classes known
     AUROC      detection of classes that were left out: they are dealt into parts, each part is left out in turn, and
-               its images are told from those of the other classes by the detector's score; mean over the parts
+               its images are told from those of the other classes by the detector's score; mean over the parts. A score
+               that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`)
 
 For AUROC every method is tuned anew without the part. To take the columns off a finished classifier would flatter it:
 it has seen the images of those classes as examples of what the others are not. That is done for methods whose training
@@ -36,7 +37,7 @@ from deltaenergy.metrics import Estimate, RankedScores, proportion_estimate
 from deltaenergy.models.base import Model
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import Score, ScoreInputs
-from deltaenergy.scoring import bind_all, score_images, score_inputs
+from deltaenergy.scoring import bind_all, cross_fit, deal_folds, score_images, score_inputs
 from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.tune import tune
@@ -48,6 +49,7 @@ FEWEST_CLASSES = 3
 MOST_WORK = 4_000_000
 NORMAL = NormalDist().inv_cdf(0.975)
 ZERO_SHOT = "zero-shot"
+TOO_FEW = "AUROC not measured: there are too few images"
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -180,7 +182,7 @@ def compare(
                 None if auroc is None else _clipped(auroc.interval()),
                 None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
                 None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),
-                judge.why_not(one) if auroc is None else "",
+                judge.why_not(one) or TOO_FEW if auroc is None else "",
             )
         )
     return Comparison(rows, kept or best(rows), test.source, len(test.labels), score.spec)
@@ -239,7 +241,8 @@ class _Judge:
             kept = np.setdiff1d(np.arange(classes), left_out)
             unknown = np.isin(labels, left_out)
             known = ~unknown & (folds == part) if self.test.drawn else ~unknown
-            if not known.any() or not unknown.any():
+            # A score that learns from known images is measured on others.
+            if known.sum() < (2 if self.score.needs_fit else 1) or not unknown.any():
                 continue
             if one.method.name == ZERO_SHOT:
                 classifier: Classifier = ClassSubset(one.classifier, kept.tolist())
@@ -277,7 +280,7 @@ class _Judge:
             return tune(self.model, part.sample.classes, part, one.method, seed=self.seed, recipe=self.recipe)
 
     def _predicted(self, classifier: Classifier) -> Ints:
-        if classifier.needs <= {Need.FEATURES} and not classifier.prompts_images:
+        if classifier.needs_to_predict <= {Need.FEATURES} and not classifier.prompts_images:
             return np.asarray(self._similarities(classifier).argmax(axis=1), dtype=np.int64)
         found = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
         return np.asarray(found.predicted, dtype=np.int64)
@@ -289,17 +292,17 @@ class _Judge:
     def _scores(
         self, classifier: Classifier, known: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
     ) -> tuple[Floats, Floats]:
-        values = []
+        """Those of the known images and of the unknown ones; a score that learns is cross-fitted on the known ones."""
         with torch.inference_mode():
-            inputs = [
+            of_known, of_unknown = (
                 ScoreInputs(classifier(Inputs(rows)).similarities, rows)
                 for rows in (self.test.features[torch.from_numpy(chosen)] for chosen in (known, unknown))
-            ]
+            )
         (scorer,) = bind_all(classifier, [self.score])
-        scorer = scorer if scorer.fitted else scorer.fit(inputs[0])
-        for one in inputs:
-            values.append(score_inputs([scorer], one)[scorer.spec])
-        return values[0], values[1]
+        labels = self.test.labels[known].tolist()
+        fitted = scorer if scorer.fitted else cross_fit(scorer, of_known, deal_folds(labels))
+        known_scores = score_inputs([fitted], of_known, known=True)[scorer.spec]
+        return known_scores, score_inputs([fitted], of_unknown)[scorer.spec]
 
 
 def _mean(hits: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> Term:

@@ -46,5 +46,5 @@ def test_the_data_set_is_balanced_and_labelled() -> None:
     assert len({item.id for item in items}) == len(items)
     assert {item.domain for item in items} == set(STYLES)
     assert set(class_list("drawn/closed")) < set(OBJECTS)
-    with pytest.raises(InputError, match=r"no split 'tests'.*Did you mean 'test'"):
+    with pytest.raises(InputError, match=r"'tests'.*'test'"):
         drawn_images("tests")

@@ -114,10 +114,10 @@ def test_an_unknown_benchmark_suggests_the_near_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("methods: [msp]", "method: [msp]"), "unknown field 'method'.*Did you mean 'methods'"),
+        (("methods: [msp]", "method: [msp]"), r"'method'.*'methods'"),
         (("methods: [msp]", "methods: msp"), "methods must be a list"),
         (("title: Test", ""), "'title' is missing"),
-        (("test: {}", "test: {per_class: 0}"), "closed.test: per_class must be a whole number"),
+        (("test: {}", "test: {per_class: 0}"), r"closed\.test: per_class"),
         (("test: {}", "test: {kind: shift}"), "Did you mean 'shifted'"),
         (("test: {}", "test: {without: caltech101-removed/pac}"), "Did you mean 'pacs'"),
         (("dataset: pacs", "dataset: pacs\n    classes: setup1/{seed}x"), "no list"),

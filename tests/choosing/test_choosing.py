@@ -20,6 +20,7 @@ from deltaenergy.metrics import Estimate
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.runnable import every_score
+from deltaenergy.scoring import deal_folds
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -56,11 +57,11 @@ def names(count: int) -> list[str]:
 def test_agrees_with_fresh_classifiers_and_scikit_learn() -> None:
     """Each fold again, with a classifier that never heard of the left-out classes and scikit-learn's AUROC.
 
-    Fitted scores learn from one half of the kept images, and the other half is judged; then the other way round.
+    Fitted scores learn from four fifths of the kept images, and the others are judged; unknown images take turns.
     """
     texts, features, truth = clustered()
     classifier = PrecomputedClassifier(texts, names(12))
-    specs = ["mcm", "delta-energy:robust", "multi-delta-energy", "max-logit"]
+    specs = ["mcm", "delta-energy:robust", "multi-delta-energy", "mahalanobis", "max-logit"]
     choice = choose(classifier, features, specs, labels=[f"class {k}" for k in truth], folds=4, seed=3, resamples=20)
     expected: dict[str, list[float]] = {spec: [] for spec in specs}
     for left_out in deal(12, 4, 3):
@@ -71,13 +72,15 @@ def test_agrees_with_fresh_classifiers_and_scikit_learn() -> None:
             rows = torch.from_numpy(features)
             similarities = small.similarities_of_features(rows)
             known = np.flatnonzero(~unknown)  # in the order of classes
-            by_half = []
-            for judged, seen in ((known[::2], known[1::2]), (known[1::2], known[::2])):
-                fit_on, score_on = torch.from_numpy(seen), np.concatenate([judged, np.flatnonzero(unknown)])
-                scorer = make_score(spec).bind(small).fit(ScoreInputs(similarities[fit_on], rows[fit_on]))
-                values = scorer(ScoreInputs(similarities[score_on], rows[score_on])).numpy()
-                by_half.append(roc_auc_score(~unknown[score_on], values))
-            expected[spec].append(np.average(by_half, weights=[len(known[::2]), len(known[1::2])]))
+            fold_of = np.empty(len(truth), dtype=int)
+            fold_of[known] = deal_folds(truth[known].tolist())
+            fold_of[unknown] = np.arange(unknown.sum()) % 5
+            values = np.empty(len(truth))
+            for fold in range(5):
+                seen = ~unknown & (fold_of != fold)
+                scorer = make_score(spec).bind(small).fit(ScoreInputs(similarities[seen], rows[seen]))
+                values[fold_of == fold] = scorer(ScoreInputs(similarities, rows)).numpy()[fold_of == fold]
+            expected[spec].append(roc_auc_score(~unknown, values))
     assert choice.folds == 4
     assert {c.spec for c in choice.ranking} == set(specs)
     for candidate in choice.ranking:
@@ -194,16 +197,16 @@ def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
     ("labels", "options", "message"),
     [
         (None, {}, "give labels"),
-        (["class 0"] * 5, {}, "labels has 5 entries for 72 rows"),
-        (["class 0"] * 72, {}, "at least two classes, and found 1"),
+        (["class 0"] * 5, {}, r"labels.*5.*72"),
+        (["class 0"] * 72, {}, r"two classes.*1"),
         (
             ["class 0", "klass 1"] * 36,
             {},
-            "is of class 'klass 1', which is not among the 12 classes. Did you mean 'class 1'",
+            r"'klass 1'.*'class 1'",
         ),
         (["class 0", "class 1"] * 36, {"folds": 1}, "folds must be at least 2"),
         (["class 0", "class 1"] * 36, {"scores": []}, "at least one candidate"),
-        (["class 0", "class 1"] * 36, {"scores": ["mmc"]}, "Unknown score 'mmc'. Did you mean"),
+        (["class 0", "class 1"] * 36, {"scores": ["mmc"]}, r"'mmc'.*Did you mean"),
     ],
 )
 def test_wrong_use_is_said_plainly(labels: list[str] | None, options: dict[str, object], message: str) -> None:
@@ -214,7 +217,7 @@ def test_wrong_use_is_said_plainly(labels: list[str] | None, options: dict[str, 
 
 def test_labels_are_checked_before_anything_is_encoded(tiny_clip: Model, photos: Path) -> None:
     encoded: list[int] = []
-    with pytest.raises(InputError, match="is of class 'dog', which is not among the 2 classes"):
+    with pytest.raises(InputError, match=r"'dog'.*2 classes"):
         choose(ZeroShotClassifier(tiny_clip, ["cat", "car"]), photos, progress=lambda done, total: encoded.append(done))
     assert not encoded
 
@@ -303,9 +306,9 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
     tiny_clip: Model, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classifier = ZeroShotClassifier(tiny_clip, ["cat", "dog"])
-    monkeypatch.setattr(type(classifier), "needs", frozenset({Need.PIXELS}))
+    monkeypatch.setattr(type(classifier), "needs_to_predict", frozenset({Need.PIXELS}))
     seen: list[int] = []
-    with pytest.raises(InputError, match="needs pixels: choose compares scores of features alone"):
+    with pytest.raises(InputError, match="needs pixels"):
         choose(classifier, photos, ["mcm"], progress=lambda done, total: seen.append(done))
     assert not seen
 

@@ -11,10 +11,11 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.agreement import Agreement, check_agreement, upper_share
+from deltaenergy.evaluation.agreement import Agreement, check_agreement
 from deltaenergy.models.backends.base import BackendModel, Engine
 from deltaenergy.models.base import TowerModel
 from deltaenergy.scores.registry import make_score
+from deltaenergy.thresholds import upper_share
 
 CLASSES = ["dog", "cat", "red car"]
 
@@ -64,7 +65,7 @@ def test_counts_and_differences_are_those_worked_out_by_hand(tiny_clip: TowerMod
     assert (found.labels_differ, found.open_labels_differ) == (labels[:60].sum(), labels[60:].sum())
 
     def threshold(scores: np.ndarray) -> float:
-        return float(np.sort(scores[:60:2])[30 - 21])  # at least 21 of the 30 reach it
+        return float(np.sort(scores[:60:2])[8])  # the ninth: ⌊0.3 · 31⌋
 
     judged = [*range(1, 60, 2), *range(60, 90)]
     plain, carried = (scores[judged] < threshold(first) for scores in (first, second))
@@ -115,7 +116,7 @@ def test_the_bound_is_clopper_and_pearsons(count: int, total: int) -> None:
     from scipy.stats import beta
 
     expected = 1.0 if count == total else float(beta.ppf(0.95, count + 1, total - count))
-    assert upper_share(count, total) == pytest.approx(expected, abs=1e-9)
+    assert upper_share(count, total, 0.05) == pytest.approx(expected, abs=1e-9)
 
 
 def test_what_cannot_be_compared_is_refused(tiny_clip: TowerModel, tmp_path: object) -> None:

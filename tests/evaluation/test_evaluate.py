@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, ZeroShotClassifier
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation import Group, ImageSet, evaluate
+from deltaenergy.metrics import RankedScores
 from tests.colours import ColourModel, paint, paint_sets
 
 CLASSES = ["red", "green", "blue"]
@@ -67,6 +68,29 @@ def test_tables_agree_with_the_pieces_called_by_hand(classifier, sets):
     assert (values["known"] >= threshold - 1e-6).sum() == math.ceil(0.95 * 19)
     kept = {row.set: row.kept.value for row in found.kept}
     assert kept["grey"] == pytest.approx((values["grey"] >= threshold - 1e-6).mean())
+
+
+def test_the_seed_reaches_the_intervals(classifier, sets, tmp_path):
+    for i in range(12):
+        paint(tmp_path / "other" / f"{i}.png", (220, 9 * i, 5 * i))
+    values = [by_hand(classifier, folder) for folder in (sets / "known", tmp_path / "other")]
+    intervals = set()
+    for seed in (1, 2):
+        known, other = [("known", sets / "known")], [("other", tmp_path / "other")]
+        found = evaluate(classifier, ["mcm"], known, [], other, seed=seed, resamples=40).detection[0].metrics["auroc"]
+        expected = RankedScores(*values).estimates(resamples=40, seed=seed)["auroc"]
+        assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
+        intervals.add((found.low, found.high))
+    assert len(intervals) == 2
+
+
+def test_shifted_images_do_not_set_the_threshold(classifier, sets, tmp_path):
+    for i in range(30):
+        paint(tmp_path / "pale" / "red" / f"{i}.png", (220, 150 + i, 140))
+    known, grey = [("known", sets / "known")], [("grey", sets / "grey")]
+    alone = evaluate(classifier, ["mcm"], known, [], grey)
+    beside = evaluate(classifier, ["mcm"], known, [("pale", tmp_path / "pale")], grey)
+    assert beside.thresholds == alone.thresholds
 
 
 def test_every_score_is_evaluated_on_images_encoded_once(classifier, sets, monkeypatch):
@@ -151,7 +175,7 @@ def test_unreadable_pictures_are_listed_and_left_out(classifier, sets):
 def test_a_set_without_one_readable_picture(classifier, sets, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "a.png").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"No image of the open set 'bad' .*a\.png"):
+    with pytest.raises(InputError, match=r"'bad' .*a\.png"):
         evaluate(classifier, ["mcm"], [("known", sets / "known")], open_sets=[("bad", tmp_path / "broken")])
 
 
@@ -220,7 +244,7 @@ def test_a_folder_of_an_id_set_that_is_no_class(classifier, sets):
 
 def test_folders_that_mean_something_else(classifier, tmp_path, sets):
     paint(tmp_path / "by date" / "monday" / "0.png", (200, 0, 0))
-    with pytest.warns(UserWarning, match=r"'monday'.*accuracy is not computed"):
+    with pytest.warns(UserWarning, match=r"'monday'.*accuracy"):
         found = evaluate(classifier, ["mcm"], [("by date", tmp_path / "by date")], open_sets=[("g", sets / "grey")])
     assert found.accuracy == [] and len(found.detection) == 1
 

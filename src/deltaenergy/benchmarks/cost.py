@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import Encoded
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import score_images
+from deltaenergy.scoring import fit_scorers, score_images
 
 # A fast score is repeated until it took this long, and its fastest repetition counts.
 MEASURED_SECONDS = 0.2
@@ -71,10 +71,8 @@ class CostRun(Run):
         encoded, encoding, encoding_peak = self.encoded(items)
         images: Any = encoded.items if score.needs_images else encoded.features
         with peak_memory(self.model.device) as peak:
-            fitted = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size).scorers
-            scoring = fastest(
-                lambda: score_images(classifier, list(fitted.values()), images, batch_size=self.batch_size)
-            )
+            fitted = fit_scorers(classifier, [scorer], images, batch_size=self.batch_size)
+            scoring = fastest(lambda: score_images(classifier, fitted, images, batch_size=self.batch_size))
         # The pass over the images of a score that needs them encodes them, too.
         seconds = scoring if score.needs_images else encoding + scoring
         found = {"seconds": seconds, "encoding_seconds": encoding, "scoring_seconds": scoring}
@@ -106,13 +104,13 @@ class CostRun(Run):
         return {"seconds": seconds, **peak}
 
 
-def fastest(work: Callable[[], object]) -> float:
+def fastest(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """The shortest of several repetitions, in seconds."""
     times: list[float] = []
     while sum(times) < MEASURED_SECONDS:
-        start = time.perf_counter()
+        start = clock()
         work()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times)
 
 

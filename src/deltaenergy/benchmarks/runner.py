@@ -36,7 +36,7 @@ from deltaenergy.files import hash_strings, hash_value
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import OF_IMAGES, score_images
+from deltaenergy.scoring import OF_IMAGES, fit_scorers
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -246,8 +246,7 @@ class Run:
         # Stored features are rows without labels.
         whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
         images: Any = items if whole else self.features.of(items, classifier.model)
-        found = score_images(classifier, [scorer], images, fit=True, batch_size=self.batch_size)
-        return found.scorers[scorer.spec]
+        return fit_scorers(classifier, [scorer], images, batch_size=self.batch_size)[0]
 
     def cell(
         self, identity: dict[str, Any], planned: PlannedCase, classifier: Classifier, scorer: Scorer, fit: FitImages
@@ -296,7 +295,7 @@ class Run:
         readable = list(images.items)
         if model is not classifier.model:
             classifier = classifier.seen_through(model)
-        if not (classifier.needs & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images)):
+        if not (classifier.needs_to_predict & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images)):
             readable = self.features.of(readable, model)
         found = {item.id for item in readable}
         assert images.labels is not None
@@ -313,7 +312,7 @@ class Run:
 
 def needs_images(scorer: Scorer) -> bool:
     """Whether stored features are not enough for a scorer and its classifier."""
-    return bool((scorer.classifier.needs | scorer.score.needs) & OF_IMAGES)
+    return bool((scorer.classifier.needs_to_predict | scorer.score.needs) & OF_IMAGES)
 
 
 def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int], partial: Mapping[str, str]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def tuned_classifier(
     if not (whole / RECORD).is_file():
         method = make_method(tuner)
         check_fits(method, model, planned.names, len(sample.items), recipe)
-        needs, views = method.needs, method.views_of(DEFAULT_VIEWS)
+        needs, views = method.needs_to_train, method.views_of(DEFAULT_VIEWS)
         # The views of a sample are encoded once for all tuners that look at the same things.
         seen = "-".join(sorted(need.name.lower() for need in needs))
         cache = folder / f"views-{views}-{sample.hash}-{seen}-{model.fingerprint[:16]}"

@@ -15,7 +15,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import Disagreement, disagreements, least_alike, rank_correlation
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import score_inputs
+from deltaenergy.scoring import cross_fit, deal_folds, score_inputs
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,9 @@ def disagreement_of(classifier: Classifier, known: Labelled, choice: Choice, cou
     with torch.inference_mode():
         inputs = ScoreInputs(classifier(Inputs(known.features)).similarities, known.features)
         scorers = [make_score(spec).bind(classifier) for spec in (choice.best, *rivals)]
-        fitted = [scorer if scorer.fitted else scorer.fit(inputs) for scorer in scorers]
-    values = score_inputs(fitted, inputs)
+        folds = deal_folds(known.truth.tolist())
+        fitted = [scorer if scorer.fitted else cross_fit(scorer, inputs, folds) for scorer in scorers]
+    values = score_inputs(fitted, inputs, known=True)
     rival = next(spec for spec in least_alike(values, [choice.best]) if spec != choice.best)
     first, second = values[choice.best], values[rival]
     names = [item.id for item in known.items] or [f"row {row}" for row in range(len(first))]

@@ -1,13 +1,12 @@
 """Judge scores with some classes taken off the class list: AUROC, FPR95, and AUROC of resampled classes.
 
-A score that learns from in-distribution images learns from one half of them and is judged on the other, in turn: one
-that keeps what it saw (knn, mahalanobis) would otherwise know its own examination. AUROC is linear in the known
-images, so that the halves add up to one figure.
+A score that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`): one that keeps what it saw
+(knn, mahalanobis) would otherwise be tested on what it knows by heart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from deltaenergy.errors import InputError
 from deltaenergy.metrics import RankedScores
 from deltaenergy.scores.base import ScoreInputs, Scorer
-from deltaenergy.scoring import score_inputs
+from deltaenergy.scoring import cross_fit, deal_folds, score_inputs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -55,32 +54,15 @@ def judge(scorers: Sequence[Scorer], known: Images, unknown: Sequence[Images], r
     """How well each score tells the known images from each kind of unknown ones."""
     found: list[list[tuple[float, float, Floats]]] = [[] for _ in unknown]
     for scorer in scorers:
-        parts = list(_fitted_apart(scorer, known))
+        fitted = scorer if scorer.fitted else cross_fit(scorer, known.inputs, deal_folds(known.member.tolist()))
+        known_values = score_inputs([fitted], known.inputs, known=True)[scorer.spec]
         for kind, images in zip(found, unknown):
-            auroc = fpr95 = 0.0
-            wins = np.zeros((resampled.shape[1],) * 2)
-            for rows, fitted in parts:
-                known_values = score_inputs([fitted], known.inputs.take(rows.tolist()))[scorer.spec]
-                values = score_inputs([fitted], images.inputs)[scorer.spec]
-                ranked, share = RankedScores(known_values, values), len(rows) / len(known.member)
-                auroc += share * ranked.auroc()
-                fpr95 += share * ranked.fpr()
-                wins += wins_by_class(known_values, known.member[rows], values, images.member, len(wins))
-            kind.append((auroc, fpr95, resampled_auroc(wins, known.member, images.member, resampled)))
+            values = score_inputs([fitted], images.inputs)[scorer.spec]
+            ranked = RankedScores(known_values, values)
+            wins = wins_by_class(known_values, known.member, values, images.member, resampled.shape[1])
+            area = resampled_auroc(wins, known.member, images.member, resampled)
+            kind.append((ranked.auroc(), ranked.fpr(), area))
     return [Judged(*(np.array(column) for column in zip(*kind))) for kind in found]
-
-
-def _fitted_apart(scorer: Scorer, known: Images) -> Iterator[tuple[Ints, Scorer]]:
-    """Rows of the known images, with a scorer that has not seen them; a single image must serve for both."""
-    everything = np.arange(len(known.member))
-    if scorer.fitted or len(everything) < 2:
-        yield everything, scorer if scorer.fitted else scorer.fit(known.inputs)
-        return
-    # Every second image of each class, as far as they come in pairs.
-    by_class = np.argsort(known.member, kind="stable")
-    halves = np.sort(by_class[::2]), np.sort(by_class[1::2])
-    for judged, seen in (halves, halves[::-1]):
-        yield judged, scorer.fit(known.inputs.take(seen.tolist()))
 
 
 def wins_by_class(

@@ -276,8 +276,8 @@ def _candidates(classifier: Classifier, scores: Iterable[str | Score] | None) ->
 
 
 def _check_features_suffice(classifier: Classifier) -> None:
-    if classifier.needs & OF_IMAGES:
-        needs = ", ".join(sorted(need.value for need in classifier.needs & OF_IMAGES))
+    if classifier.needs_to_predict & OF_IMAGES:
+        needs = ", ".join(sorted(need.value for need in classifier.needs_to_predict & OF_IMAGES))
         raise InputError(
             f"A classifier by {classifier.method.name} needs {needs}: choose compares scores of features alone."
         )

@@ -34,6 +34,7 @@ from deltaenergy.models.base import TowerModel
 from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.runnable import check_runnable, given_by
+from deltaenergy.thresholds import upper_share
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -78,7 +79,7 @@ class Agreement:
     verdicts_differ: int
     own_verdicts_differ: int
     judged_differ: int
-    thresholds: tuple[float, float]
+    thresholds: tuple[float | None, float | None]
     largest_score_difference: float
     score_deviation: float
     least_cosine: float
@@ -91,7 +92,7 @@ class Agreement:
     @property
     def bound(self) -> float:
         """At most this share of new images like these is judged otherwise, with 95 % confidence."""
-        return upper_share(self.judged_differ, self.judged)
+        return upper_share(self.judged_differ, self.judged, 1 - CONFIDENCE)
 
     @property
     def differs(self) -> bool:
@@ -196,7 +197,6 @@ def _compare(
     calibrating, judged = known[::2], np.concatenate([known[1::2], np.flatnonzero(opened)])
     on_torch = Detector(classifier, score).calibrate(ours[calibrating], keep, None)
     on_backend = Detector(classifier, score).calibrate(theirs[calibrating], keep, None)
-    assert on_torch.threshold is not None and on_backend.threshold is not None
     plain, carried = on_torch.predict(ours[judged]), on_torch.predict(theirs[judged])
     own = on_backend.predict(theirs[judged])
     labels = [np.asarray(classifier.similarities(part)).argmax(1) for part in (ours, theirs)]
@@ -233,26 +233,6 @@ def _compare(
 
 def _other(first: Sequence[Verdict], second: Sequence[Verdict]) -> npt.NDArray[np.bool_]:
     return np.array([one.is_ood != two.is_ood for one, two in zip(first, second)], dtype=bool)
-
-
-def upper_share(count: int, total: int, confidence: float = CONFIDENCE) -> float:
-    """The largest share p that `count` of `total` does not rule out: P(Binomial(total, p) ≤ count) = 1 − confidence."""
-    if count >= total:
-        return 1.0
-
-    def at_most(p: float) -> float:
-        logs = [
-            math.lgamma(total + 1) - math.lgamma(i + 1) - math.lgamma(total - i + 1)
-            + i * math.log(p) + (total - i) * math.log1p(-p)
-            for i in range(count + 1)
-        ]  # fmt: skip
-        return math.fsum(map(math.exp, logs))
-
-    low, high = 0.0, 1.0
-    for _ in range(60):  # to the last bit of what a share can say
-        middle = (low + high) / 2
-        low, high = (middle, high) if at_most(middle) > 1 - confidence else (low, middle)
-    return high
 
 
 class _SideBySide(TowerModel):

@@ -100,8 +100,8 @@ def compare(
 ) -> Comparison:
     """Measure several detectors on the same sets of images, given as for `evaluate`, which measures one.
 
-    A detector without a threshold gets one on the ID sets, and its score learns from them if it learns from images:
-    that favours it a little. Those of one model share the encoded images, as far as they need no more than features.
+    A detector without a threshold gets one on the ID sets; a score that learns from images is cross-fitted on them, as
+    in `evaluate`. Those of one model share the encoded images, as far as they need no more than features.
     """
     if len(detectors) < 2:
         raise InputError(f"compare needs at least two detectors, got {len(detectors)}.")
@@ -129,7 +129,7 @@ def compare(
             [detector.scorer],
             labelled,
             keep=keep,
-            calibrated=detector if detector.threshold is not None else None,
+            calibrated=detector if detector.calibration is not None else None,
             resamples=resamples,
             seed=seed,
             batch_size=batch_size,
@@ -142,7 +142,7 @@ def compare(
 
 
 def _needs_features_only(detector: Detector) -> bool:
-    needs = detector.score.needs | detector.classifier.needs
+    needs = detector.score.needs | detector.classifier.needs_to_predict
     takes_features = not detector.classifier.batch_dependent and isinstance(detector.classifier.model, TowerModel)
     return takes_features and not needs & OF_IMAGES
 

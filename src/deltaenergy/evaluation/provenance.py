@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from deltaenergy import __version__
@@ -30,7 +30,7 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
             "Python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
         },
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.labels import first_of_name
 from deltaenergy.metrics import Estimate, RankedScores
 from deltaenergy.notebook import Shot, histogram_html, pictures_html
 from deltaenergy.showing import Shown, some_names
@@ -19,10 +20,11 @@ from deltaenergy.verdicts import KNOWN, NONE_OF_THESE
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from deltaenergy.calibration import Calibration
     from deltaenergy.scoring import Scored
 
 
-class Group(str, Enum):
+class Group(StrEnum):
     """What a set of images is: known classes, known classes in another style, or no known class."""
 
     ID = "known"
@@ -97,9 +99,8 @@ class Evaluation(Shown):
         scores: each score's `spec` with what it is (summary, formula, paper).
         primary: the score whose pictures and verdicts a report shows.
         keep: the ID share that thresholds keep, and the rate of the FPR columns.
-        thresholds: by score; those in `given_thresholds` came with a detector, the others from the ID sets.
-        slack: by score, how far below a given threshold is rounding; 0 for thresholds set on the very same scores.
-        class_thresholds: by score, the threshold of each class, where a detector has such.
+        thresholds: by score, from the ID sets or a detector; None where that was cross-fitted.
+        calibrations: by score, of a detector that was given.
         accuracy, detection, kept: the tables.
         provenance: how it was made.
     """
@@ -109,14 +110,12 @@ class Evaluation(Shown):
     scores: dict[str, dict[str, str]]
     primary: str
     keep: float
-    thresholds: dict[str, float]
-    given_thresholds: frozenset[str]
+    thresholds: dict[str, float | None]
     accuracy: list[AccuracyRow]
     detection: list[DetectionRow]
     kept: list[KeptRow]
     provenance: dict[str, Any] = field(default_factory=dict)
-    slack: dict[str, float] = field(default_factory=dict)
-    class_thresholds: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
 
     @property
     def unreadable(self) -> list[Unreadable]:
@@ -181,12 +180,19 @@ class Evaluation(Shown):
         return RankedScores(*self.pair(row))
 
     def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
-        """The verdict on each image of a set: True where the score lies below its threshold, or is NaN."""
+        """The verdict on each image of a set: True where the score is below its threshold, or NaN."""
         spec = score or self.primary
-        bound: float | npt.NDArray[np.float64] = self.thresholds[spec]
-        if spec in self.class_thresholds:
-            bound = self.class_thresholds[spec][one.scored.predicted]
-        return ~(one.scored.values[spec] >= bound - self.slack.get(spec, 0.0))
+        values, known, threshold = one.scored.values[spec], self.calibrations.get(spec), self.thresholds[spec]
+        if known is None:
+            assert threshold is not None  # set on the ID sets
+            return ~(values >= threshold)
+        named = np.array(first_of_name(self.classes), dtype=np.int64)[one.scored.predicted]
+        return known.rejects(one.scored.by_fold.get(spec, values), named)
+
+    @property
+    def given_thresholds(self) -> frozenset[str]:
+        """The scores whose verdicts are those of a detector."""
+        return frozenset(self.calibrations)
 
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""

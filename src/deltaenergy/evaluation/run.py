@@ -10,7 +10,7 @@ import numpy as np
 
 from deltaenergy.calibration import check_numbers
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.errors import InputError, NotFittedError, did_you_mean
+from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
@@ -22,7 +22,7 @@ from deltaenergy.progress import Progress, shown
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scores.runnable import Given, check_runnable, given_by
-from deltaenergy.scoring import Scored, bind_all, score_images
+from deltaenergy.scoring import AnyScorer, Scored, bind_all, score_images
 from deltaenergy.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def evaluate(
 
     Args:
         classifier: zero-shot or tuned.
-        scores: one or several names, `Score` or `Scorer` objects; those that are fitted on ID data are fitted on the
-            ID sets, which favours them a little, unless they are the `detector`'s own.
+        scores: one or several names, `Score` or `Scorer` objects; those that learn from ID data are cross-fitted on
+            the ID sets (see `deltaenergy.scoring.CrossFitted`), unless they are the `detector`'s own.
         id_sets: images of the classes; class folders give their labels.
         shifted_sets: images of the same classes in other styles.
         open_sets: images of none of the classes.
@@ -71,8 +71,8 @@ def evaluate(
         progress: called with (images done, images in all sets).
         command: what the user typed, for the report.
     """
-    if detector is not None and detector.threshold is None:
-        raise NotFittedError("The detector has no threshold yet: call calibrate(in_distribution_images) first.")
+    if detector is not None:
+        detector.require_calibration()
     check_keep(keep)
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
@@ -130,24 +130,21 @@ def evaluate_sets(
 ) -> Evaluation:
     """`evaluate` for sets whose images are listed and labelled, under the rules of a protocol.
 
-    Scorers that have not seen ID images yet are fitted on the ID sets. A `calibrated` detector's threshold is used for
-    its score. A set of which no image can be read is an error, unless `allow_empty`. With `pooled`, sets of a group are
-    also measured together.
+    Scorers that have not seen ID images yet are cross-fitted on the ID sets. A `calibrated` detector's threshold is
+    used for its score. A set of which no image can be read is an error, unless `allow_empty`. With `pooled`, sets of a
+    group are also measured together.
     """
     found = _score_sets(classifier, scorers, sets, batch_size, progress)
     if not allow_empty:
         _check_readable(sets, found)
     evaluated = [_evaluated(one, scored, classifier, protocol) for one, scored in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
-    thresholds, slack, by_class = _thresholds(evaluated, specs, keep), {}, {}
+    thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
     provenance = dict(provenance or {})
-    if calibrated is not None and calibrated.threshold is not None and calibrated.score.spec in specs:
-        thresholds[calibrated.score.spec] = calibrated.threshold
-        slack[calibrated.score.spec] = calibrated.slack
-        if calibrated.by_class is not None:
-            by_class[calibrated.score.spec] = calibrated.bounds()
-        if calibrated.guarantee is not None:
-            provenance["guarantee"] = str(calibrated.guarantee)
+    if calibrated is not None and calibrated.score.spec in specs:
+        known = calibrated.require_calibration()
+        thresholds[calibrated.score.spec], calibrations[calibrated.score.spec] = known.threshold, known
+        provenance["guarantee"] = str(known.guarantee)
     measured = Evaluation(
         classes=classifier.classes,
         sets=evaluated,
@@ -155,12 +152,10 @@ def evaluate_sets(
         primary=primary or next(iter(specs), ""),
         keep=keep,
         thresholds=thresholds,
-        given_thresholds=frozenset(slack),
         accuracy=accuracy_rows(evaluated, pooled=pooled),
         detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
         kept=[],
-        slack=slack,
-        class_thresholds=by_class,
+        calibrations=calibrations,
         provenance=provenance,
     )
     return replace(measured, kept=kept_rows(measured))
@@ -191,10 +186,10 @@ def _score_sets(
     batch_size: int,
     progress: Progress | None,
 ) -> list[Scored]:
-    """What is found for each set. All ID sets are scored as one if there are scores to be fitted on them."""
+    """What is found for each set. All ID sets are scored as one if scores are cross-fitted on them."""
     total, before = sum(map(len, sets)), 0
 
-    def run(who: Classifier, used: Sequence[Scorer], images: Any, **options: Any) -> Scored:
+    def run(who: Classifier, used: Sequence[AnyScorer], images: Any, **options: Any) -> Scored:
         def move(done: int, _: int | None) -> None:
             if progress is not None:
                 progress(before + done, total)
@@ -203,6 +198,7 @@ def _score_sets(
 
     found: dict[int, Scored] = {}
     known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None]
+    used: Sequence[AnyScorer] = scorers
     if not all(scorer.fitted for scorer in scorers):
         id_sets = [sets[i] for i in known]
         if len(id_sets) == 1:
@@ -214,24 +210,40 @@ def _score_sets(
                 scorers,
                 one.to_score,
                 fit=True,
+                labels=_labels_of_rows(id_sets),
                 learn_every=every or 1,
                 keep_items=keep,
                 expected=len(one),
             )
             found = {known[0]: together}
         else:
-            together = run(classifier, scorers, _together(id_sets), fit=True)
+            together = run(classifier, scorers, _together(id_sets), fit=True, labels=_labels_of_rows(id_sets))
             found = dict(zip(known, _split(id_sets, together)))
+        if not together.items:
+            _check_readable(id_sets, [_named(one, found[i]) for i, one in zip(known, id_sets)])
         before = sum(map(len, id_sets))
-        scorers = [together.scorers[scorer.spec] for scorer in scorers]
+        used = [together.scorers[scorer.spec] for scorer in scorers]
     for i, one in enumerate(sets):
         if i not in found:
             who = classifier if one.classifier is None else one.classifier
             # For another class list only accuracy counts; a variant of the classifier shares what was learned.
-            used = [] if one.own_classes is not None else [replace(scorer, classifier=who) for scorer in scorers]
-            found[i] = run(who, used, one.to_score, keep_items=one.features is None, expected=len(one))
+            mine = [] if one.own_classes is not None else [_bound_to(who, scorer) for scorer in used]
+            found[i] = run(who, mine, one.to_score, keep_items=one.features is None, expected=len(one))
             before += len(one)
     return [_named(one, found[i]) for i, one in enumerate(sets)]
+
+
+def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
+    if isinstance(scorer, Scorer):
+        return replace(scorer, classifier=classifier)
+    return replace(scorer, scorers=tuple(replace(one, classifier=classifier) for one in scorer.scorers))
+
+
+def _labels_of_rows(sets: Sequence[LoadedSet]) -> list[str | None] | None:
+    """The label of each row of features in all sets; None if images are scored, or a store, which have their own."""
+    if any(one.features is None or isinstance(one.items, StoredItems) for one in sets):
+        return None
+    return [item.label for one in sets for item in one.items]
 
 
 def _together(sets: Sequence[LoadedSet]) -> Any:
@@ -291,9 +303,9 @@ def _evaluated(one: LoadedSet, scored: Scored, classifier: Classifier, protocol:
     return EvaluatedSet(one.name, one.group, scored, labels, correct, counted)
 
 
-def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float]:
+def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float | None]:
     """Of each score, set on all ID sets; none if there is no such set."""
-    result = {}
+    result: dict[str, float | None] = {}
     for spec in specs:
         id_sets = [one.scored for one in sets if one.group is Group.ID and spec in one.scored.values]
         for scored in id_sets:

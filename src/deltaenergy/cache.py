@@ -24,14 +24,18 @@ _DIGEST = "sha256"
 def cache_folder() -> Path:
     """`$DELTAENERGY_CACHE`, or `deltaenergy` in the platform's folder for caches."""
     chosen = os.environ.get("DELTAENERGY_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        if chosen:
+            return Path(chosen).expanduser()
+        if sys.platform == "win32":
+            base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # nobody's home
+        where = f" {chosen!r}" if chosen else ""
+        raise InputError(f"The cache folder{where} has no home: set DELTAENERGY_CACHE to a folder.") from None
     return Path(base) / "deltaenergy"
 
 

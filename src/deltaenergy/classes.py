@@ -80,40 +80,40 @@ def fill(template: str, name: str) -> str:
     return template.replace("{}", name)
 
 
-def read_classes(argument: str) -> list[str]:
+def read_classes(argument: str, what: str = "--classes") -> list[str]:
     """Class names from the command line: `dog,cat`, or a text file with one name per line (blank lines ignored).
 
     What looks like a path (`./names`, `lists/names`, `names.txt`) must be a file: a misspelt one is no class name. A
-    single name with a slash is written as a list, `"tv/monitor,"`.
+    single name with a slash is written as a list, `"tv/monitor,"`. `what` is said in errors.
     """
     path = Path(os.path.expanduser(argument))  # noqa: PTH111 (Path.expanduser raises for an unknown ~user)
     if os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
-        return _names_in_file(path)
+        return _names_in_file(path, what)
     if os.path.lexists(path) and _like_a_path(argument):
         kind = "a folder" if os.path.isdir(path) else "no ordinary file"  # noqa: PTH112
-        raise InputError(f"--classes: {argument} is {kind}. Give a text file with one name per line.")
+        raise InputError(f"{what}: {argument} is {kind}. Give a text file with one name per line.")
     names = [name.strip() for name in argument.split(",") if name.strip()]
     if not names:
-        raise InputError('--classes is empty. Write for example --classes "dog,cat", or name a file.')
+        raise InputError(f'{what} is empty. Write for example {what} "dog,cat", or name a file.')
     listed = "," in argument
     for name in names:
         if _like_a_path(name, listed):
             hint = "" if listed else f' For a class of that name write "{name},".'
-            raise InputError(f"--classes: the file {name} does not exist.{hint}")
+            raise InputError(f"{what}: the file {name} does not exist.{hint}")
     return names
 
 
-def _names_in_file(path: Path) -> list[str]:
+def _names_in_file(path: Path, what: str) -> list[str]:
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"--classes: {path} is larger than {LARGEST_FILE >> 20} MiB, which is no list of names.")
+            raise InputError(f"{what}: {path} is larger than {LARGEST_FILE >> 20} MiB, which is no list of names.")
         # utf-8-sig also drops the byte-order mark that some editors write.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--classes: {path} cannot be read as UTF-8 text: {error}") from error
+        raise InputError(f"{what}: {path} cannot be read as UTF-8 text: {error}") from error
     names = [line.strip() for line in lines if line.strip()]
     if not names:
-        raise InputError(f"--classes: {path} holds no class name. Write one name per line.")
+        raise InputError(f"{what}: {path} holds no class name. Write one name per line.")
     return names
 
 

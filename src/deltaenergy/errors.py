@@ -82,7 +82,7 @@ class UnreadableImagesError(InputError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence that names the nearest known words and lists them all: the tail of an 'unknown name' message."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(word.lower(), known, n=2, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return f"{hint} Known: {', '.join(known)}."

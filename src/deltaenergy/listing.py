@@ -62,7 +62,7 @@ def _tuning_methods() -> list[dict[str, Any]]:
     for name in list_methods():
         cls = get_method_class(name)
         attaches = issubclass(cls, Term)
-        needs = sorted(need.value for need in getattr(cls(), "needs", ()) if need is not Need.FEATURES)
+        needs = sorted(need.value for need in getattr(cls(), "needs_to_train", ()) if need is not Need.FEATURES)
         rows.append(
             {
                 "name": name,

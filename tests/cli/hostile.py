@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from deltaenergy.cli import (
@@ -144,7 +145,7 @@ class Call:
 
 def calls() -> list[Call]:
     """All calls with hostile arguments."""
-    return [*_options(), *_missing(), *_bare()]
+    return [*_options(), *_missing(), *_bare(), *_met()]
 
 
 def _options() -> Iterator[Call]:
@@ -201,11 +202,28 @@ def _bare() -> Iterator[Call]:
     yield Call("usage", ("data", "\x1b[0m"))
 
 
+def _met() -> Iterator[Call]:
+    """Calls that once ended in an error of ours, or never."""
+    for arguments in (
+        ["undo", "/dev/zero"],
+        ["undo", "\ud800"],
+        ["undo", "{images}"],
+        ["serve", "--host", "\udcff"],
+        ["serve", "--host", "a" * 300],
+        ["evaluate", "--id", "{pairs}.jpg", "--classes", "cat,dog", "--model", "{model}"],
+        ["evaluate", "--id", "{empty}", "--classes", "cat,dog", "--model", "{model}"],
+        ["score", "{images}", "--detector", "{detector}", "--keep", "0.5"],
+    ):
+        yield Call("met", tuple(arguments))
+
+
 def _parameters(function: Callable[..., None]) -> Iterator[tuple[str, type, bool]]:
     """(name, type, whether it is an argument) of every parameter."""
     hints = typing.get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         annotated = hints[parameter.name]
+        if annotated is typer.Context:  # no argument
+            continue
         info = next(one for one in annotated.__metadata__ if isinstance(one, (OptionInfo, ArgumentInfo)))
         kind = _plain(annotated.__origin__)
         if isinstance(info, ArgumentInfo):

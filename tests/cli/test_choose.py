@@ -65,7 +65,7 @@ def test_json_and_the_detector_it_writes(
     assert detector.score.spec == result["best"]
     assert detector.classifier.classes == ("cat", "dog", "red car", "sketch")
     # A fitted score learns from half of the twenty, and the other half sets its threshold.
-    assert len(detector.calibration_scores) == (10 if detector.score.needs_fit else 20)
+    assert len(detector.calibration_scores) == 20
 
     assert call("choose", "--id", labelled, "--detector", tmp_path / "detector", "-s", "mcm", "--json") == 1
     assert json.loads(capsys.readouterr().out)["best"] == "mcm"

@@ -62,8 +62,8 @@ def test_zero_shot_beside_a_score_that_learns_from_images(
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--zero-shot", "--score", "mcm"], "--score is part of each detector"),
-        (["--zero-shot", "--classes", "a,b"], "--classes is part of each detector"),
+        (["--zero-shot", "--score", "mcm"], "--score is part of"),
+        (["--zero-shot", "--classes", "a,b"], "--classes is part of"),
         (["--detector", "SAME"], "given twice"),
         (["--detector", "nowhere"], "nowhere is not a folder"),
     ],

@@ -86,7 +86,7 @@ def test_a_detector_brings_classifier_score_and_threshold(sets, tiny_clip_folder
             ]
         )  # fmt: skip
     assert not stop.value.code
-    threshold = json.loads((tmp_path / "detector" / "detector.json").read_text())["threshold"]
+    threshold = json.loads((tmp_path / "detector" / "detector.json").read_text())["calibration"]["threshold"]
     capsys.readouterr()
     chosen = ["--id", sets / "known", "--open", sets / "grey", "--detector", tmp_path / "detector", "--json"]
     assert call(*chosen) == 0

@@ -99,6 +99,19 @@ def test_memory(error: Exception, failing: Callable[[BaseException], None], comm
     assert result.code == 2 and "--batch-size" in result.err
 
 
+def test_no_more_threads(failing: Callable[[BaseException], None], command: Runner) -> None:
+    failing(RuntimeError("can't start new thread"))
+    result = command("methods")
+    assert result.code == 2 and "ulimit -u" in result.err
+
+
+def test_a_cache_folder_of_nobody_is_told(command: Runner, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAENERGY_CACHE", "~nobody-of-this-name/cache")
+    known = ["--id", world["images"], "--classes", "cat,dog", "--model", world["model"]]
+    result = command("score", world["images"], *known)
+    assert result.code == 2 and "DELTAENERGY_CACHE" in result.err and "nobody-of-this-name" in result.err
+
+
 @pytest.mark.parametrize("error", [InputError("wrong [/red] \x1b[0m"), ArtifactError("damaged")])
 def test_our_own_errors(error: Exception, failing: Callable[[BaseException], None], command: Runner) -> None:
     failing(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import typer
 import deltaenergy as de
 from deltaenergy.cli.examples import EXAMPLES, paragraphs
 from deltaenergy.cli.main import app
+from deltaenergy.cli.ray_option import with_ray_address
+from deltaenergy.scores.defaults import DEFAULT_SCORE
 from tests.cli.runner import Runner
 
 GROUP = typer.main.get_command(app)
@@ -24,6 +27,43 @@ def commands() -> dict[str, object]:
         inner = getattr(command, "commands", None)
         found |= {f"{name} {one}": entry for one, entry in inner.items()} if inner else {name: command}
     return found
+
+
+def letters(text: str) -> str:
+    """The text without spaces and the frames of tables, which fold it."""
+    return re.sub(r"[\s│]", "", text)
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_every_word_of_the_help_is_shown(command: Runner, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich takes [brackets] for markup and drops them: defaults that stood in such were never seen."""
+    monkeypatch.setenv("COLUMNS", "200")
+    page = command(*name.split(), "--help").out
+    entry = commands()[name]
+    for parameter in entry.params:  # type: ignore[attr-defined]
+        assert letters(parameter.help or "") in letters(page), parameter.name
+        if isinstance(parameter.default, (int, float, str)) and not isinstance(parameter.default, bool):
+            assert f"[default: {parameter.default}]" in page, parameter.name
+    for paragraph in paragraphs(entry.help).split("\n\n"):  # type: ignore[attr-defined]
+        assert letters(paragraph) in letters(page)
+    assert not re.search(r"\d{9}", page), "bounds nobody meets are not shown"
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_is_a_complete_call(line: str) -> None:
+    words = shlex.split(line.split("|")[-1])
+    entry = GROUP
+    while words and (inner := getattr(entry, "commands", None)):
+        if entry is GROUP:
+            assert words.pop(0) == "deltaenergy"
+        entry = inner[words.pop(0)]
+    entry.make_context("example", with_ray_address(words))  # a missing or unknown argument raises
+
+
+@pytest.mark.parametrize("name", ["calibrate", "tune", "model check"])
+def test_commands_of_one_score_offer_one(name: str) -> None:
+    (option,) = [one for one in commands()[name].params if "--score" in one.opts]  # type: ignore[attr-defined]
+    assert "Repeat" not in option.help and "all" not in option.help.split()
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
@@ -69,9 +109,14 @@ def test_methods_are_a_short_table_with_advice(command: Runner) -> None:
     shown = command("methods").out
     for name in (*de.list_scores(), *de.list_methods()):
         assert re.search(rf"^{re.escape(name)} ", shown, re.M), name
-    assert "choose" in shown and "start with" in shown
+    assert "choose" in shown and f"start with {DEFAULT_SCORE}," in shown
     assert "NeurIPS" not in shown, "papers are told of one at a time"
     assert "formula" in command("methods", "mcm").out
+
+
+def test_an_unknown_method_lists_each_name_once(command: Runner) -> None:
+    listed = command("methods", "mcn").err.partition("Known: ")[2].strip().rstrip(".").split(", ")
+    assert "mcm" in listed and len(listed) == len(set(listed))
 
 
 def test_python_m() -> None:

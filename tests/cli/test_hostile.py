@@ -9,6 +9,7 @@ import pytest
 from tests.cli.hostile import COMMANDS, VALID, Call, calls
 from tests.cli.runner import Result, Runner
 from tests.cli.world import World, content
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("no_hang")
 
@@ -34,7 +35,20 @@ def check(result: Result) -> None:
         assert "could not be read" in result.err
 
 
-@pytest.mark.parametrize("call", calls(), ids=lambda call: call.id)
+def command_of(call: Call) -> str:
+    return next((name for name in COMMANDS if call.arguments[: len(name.split())] == tuple(name.split())), "")
+
+
+USAGE = [call for call in calls() if call.kind == "usage"]
+# An option has six values or more, so each is tried with one of them at least.
+VALUES = [call for call in calls() if call.kind != "usage"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [*sampled(VALUES, 5, kind=lambda call: (call.kind, command_of(call))), *sampled(USAGE, 10, kind=command_of)],
+    ids=lambda call: call.id,
+)
 def test_arguments(
     call: Call, command: Runner, world: World, untouched: dict[Path, tuple[int, str]], inside: Path
 ) -> None:

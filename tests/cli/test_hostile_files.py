@@ -15,6 +15,7 @@ from deltaenergy.cli.text import from_cell
 from tests.cli.runner import Runner
 from tests.cli.test_hostile import check
 from tests.cli.world import World, content, write_images
+from tests.sampling import spread
 
 pytestmark = pytest.mark.usefixtures("no_hang")
 
@@ -42,24 +43,26 @@ CONTENTS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("kind", CONTENTS)
+READERS = [
+    ["bench", "{file}.yaml", "--model", "{model}", "--out", "{out}"],
+    ["score", "{file}.csv", "--classes", "cat,dog", "--model", "{model}"],
+    ["score", "{file}.jsonl", "--classes", "cat,dog", "--model", "{model}"],
+    ["score", "{file}.parquet", "--classes", "cat,dog", "--model", "{model}"],
+    ["score", "{file}.tar", "--classes", "cat,dog", "--model", "{model}"],
+    ["score", "{images}", "--classes", "{file}.txt", "--model", "{model}"],
+    ["score", "{images}", "--detector", "{detectors}"],
+    ["score", "{images}", "--classes", "cat,dog", "--model", "{models}"],
+    ["clipn-train", "{file}.csv", "--model", "{model}", "--out", "{out}"],
+    ["report", "{reports}"],
+    ["features", "{images}", "--model", "{model}", "--out", "{stores}"],
+    ["score", "{images}", "--model", "{model}", "--classes", "cat,dog", "--score", "neglabel(words='{file}.txt')"],
+]
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["bench", "{file}.yaml", "--model", "{model}", "--out", "{out}"],
-        ["score", "{file}.csv", "--classes", "cat,dog", "--model", "{model}"],
-        ["score", "{file}.jsonl", "--classes", "cat,dog", "--model", "{model}"],
-        ["score", "{file}.parquet", "--classes", "cat,dog", "--model", "{model}"],
-        ["score", "{file}.tar", "--classes", "cat,dog", "--model", "{model}"],
-        ["score", "{images}", "--classes", "{file}.txt", "--model", "{model}"],
-        ["score", "{images}", "--detector", "{detectors}"],
-        ["score", "{images}", "--classes", "cat,dog", "--model", "{models}"],
-        ["clipn-train", "{file}.csv", "--model", "{model}", "--out", "{out}"],
-        ["report", "{reports}"],
-        ["features", "{images}", "--model", "{model}", "--out", "{stores}"],
-        ["score", "{images}", "--model", "{model}", "--classes", "cat,dog", "--score", "neglabel(words='{file}.txt')"],
-    ],
-    ids=lambda arguments: " ".join(arguments)[:48],
+    ("arguments", "kind"),
+    spread(READERS, CONTENTS, 4),
+    ids=lambda value: " ".join(value)[:48] if isinstance(value, list) else value,
 )
 def test_contents(
     kind: str,

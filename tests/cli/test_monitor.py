@@ -25,14 +25,15 @@ def draw(folder: Path, count: int, seed: int, *, noise: bool) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A detector of plain colours by mean colour alone, and pictures: known ones, and noise."""
+    """A detector of plain colours, by the mean of some images of these, and pictures: known ones, and noise."""
     root = tmp_path_factory.mktemp("monitor")
     draw(root / "good", 60, 0, noise=False)
     draw(root / "new", 30, 1, noise=False)
     draw(root / "noise", 12, 2, noise=True)
     model = de.load_model("lite")
-    classifier = de.ZeroShotClassifier(model, ["red", "green", "blue"])
-    detector = de.Detector(classifier, "knn").calibrate(root / "good", 0.9, 0.8)
+    mean = model.encode_images(draw(root / "plain", 30, 3, noise=False)).mean(axis=0, keepdims=True)
+    classifier = de.PrecomputedClassifier(mean / np.linalg.norm(mean), ["plain colour"], model)
+    detector = de.Detector(classifier, "max-logit").calibrate(root / "good", 0.9, 0.8)
     detector.save(root / "detector")
     return root
 
@@ -43,10 +44,12 @@ def test_known_pictures_then_noise(place: Path, tmp_path: Path, command: Runner)
     first = command("monitor", place / "new", *base, "--json")
     assert first.code == 0 and first.json["images"] == 30 and first.json["changed"] is False
     assert "30 image(s) looked at" in first.err
+    assert command("monitor", *base, "--exit-code").code == 0, "nothing has changed yet"
     again = command("monitor", place / "noise", *base, "--report", tmp_path / "page.html")
     assert again.code == 0 and "The images have changed" in again.out
     assert "Last called none of these: " in again.out and "011.png" in again.out
     assert "Which pictures" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert command("monitor", *base, "--exit-code").code == 3 and "of the 0 before" not in again.out
     told = command("monitor", *base, "--json").json
     assert told["changed"] is True and told["images"] == 42, "without images the state is told of"
     assert told["since"] is not None and 20 <= told["since"] <= 34

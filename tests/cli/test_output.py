@@ -99,6 +99,18 @@ def test_what_was_written_is_kept_when_a_run_stops(
     assert {path.name for path in tmp_path.iterdir()} == {file.name, taken.name, kept.name}
 
 
+def test_a_parquet_file_without_its_end_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a file may not grow any more: nobody can read what is there."""
+
+    def too_large(_: object) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", too_large)
+    with pytest.raises(OutputError, match=r"table\.parquet") as found:
+        stream_rows(tmp_path / "table.parquet", iter([some(0, 3)]), COLUMNS)
+    assert "row(s) are in" not in str(found.value) and list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_kept_of_a_run_without_a_row(tmp_path: Path) -> None:
     def parts() -> Iterator[list[dict[str, Any]]]:
         raise KeyboardInterrupt

@@ -33,7 +33,8 @@ def test_a_folder_gives_one_row_per_image(command: Runner, base: list[str], phot
     assert result.code == 0
     rows = rows_of(result.out)
     classifier = de.ZeroShotClassifier(tiny_clip, ["dog", "cat", "red car"])
-    expected = de.scores.delta_energy(classifier.similarities(photos), tau=0.1, c=1)
+    words = tiny_clip.encode_texts([f"a photo of a {word}." for word in de.Detector(classifier).words.kept])
+    expected = de.scores.delta_energy_words(classifier.similarities(photos), tiny_clip.encode_images(photos) @ words.T)
     np.testing.assert_allclose([float(row["score"]) for row in rows], expected, rtol=1e-4)
     assert [row["is_ood"] for row in rows] == [""] * 8, "no verdict without a threshold"
 
@@ -92,13 +93,14 @@ def test_what_is_wrong_in_a_later_row_is_said_before_the_model_is_loaded(
 
 
 def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Path) -> None:
-    result = command("score", photos, *base, "--known", photos, "--keep", "0.75")
+    """Eight images, half kept on average: the threshold is the ⌊0.5 · 9⌋ = 4th lowest score, which three are below."""
+    result = command("score", photos, *base, "--score", "mcm", "--known", photos, "--keep", "0.5")
     verdicts = [row["is_ood"] for row in rows_of(result.out)]
-    assert verdicts.count("True") == 2, "a quarter of the calibration images themselves is rejected"
+    assert verdicts.count("True") == 3
 
 
-def test_the_default_score_depends_on_what_can_be_fitted(command: Runner, base: list[str], photos: Path) -> None:
-    assert command("score", photos, *base, "--json").json["scores"] == ["delta-energy(tau=0.1,c=1)"]
+def test_the_default_score_needs_no_known_images(command: Runner, base: list[str], photos: Path) -> None:
+    assert command("score", photos, *base, "--json").json["scores"] == ["delta-energy+words"]
     assert command("score", photos, *base, "--known", photos, "--json").json["scores"] == ["delta-energy+words"]
 
 
@@ -175,14 +177,17 @@ def test_a_file_without_permission_is_listed(command: Runner, base: list[str], p
         (["--classes", "dog", "--model", "lit"], "Did you mean 'lite'"),
         ([], "Give --classes"),
         (["--detector", "nowhere"], "nowhere is not a folder"),
-        (["--detector", "x", "--classes", "dog"], "--classes is part of the detector"),
+        (["--detector", "x", "--classes", "dog"], "--classes"),
+        (["--detector", "x", "--keep", "0.9"], "--keep"),
+        (["--detector", "x", "--confidence", "0.5"], "--confidence"),
+        (["--detector", "x", "--model", "lite"], "--model"),
         (["--classes", "dog", "--keep", "2", "--known", "."], "keep"),
     ],
 )
 def test_wrong_use_is_one_message_and_exit_code_2(
     command: Runner, tiny_clip_folder: Path, photos: Path, arguments: list[str], message: str
 ) -> None:
-    model = [] if "--model" in arguments else ["--model", tiny_clip_folder]
+    model = [] if {"--model", "--detector"} & set(arguments) else ["--model", tiny_clip_folder]
     result = command("score", photos, *model, *[photos if a == "." else a for a in arguments])
     assert result.code == 2
     assert message in result.err
@@ -210,18 +215,16 @@ def test_calibrate_then_score_with_the_detector(command: Runner, base: list[str]
         "mcm",
         "--keep",
         "0.5",
-        "--confidence",
-        "none",
         "--json",
     )
     assert saved.code == 0
     assert saved.json["images"] == 8
     result = command("score", photos, "--detector", tmp_path / "d", "--json")
     assert result.json["thresholds"] == [saved.json["threshold"]]
-    assert sum(row["is_ood"] for row in result.json["images"]) == 4
+    assert sum(row["is_ood"] for row in result.json["images"]) == 3
     again = command("calibrate", photos, "--detector", tmp_path / "d", "--out", tmp_path / "e", "--score", "msp")
     assert again.code == 0
-    assert "without a guarantee" in again.err and "takes 45 images" in again.err
+    assert "needs 19 images" in " ".join(again.err.split())
     assert command("calibrate", photos, *base, "--out", tmp_path / "d", "-s", "msp,mcm").code == 2
     (photos / "dog" / "empty.jpg").touch()
     partly = command("calibrate", photos, *base, "--out", tmp_path / "f")

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from deltaenergy.cli.main import run
+from deltaenergy.cli.streams import StandardOutput
 from tests.cli.hostile import VALID
 from tests.cli.test_hostile import fill
 from tests.cli.world import World
+from tests.sampling import sampled, spread
 
 RUN = "from deltaenergy.cli.main import run; run()"
 # Commands that print, and what.
@@ -43,6 +45,11 @@ PRINTING = [
 ]
 
 
+def shown(value: list[str] | str) -> str:
+    """The name of a case."""
+    return value if isinstance(value, str) else " ".join(value)
+
+
 class Failing(io.TextIOWrapper):
     """Standard output of a process whose disk is full, or whose reader is gone."""
 
@@ -56,6 +63,20 @@ class Failing(io.TextIOWrapper):
 
     def __del__(self) -> None:
         """Closing would flush once more."""
+
+
+def test_where_nothing_can_be_kept_either_closing_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, *_: object, **__: object) -> object:
+        os.close(handle)
+        return Path("/dev/full").open("w", encoding="utf-8")
+
+    monkeypatch.setattr("deltaenergy.cli.streams.os.fdopen", full)
+    output = StandardOutput(Failing(errno.ENOSPC))
+    output.write("a result")
+    output.flush()
+    output.write("another")
+    output.close_kept()
+    assert output.failure is not None and output.kept is None
 
 
 def call(arguments: list[str], world: World, inside: Path) -> int:
@@ -73,8 +94,7 @@ def without_times(text: str) -> list[str]:
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:+.]+", "TIME", text).split()
 
 
-@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
-@pytest.mark.parametrize("kind", ["full", "closed"])
+@pytest.mark.parametrize(("arguments", "kind"), spread(PRINTING, ["full", "closed"], 2), ids=shown)
 def test_what_cannot_be_written_is_kept(
     kind: str,
     arguments: list[str],
@@ -95,7 +115,7 @@ def test_what_cannot_be_written_is_kept(
     assert ("no space is left" in said) == (kind == "full") and ("it is closed" in said) == (kind == "closed")
 
 
-@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+@pytest.mark.parametrize("arguments", sampled(PRINTING, 2, kind=len), ids=" ".join)
 def test_a_reader_that_is_gone_is_no_error(
     arguments: list[str],
     world: World,
@@ -110,8 +130,7 @@ def test_a_reader_that_is_gone_is_no_error(
     assert "Error" not in said and "pipe" not in said.lower()
 
 
-@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+@pytest.mark.parametrize(("arguments", "encoding"), spread(PRINTING, ["ascii", "latin-1", "cp1252"], 3), ids=shown)
 def test_letters_that_an_encoding_lacks_are_escaped(
     encoding: str, arguments: list[str], world: World, inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,14 +166,14 @@ def test_the_streams_are_put_back(world: World, inside: Path) -> None:
 @pytest.mark.parametrize(
     ("shell", "code", "said"),
     [
-        ("{run} methods --json > /dev/full", 2, "no space is left"),
-        ("{run} methods --json >&-", 2, "it is closed"),
-        ("{run} methods nope >&- 2>&- <&-", 2, ""),
-        ("{run} methods nope 2> /dev/full", 2, ""),
-        ("{run} methods --json | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
+        ("{run} data list --json > /dev/full", 2, "no space is left"),
+        ("{run} data list --json >&-", 2, "it is closed"),
+        ("{run} data check nope >&- 2>&- <&-", 2, ""),
+        ("{run} data check nope 2> /dev/full", 2, ""),
+        ("{run} data list --json | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("{run} --help | true; exit ${{PIPESTATUS[0]}}", 0, ""),
-        ("PYTHONIOENCODING=ascii {run} methods ebm", 0, ""),
-        ("LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 {run} methods ebm", 0, ""),
+        ("PYTHONIOENCODING=ascii {run} data list", 0, ""),
+        ("LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 {run} data list", 0, ""),
         ("printf 'caf\\351.png\\n' | PYTHONIOENCODING=ascii {run} score - --classes a,b --model nope", 2, "neither"),
     ],
 )

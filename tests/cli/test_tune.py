@@ -136,16 +136,15 @@ def test_a_score_that_cannot_run_is_refused_before_any_work(
 def test_the_promise_is_that_of_calibrate(
     command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    """Six pictures that were not drawn: enough for half of new ones with 90 % confidence, not for 95 %."""
+    """Six images that were not drawn: enough for half of new images with 90% confidence, not for 95%."""
     options = ["--train", pictures, "--method", "centroids", "--shots", 4, "--score", "mcm"]
     options += [*common(tiny_clip_folder, tmp_path), "--overwrite"]
     told = " ".join(command("tune", *options).err.split())
-    assert "of the 6 calibration images are accepted" in told and "A guarantee with 90 % confidence takes 45" in told
-    assert told.count("without a guarantee") == 1
-    told = " ".join(command("tune", *options, "--keep", "0.5").err.split())
-    assert "at least 50 % are accepted, with 90 % confidence (set on 6 images)" in told
-    found = command("tune", *options, "--keep", "0.5", "--confidence", "none", "--json").json["guarantee"]
-    assert (found["keep"], found["confidence"], found["wanted"], found["images"]) == (0.5, None, None, 6)
+    assert told.count("lowest score of the 6 images") == 1 and "needs 19 images" in told
+    told = " ".join(command("tune", *options, "--keep", "0.5", "--confidence", "0.9").err.split())
+    assert "At least 50% of new images like these are kept, with 90% confidence (set on 6 images)" in told
+    found = command("tune", *options, "--keep", "0.5", "--json").json["guarantee"]
+    assert (found["keep"], found["confidence"], found["images"]) == (0.5, None, 6)
 
 
 def test_a_missing_folder_is_named(command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path) -> None:
@@ -227,7 +226,7 @@ def test_images_that_were_trained_on_are_left_out_of_the_threshold(
     done = command(*options, "--id", pictures)
     assert done.code == 0 and "12 of the 18 images for the threshold were trained on" in " ".join(done.err.split())
     record = json.loads((tmp_path / "out" / "detector.json").read_text())
-    assert record["calibration_images"] == 6
+    assert record["calibration"]["images"] == 6
     again = command(*options, "--overwrite", "--val", pictures)
     assert again.code == 0 and "12 of the 18 validation images are trained on" in " ".join(again.err.split())
 

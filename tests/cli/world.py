@@ -23,6 +23,7 @@ def make_world(root: Path, model: Model, model_folder: Path) -> World:
     names = [f"{label}/{i}.png,a {label} {i}" for label in ("cat", "dog") for i in range(3)]
     (root / "images" / "pairs.csv").write_text("path,text\n" + "\n".join(names), encoding="utf-8")
     (root / "spec.yaml").write_text(TEXT.replace("methods: [msp, delta-energy]", "methods: [msp]"), encoding="utf-8")
+    (root / "empty.jpg").touch()
     classifier = ZeroShotClassifier(model, ["cat", "dog"])
     Detector(classifier, "mcm").calibrate(root / "images").save(root / "detector")
     run_benchmark(small_spec(), model, DataRoot(), root / "results", methods=["msp"], seeds=[1])
@@ -30,6 +31,7 @@ def make_world(root: Path, model: Model, model_folder: Path) -> World:
         **{name: root / name for name in ("images", "others", "detector", "results")},
         "root": root,
         "model": model_folder,
+        "empty": root / "empty.jpg",
         "pairs": root / "images" / "pairs.csv",
         "spec": root / "spec.yaml",
     }

@@ -40,5 +40,5 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     for one, rows in zip(de.explain(classifier, images, method="value-path", target="cat"), patches):
         expected = rows @ classifier.text_features[1].double().numpy()
         np.testing.assert_allclose(one.heatmap.ravel(), expected, atol=1e-5)
-    with pytest.raises(InputError, match=rf"{impossible} (follows|looks at).*Take value-path"):
+    with pytest.raises(InputError, match=rf"{impossible} .*value-path"):
         de.explain(classifier, images, method=impossible)

@@ -117,7 +117,7 @@ def test_tensors_give_tensors() -> None:
 def test_wrong_shapes_are_told_by_name() -> None:
     with pytest.raises(InputError, match="patches must have the shape"):
         value_path(draw(2, 3), draw(2, 3))
-    with pytest.raises(InputError, match=r"gradient must have the shape \(2, 4\), got \(2, 3\)"):
+    with pytest.raises(InputError, match=r"\(2, 4\), got \(2, 3\)"):
         value_path(draw(2, 5, 4), draw(2, 3))
     with pytest.raises(InputError, match="feature_map must have"):
         grad_cam(draw(2, 3, 4), draw(2, 3, 4))

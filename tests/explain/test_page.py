@@ -122,7 +122,7 @@ def test_what_changed_is_done_anew(
         (parts / "000003.json").write_text(json.dumps({"format": "another"}))
         expected = 2
     else:
-        judge.threshold = 0.123
+        judge.calibrate(photos, keep=0.5)
     write_explanations(judge, photos, file, method="value-path", target=target)
     assert sum(seen) == expected
     check_page(file.read_text(encoding="utf-8"))
@@ -136,7 +136,7 @@ def test_files_of_the_user_are_never_touched(judge: de.Detector, photos: Path, t
     parts.mkdir()
     (parts / "letter.txt").write_text("mine")
     (parts / "000000.json").write_text("{}")
-    with pytest.raises(InputError, match="holds something that this command did not write"):
+    with pytest.raises(InputError, match="holds something"):
         write_explanations(judge, photos, tmp_path / "page.html")
     (parts / "letter.txt").unlink()
     with pytest.raises(InputError, match="did not write"):

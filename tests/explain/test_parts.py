@@ -80,7 +80,6 @@ def test_settings_are_those_of_the_score(tiny_clip: de.Model) -> None:
 
     assert of("delta-energy(tau=0.3,c=1,reset=0.1)") == (0.3, 1, 0.1)
     assert of("multi-delta-energy") == (0.01, 2, 0.0)
-    assert of("guarded-delta-energy") == (0.1, 1, 0.0)
     assert of("mcm") == (0.01, 2, 0.0)
     similarities = classifier.similarities(features).astype(np.float64)
     rest = np.sort(similarities, axis=1)[:, :-1]

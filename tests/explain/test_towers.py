@@ -221,9 +221,9 @@ def test_mistakes_are_told_at_once(clip: de.TowerModel, lite: de.TowerModel) -> 
     ):
         with pytest.raises(InputError, match=message):
             Explainer(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"'lite' has a convolutional one\. Take value-path, grad-cam or occlusion"):
+    with pytest.raises(InputError, match=r"'lite'.*value-path.*occlusion"):
         de.explain(judge, pictures(1), method="rollout")
-    with pytest.raises(InputError, match=r"grad-cam looks at the last map.*Take value-path, rollout or occlusion"):
+    with pytest.raises(InputError, match=r"grad-cam.*rollout"):
         de.explain(de.ZeroShotClassifier(clip, CLASSES), pictures(1), method="grad-cam")
     with pytest.raises(InputError, match="give it images, not features"):
         de.explain(judge, np.zeros((2, lite.feature_dim), np.float32))
@@ -241,7 +241,7 @@ def test_of_many_classes_only_near_names_are_told(lite: de.TowerModel) -> None:
 
 def test_a_score_without_a_gradient_names_the_remedy(clip: de.TowerModel) -> None:
     judge = detector(clip, "odin")
-    with pytest.raises(InputError, match=r"The score 'odin' has no gradient.*occlusion"):
+    with pytest.raises(InputError, match=r"'odin'.*occlusion"):
         de.explain(judge, pictures(1), method="rollout", target="score")
     (one,) = de.explain(judge, pictures(1), target="score")
     assert one.method == "occlusion" and one.heatmap.shape == (7, 7), "auto knows that"

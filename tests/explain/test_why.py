@@ -149,6 +149,14 @@ def test_rejected_images_of_a_page_have_their_reasons(tiny_clip: de.Model, photo
     assert 0 < rejected < 8
     write_explanations(detector, photos, tmp_path / "page.html", method="value-path")
     page = check_page((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert page.text.count("It was taken for none of these") == rejected
+    assert page.text.count("It was rejected") == rejected
     assert page.text.count("The calibration images most like it") == rejected
     assert page.text.count("Most similar classes") == 8 - rejected
+
+
+def test_a_p_value_is_not_called_a_share_of_images(detector: de.Detector, texts: np.ndarray) -> None:
+    """Of 40 known images none scores as low as this one: 1/41 is its p-value, and no share of them."""
+    far = -texts.sum(axis=0, keepdims=True)
+    (why,) = why_not(detector, (far / np.linalg.norm(far)).astype(np.float32))
+    assert why.verdict.p_value == pytest.approx(1 / 41)
+    assert "p-value" in in_words(why) and "0.024" in in_words(why) and "2.4" not in in_words(why)

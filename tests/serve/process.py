@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from tests import fresh
 
 BOUNDARY = "some-boundary"
 
@@ -30,20 +31,12 @@ class Service:
 
     def __init__(self, folders: dict[str, Path], *options: str) -> None:
         arguments = [part for name, folder in folders.items() for part in ("--detector", f"{name}={folder}")]
+        self._folder = tempfile.TemporaryDirectory()
         code = "from deltaenergy.cli.main import run; run()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", "--port", "0", *arguments, *options],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        self.process = fresh.start_code(
+            code, "serve", "--port", 0, *arguments, *options, folder=Path(self._folder.name)
         )
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if line.startswith("Ready: http://127.0.0.1:"):
-                self.port = int(line.split(":")[3].split("/")[0])
-                break
-        else:
-            raise AssertionError("the service did not start")
+        self.port = int(self.process.wait_for("Ready: http://127.0.0.1:").split(":")[3].split("/")[0])
 
     def verdicts(self, pictures: list[bytes], detector: str = "colours") -> tuple[int, Any]:
         headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -57,5 +50,5 @@ class Service:
             return error.code, json.load(error)
 
     def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
+        os.kill(self.process.pid, signal.SIGTERM)
         return self.process.wait(60)

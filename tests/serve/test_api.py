@@ -13,6 +13,7 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
+from deltaenergy.scores.defaults import DEFAULT_SCORE
 from deltaenergy.serve.keys import Keys
 from deltaenergy.serve.limits import Limits
 from tests.serve.conftest import CLASSES, PICTURES, make_client, png
@@ -99,6 +100,7 @@ class TestVerdicts:
             ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "neither"),
             ({"content": b"x" * 9, "headers": {"content-type": "multipart/form-data"}}, 400, "form cannot be read"),
             ({"data": {"detector": "colours", "top_k": "0"}, "files": files([b"x"])}, 422, "top_k"),
+            ({"data": {"detector": "colours", "top_k": "9" * 5000}, "files": files([b"x"])}, 422, "top_k"),
         ],
     )
     def test_a_wrong_request_is_told_what_is_wrong(self, client: Any, request_: Any, status: int, said: str) -> None:
@@ -308,3 +310,24 @@ def test_classes_with_thresholds_of_their_own(lite: Any) -> None:
     expected = [own.get(image["label"], detector.threshold) for image in body["images"]]
     assert [image["threshold"] for image in body["images"]] == expected and set(expected) & set(own.values())
     assert body["guarantee"] == str(detector.guarantee)
+
+
+@pytest.mark.xfail(strict=True, reason="issue: the page and /v1 default to mcm, the command line to another score")
+def test_the_default_score_is_the_command_line_s(client: Any) -> None:
+    assert client.get("/v1/settings").json()["default_score"] == DEFAULT_SCORE
+
+
+@pytest.mark.xfail(strict=True, reason="issue: a detector cannot be calibrated on more images than a request may judge")
+def test_more_known_images_calibrate_than_a_request_may_judge(detectors: Any, lite: Any) -> None:
+    with make_client(detectors, lite, Limits(files=2)) as small:
+        form = {"classes": ",".join(CLASSES), "score": "mcm"}
+        answer = small.post("/v1/calibrate", data=form, files=files(PICTURES[:5]))
+    assert answer.status_code == 200
+    assert json.loads(answer.headers["x-deltaenergy"])["images"] == 5
+
+
+@pytest.mark.xfail(strict=True, reason="issue: the page computes p-values and a threshold of its own in JavaScript")
+def test_the_page_leaves_statistics_to_the_service(client: Any) -> None:
+    page = client.get("/").text
+    assert "reference.length + 1" not in page, "a p-value"
+    assert "0.95 * reference.length" not in page, "a threshold, which the downloaded detector does not have"

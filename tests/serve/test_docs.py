@@ -59,7 +59,6 @@ def service(text: str, place: Path) -> Iterator[Service]:
     running = Service({name: place / folder})
     yield running
     running.process.kill()
-    running.process.wait()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
 from tests.serve.conftest import PICTURES
 
 RIGHT = base64.b64encode(PICTURES[0]).decode()
@@ -46,7 +47,7 @@ BODIES = st.one_of(
 ROUTES = st.sampled_from(
     ["/v1/verdicts", "/v1/classify", "/v1/calibrate", "/v2/models/colours/infer", "/v2/models/%00/infer"]
 )
-FEW = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def check(answer: Any) -> None:

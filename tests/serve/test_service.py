@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import fresh
 from tests.serve.conftest import PICTURES, png
 from tests.serve.process import BOUNDARY, Service, form
 
@@ -33,7 +33,6 @@ def service(folders: dict[str, Path]) -> Iterator[Service]:
     running = Service(folders, "--seconds", "60")
     yield running
     running.process.kill()
-    running.process.wait()
 
 
 def test_answers_of_many_clients_are_not_swapped(service: Service, detectors: Any) -> None:
@@ -95,7 +94,7 @@ def test_a_stop_loses_no_accepted_request(folders: dict[str, Path], detectors: A
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(running.verdicts, pictures) for _ in range(4)]
         time.sleep(0.3)
-        running.process.send_signal(signal.SIGTERM)
+        os.kill(running.process.pid, signal.SIGTERM)
         answers, refused = [], 0
         for one in asked:
             try:
@@ -110,10 +109,7 @@ def test_a_stop_loses_no_accepted_request(folders: dict[str, Path], detectors: A
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     def run(*options: str) -> Any:
-        code = "from deltaenergy.cli.main import run; run()"
-        return subprocess.run(
-            [sys.executable, "-c", code, "serve", *options], capture_output=True, text=True, timeout=120
-        )
+        return fresh.run_code("from deltaenergy.cli.main import run; run()", "serve", *options)
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         found = run("--port", str(taken.getsockname()[1]))

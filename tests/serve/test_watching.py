@@ -98,6 +98,5 @@ def test_the_state_of_a_stopped_service(detectors: dict[str, de.Detector], tmp_p
         with pytest.raises(InputError, match="Another run"), open_monitor(state, detectors["colours"]):
             pass
     finally:
-        service.process.terminate()
-        assert service.process.wait(60) == 0
+        assert service.stop() == 0
     assert de.Monitor.load(state, de.Detector.load(tmp_path / "colours")).images == 5

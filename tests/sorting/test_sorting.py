@@ -174,7 +174,7 @@ def test_a_full_disk_stops_and_says_how_to_undo(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfile", full)
-    with pytest.raises(OutputError, match=r"no space is left.*undo-1\.jsonl"):
+    with pytest.raises(OutputError, match=r"no space.*undo-1\.jsonl"):
         sort_files(plan_sorting(inbox, tmp_path / "sorted", How.COPY))
     assert content(tmp_path / "sorted") == {}
 
@@ -222,7 +222,7 @@ def test_a_file_that_is_gone_is_listed_and_the_others_are_done(inbox: list[Entry
 def test_a_folder_inside_the_source_is_refused(tmp_path: Path, inside: str) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "photos")
-    with pytest.raises(InputError, match=r"--move-to .* that the pictures are read from"):
+    with pytest.raises(InputError, match="--move-to"):
         refuse_inside(tmp_path / inside, [tmp_path / "photos"], "--move-to")
     refuse_inside(tmp_path / "photos-sorted", [tmp_path / "photos", tmp_path / "none.jpg"], "--move-to")
 
@@ -268,6 +268,8 @@ def test_long_names_are_cut_so_that_the_number_fits(tmp_path: Path) -> None:
         {"from": "/a/1.jpg", "to": "/etc/passwd"},
         {"from": "1.jpg", "to": "known/1.jpg"},
         {"from": "/a/1.jpg", "to": "known/1.jpg", "size": "x"},
+        {"from": "/a/\ud800.jpg", "to": "known/1.jpg"},
+        {"from": "/a/1.jpg", "to": "known/\0.jpg"},
         {"to": "known/1.jpg"},
         [],
     ],

@@ -11,7 +11,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
-from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.options import LARGEST_SEED, check_count, complete_benchmark
 from deltaenergy.cli.records import unreadable_records
 from deltaenergy.errors import InputError
 
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 
 def bench(
-    name: Annotated[str | None, typer.Argument(help="The benchmark, or a .yaml file. Without it, a list.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The benchmark, or a .yaml file. Without it, a list.", autocompletion=complete_benchmark),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             "-m",
-            help="As for score; or tiny, which is trained on drawings in seconds. [default: lite; for mini, tiny]",
+            help="As for score; or tiny, which is trained on drawings in seconds. Default: lite; for mini, tiny.",
             show_default=False,
         ),
     ] = None,
@@ -40,15 +43,15 @@ def bench(
         typer.Option(
             "--methods",
             help="Scores, tuner/score, or {tuner,…}/{score,…}; separated by commas. `paper` stands for every row of "
-            "the paper's tables. [default: the benchmark's own]",
+            "the paper's tables. Default: the benchmark's own.",
             show_default=False,
         ),
     ] = None,
     protocol: Annotated[str, typer.Option("--protocol", help="standard, or croft (as published tables).")] = "standard",
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, max=MOST, help="Images per set at most: a quick look.")
+        int | None, typer.Option("--limit", min=1, callback=check_count, help="Images per set at most: a quick look.")
     ] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="For example 1,2. [default: the benchmark's]")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="For example 1,2. Default: the benchmark's.")] = None,
     out_folder: Annotated[
         Path, typer.Option("--out", "-o", help="Results folder; an existing one is gone on with.")
     ] = (Path("results")),
@@ -56,7 +59,7 @@ def bench(
         bool, typer.Option("--search", help="Search each tuner's grid on validation images; many times as slow.")
     ] = False,
     store: Annotated[
-        Path | None, typer.Option("--store", help="Folder for image features. [default: OUT/features]")
+        Path | None, typer.Option("--store", help="Folder for image features. Default: OUT/features.")
     ] = None,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",

@@ -16,18 +16,19 @@ from deltaenergy.errors import InputError
 
 
 def calibrate(
+    context: typer.Context,
     images: Annotated[list[str], typer.Argument(help="In-distribution images, as for score.")],
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the detector.")],
     classes: common.ClassesOption = None,
     model: common.ModelOption = "lite",
-    scores: common.ScoreOption = None,
+    scores: common.OneScoreOption = None,
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
     keep: common.KeepOption = 0.95,
-    confidence: common.ConfidenceOption = "0.9",
+    confidence: common.ConfidenceOption = None,
     by_class: Annotated[
         bool,
-        typer.Option("--by-class", help="A threshold for each class that has enough images (folders per class)."),
+        typer.Option("--by-class", help="Set a threshold for each class that has enough images (folders per class)."),
     ] = False,
     keep_images: Annotated[
         bool,
@@ -43,10 +44,10 @@ def calibrate(
     calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Set the threshold so that the share --keep of new images like these is accepted, and save the detector.
+    """Set the threshold that keeps the share --keep of new images like these, and save the detector.
 
-    That holds with --confidence, if there are enough images; if not, it says how many that takes. With --detector, its
-    classifier (a tuned one, say) gets a new threshold, and a new score if --score is given.
+    It prints what is guaranteed, and how many images are missing if they are too few. With --detector, that detector's
+    classifier (for example a tuned one) gets a new threshold, and a new score with --score.
     """
     from deltaenergy.data.inputs import load_images
     from deltaenergy.detector import Detector
@@ -56,6 +57,7 @@ def calibrate(
     if by_class and keep == 1:
         raise InputError("--by-class needs --keep below 1: one threshold for all keeps every image as it is.")
     place = common.Place(device, backend, precision, calibrate_on)
+    common.refuse_beside_detector(context, detector, "classes", "template", "model")
     common.check_detector_out(out_folder, overwrite)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.
     items = load_images(common.read_image_arguments(images))
@@ -67,8 +69,6 @@ def calibrate(
     if chosen is not None and len(chosen) != 1:
         raise InputError("A detector has one score: give --score once.")
     if detector is not None:
-        if classes or template:
-            raise InputError(f"--classes and --template are part of the detector in {detector}.")
         loaded = common.load_detector(detector, place)
         new = Detector(loaded.classifier, chosen[0] if chosen else loaded.score)
     else:
@@ -79,9 +79,14 @@ def calibrate(
     with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
         # The unreadable images are listed below, one by one, and so is what the threshold promises.
         warnings.filterwarnings("ignore", message=".*calibration image.*")
-        sure = common.read_confidence(confidence)
         new.calibrate(
-            items, keep, sure, by_class=by_class, keep_images=keep_images, batch_size=batch_size, progress=progress
+            items,
+            keep,
+            confidence,
+            by_class=by_class,
+            keep_images=keep_images,
+            batch_size=batch_size,
+            progress=progress,
         )
     keeping_result(out_folder, new.save, what="The detector")
     count = len(new.calibration_scores)
@@ -90,7 +95,7 @@ def calibrate(
         found = {"images": count, "class_thresholds": new.class_thresholds, "unreadable": unreadable}
         common.print_json({**detector_record(out_folder, new), **found})
     else:
-        err.print(f"Threshold {new.threshold:.6g} for {new.score.spec}. Detector saved to {out_folder}.", markup=False)
+        err.print(f"{common.threshold_words(new)} Detector saved to {out_folder}.", markup=False)
         for name, bound in new.class_thresholds.items():
             err.print(f"  {visible(name)}: {bound:.6g}", markup=False)
         common.tell_guarantee(new)

@@ -10,7 +10,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
-from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.options import check_count, check_seed
 from deltaenergy.cli.records import detector_record
 from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def choose(
+    context: typer.Context,
     id_images: Annotated[
         str, typer.Option("--id", help="In-distribution images: one folder per class, or a table with labels.")
     ],
@@ -33,7 +34,7 @@ def choose(
         typer.Option(
             "--score",
             "-s",
-            help="Candidate; repeat it, separate by commas, or all. [default: all that work on features, and some τ]",
+            help="Candidate; repeat it, separate by commas, or all. Default: all that work on features, and some τ.",
             show_default=False,
         ),
     ] = None,
@@ -42,15 +43,20 @@ def choose(
     far: Annotated[
         bool, typer.Option("--far/--no-far", help="Judge on far unknowns too, made by scrambling your pictures.")
     ] = False,
-    folds: Annotated[int, typer.Option("--folds", min=2, max=MOST, help="Parts the classes are dealt into.")] = 5,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of the deal and the intervals.")] = 0,
+    folds: Annotated[
+        int, typer.Option("--folds", min=2, callback=check_count, help="Parts the classes are dealt into.")
+    ] = 5,
+    seed: Annotated[int, typer.Option("--seed", min=0, callback=check_seed, help="Of the deal and the intervals.")] = 0,
     out_folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Calibrate a detector with the best score and save it here.")
     ] = None,
     disagreements: Annotated[
         int,
         typer.Option(
-            "--disagreements", min=0, max=MOST, help="List so many images on which the best score and a rival differ."
+            "--disagreements",
+            min=0,
+            callback=check_count,
+            help="List so many images on which the best score and a rival differ.",
         ),
     ] = 0,
     keep: common.KeepOption = 0.95,
@@ -74,6 +80,7 @@ def choose(
     from deltaenergy.files import keeping_result
 
     place = common.Place(device, backend, precision, calibrate_on)
+    common.refuse_beside_detector(context, detector, "classes", "template", "model")
     if out_folder is not None:
         common.check_detector_out(out_folder, overwrite)
     items = load_images(id_images)
@@ -82,8 +89,6 @@ def choose(
         candidates = feature_scores(scores, items)
         classifier = _classifier(id_images, items, classes, model, template, place)
     else:
-        if classes or template:
-            raise InputError(f"--classes and --template are part of the detector in {detector}.")
         classifier = common.load_detector(detector, place).classifier
         candidates = feature_scores(scores, items, classifier)
     with common.progress_bar("Encoding images") as progress:

@@ -9,7 +9,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
-from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.options import check_count, check_seed
 from deltaenergy.cli.records import unreadable_records
 from deltaenergy.errors import InputError
 
@@ -20,11 +20,13 @@ def clipn_train(
     ],
     out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the tower.")],
     model: common.ModelOption = "lite",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, max=MOST, help="Passes over the table.")] = 10,
-    train_batch: Annotated[int, typer.Option("--train-batch", min=2, max=MOST, help="Pairs per training step.")] = 256,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, callback=check_count, help="Passes over the table.")] = 10,
+    train_batch: Annotated[
+        int, typer.Option("--train-batch", min=2, callback=check_count, help="Pairs per training step.")
+    ] = 256,
     learning_rate: Annotated[float, typer.Option("--lr", help="Learning rate at the start.")] = 1e-4,
     prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help='Learned "no" prompts.')] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of prompts and batches.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, callback=check_seed, help="Of prompts and batches.")] = 0,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,

@@ -27,12 +27,12 @@ from deltaenergy.cli.options import (
     JsonOption,
     KeepOption,
     ModelOption,
+    OneScoreOption,
     OverwriteOption,
     Place,
     PrecisionOption,
     ScoreOption,
     TemplateOption,
-    read_confidence,
 )
 from deltaenergy.cli.text import to_json, visible
 from deltaenergy.errors import InputError
@@ -59,6 +59,7 @@ __all__ = [
     "JsonOption",
     "KeepOption",
     "ModelOption",
+    "OneScoreOption",
     "OverwriteOption",
     "Place",
     "PrecisionOption",
@@ -67,7 +68,6 @@ __all__ = [
     "err",
     "keeping",
     "out",
-    "read_confidence",
 ]
 
 
@@ -116,6 +116,14 @@ def load_detector(folder: str, place: Place) -> Detector:
         detector = Detector.load(folder, device=place.device)
     place.check_detector(detector.classifier.base_model, folder)
     return detector
+
+
+def refuse_beside_detector(context: typer.Context, detector: str | None, *names: str) -> None:
+    """Raise `InputError` if one of these parameters was typed: the detector brings its own, and would win unseen."""
+    for parameter in context.command.params if detector is not None else ():
+        source = context.get_parameter_source(parameter.name) if parameter.name in names else None
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"{parameter.opts[0]} is part of the detector in {detector}: remove one of the two.")
 
 
 def zero_shot(
@@ -231,16 +239,22 @@ def list_images(given: list[str] | str, *, hold: bool = False) -> list[ImageItem
         return stream
 
 
-def tell_guarantee(detector: Detector, scores: str = "") -> None:
-    """What the threshold promises, on standard error; in yellow where it falls short of what was asked for.
+def threshold_words(detector: Detector) -> str:
+    """The threshold of a detector, or why there is none, as a sentence."""
+    if detector.threshold is None:
+        return f"{detector.score.spec} is cross-fitted, and has no single threshold."
+    return f"Threshold {detector.threshold:.6g} for {detector.score.spec}."
 
-    `scores` names those that it is told of, where there are others.
+
+def tell_guarantee(detector: Detector, scores: str = "") -> None:
+    """What the threshold guarantees, on standard error; in yellow where that is less than what was requested.
+
+    `scores` names the scores that it holds for, where there are others.
     """
     found = detector.guarantee
     if found is not None:
-        lacking = found.wanted is not None and found.confidence is None
         about = f"{scores}: " if scores else ""
-        err.print(visible(f"{about}{found}"), style="yellow" if lacking else None)
+        err.print(visible(f"{about}{found}"), style=None if found.holds else "yellow")
 
 
 def print_json(value: Any) -> None:
@@ -294,6 +308,6 @@ def _said_before(name: str) -> bool:
         (folder / name).touch(exist_ok=False)
     except FileExistsError:
         return (folder / name).is_file()
-    except (OSError, RuntimeError):
+    except OSError:
         pass
     return False

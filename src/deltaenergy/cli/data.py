@@ -10,7 +10,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import out
-from deltaenergy.cli.examples import epilog
+from deltaenergy.cli.examples import named
 
 if TYPE_CHECKING:
     from deltaenergy.data.check import DatasetReport
@@ -19,7 +19,7 @@ app = typer.Typer(help="The data sets that benchmarks know.", no_args_is_help=Tr
 _STYLES = {"complete": "green", "partial": "yellow", "differs": "yellow", "present": "yellow", "absent": "dim"}
 
 
-@app.command("check", epilog=epilog("data check"))
+@named(app, "check", "data check")
 def check(
     root: Annotated[Path, typer.Argument(help="The folder that holds a folder per data set.")],
     names: Annotated[list[str] | None, typer.Argument(help="Look at these data sets only.", show_default=False)] = None,
@@ -39,7 +39,7 @@ def check(
         out.print(f"\nNo known data set, but usable as images: {', '.join(others)}")
 
 
-@app.command("list", epilog=epilog("data list"))
+@named(app, "list", "data list")
 def list_command(json_output: common.JsonOption = False) -> None:
     """List the data sets with their classes, the hash of their names, their licence and where a person gets them."""
     from deltaenergy.data.catalogue import get_dataset, list_datasets

@@ -13,7 +13,7 @@ from deltaenergy.cli import common
 from deltaenergy.cli.common import err
 from deltaenergy.cli.compared import print_comparison
 from deltaenergy.cli.console import PlainConsole
-from deltaenergy.cli.options import LARGEST_SEED, MOST
+from deltaenergy.cli.options import check_count, check_seed
 from deltaenergy.cli.text import visible
 from deltaenergy.errors import DeltaEnergyError, InputError
 
@@ -36,6 +36,7 @@ FOLDER_HELP = "a folder with one folder per class, or a flat one; repeat for sev
 
 
 def evaluate(
+    context: typer.Context,
     id_sets: Annotated[list[str], typer.Option("--id", help=f"Images of the classes: {FOLDER_HELP}")],
     shifted: Annotated[
         list[str] | None, typer.Option("--shifted", help=f"The same classes in another style: {FOLDER_HELP}")
@@ -62,10 +63,12 @@ def evaluate(
     keep: common.KeepOption = 0.95,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, max=MOST, help="At most so many images of each set, drawn with --seed."),
+        typer.Option(
+            "--limit", min=1, callback=check_count, help="At most so many images of each set, drawn with --seed."
+        ),
     ] = None,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="For --limit and the confidence intervals.")
+        int, typer.Option("--seed", min=0, callback=check_seed, help="For --limit and the confidence intervals.")
     ] = 0,
     report: Annotated[Path | None, typer.Option("--report", "-r", help="Write a report to FILE.html.")] = None,
     explain: Annotated[
@@ -73,7 +76,7 @@ def evaluate(
         typer.Option(
             "--explain",
             min=1,
-            max=MOST,
+            callback=check_count,
             help="In the report, show for so many of the worst mistakes of each kind what decided.",
             show_default=False,
         ),
@@ -102,6 +105,8 @@ def evaluate(
     names = _set_names([*id_sets, *(shifted or []), *(open_sets or [])])
     compared = bool(detectors) and (len(detectors or []) > 1 or zero_shot)
 
+    own_parts = ("classes", "template", "model", *(("scores",) if compared else ()))
+    common.refuse_beside_detector(context, ", ".join(detectors) if detectors else None, *own_parts)
     # Every set is looked for before the model is loaded, so that a mistyped path is reported at once. A store is read
     # as it goes.
     known, other, unknown = (
@@ -111,9 +116,6 @@ def evaluate(
     if zero_shot and not detectors:
         raise InputError("--zero-shot goes with --detector: without one, the zero-shot classifier is measured anyway.")
     if detectors and compared:
-        for name, value in (("--classes", classes), ("--template", template), ("--score", scores)):
-            if value:
-                raise InputError(f"{name} is part of each detector that is compared: leave it out.")
         if explain is not None:
             raise InputError("--explain shows the mistakes of one classifier: evaluate one detector at a time.")
         comparison = _compare(detectors, zero_shot, known, other, unknown, keep, limit, seed, place, batch_size)
@@ -227,8 +229,6 @@ def _load(
     # One image with a label says as much as all of them.
     labels = unlabelled([*first, *itertools.islice((item for item in every if item.label is not None), 1)])
     if detector is not None:
-        if classes or template:
-            raise InputError(f"--classes and --template are part of the detector in {detector}.")
         if scores:
             common.make_scores(scores, quiet=True)  # a misspelt name is told before a model is loaded
         found = common.load_detector(detector, place)

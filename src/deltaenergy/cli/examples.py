@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import typer
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("deltaenergy demo", "deltaenergy demo --out my-demo --json"),
     "score": (
@@ -14,14 +21,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "undo": ("deltaenergy undo sorted/undo-1.jsonl --dry-run", "deltaenergy undo sorted/undo-1.jsonl"),
     "calibrate": (
         'deltaenergy calibrate good/ --classes "dog,cat,horse" --out detector/',
-        "deltaenergy calibrate more/ --detector detector/ --keep 0.99 --out stricter/",
+        "deltaenergy calibrate more/ --detector detector/ --keep 0.99 --out lenient/",
     ),
     "choose": ("deltaenergy choose --id good/",),
     "clipn-train": ("deltaenergy clipn-train pairs.csv --model CLIP_FOLDER --out no-tower/",),
     "evaluate": (
         "deltaenergy evaluate --id good/ --open other/ --report report.html --explain 6",
         "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",
-        "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector other/ --zero-shot",
+        "deltaenergy evaluate --id good/ --open other/ --detector tuned/ --detector second/ --zero-shot",
     ),
     "explain": (
         "deltaenergy explain photos/ --detector detector/ --out page.html",
@@ -36,7 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy model check CLIP_FOLDER --backend onnx --images good/ --open other/ --json",
     ),
     "tune": ("deltaenergy tune --train few/ --shots 16 --out tuned/",),
-    "theory": ("deltaenergy theory",),
+    "theory": ("deltaenergy theory detector/ --id good/ --open other/",),
     "bench": ("deltaenergy bench mini --out results/", "deltaenergy bench setup2 --data DATA --out results/"),
     "report": ("deltaenergy report results/", "deltaenergy report results/ --markdown tables.md --latex tables.tex"),
     "serve": ("deltaenergy serve --detector detector/",),
@@ -62,3 +69,12 @@ def paragraphs(docstring: str | None) -> str:
     """A docstring whose lines are as long as its paragraphs: the terminal folds them where it ends."""
     blocks = (docstring or "").strip().split("\n\n")
     return "\n\n".join(" ".join(block.split()) for block in blocks)
+
+
+def named(app: typer.Typer, name: str, examples: str) -> Callable[[Command], Command]:
+    """A decorator that adds a command to `app`, with its docstring in paragraphs and the `examples` of that name."""
+
+    def add(command: Command) -> Command:
+        return app.command(name, help=paragraphs(command.__doc__), epilog=epilog(examples))(command)
+
+    return add

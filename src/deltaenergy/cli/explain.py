@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def explain(
+    context: typer.Context,
     images: Annotated[
         list[str] | None,
         typer.Argument(
@@ -71,6 +72,7 @@ def explain(
     from deltaenergy.files import check_writable
 
     place = common.Place(device, backend, precision, calibrate_on)
+    common.refuse_beside_detector(context, detector, "classes", "score", "template", "model")
     if paper_figure:
         for option, given in (("IMAGES", images), ("--png", png), ("--score", score)):
             if given:
@@ -134,20 +136,14 @@ def _judge(
     """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
     from deltaenergy.detector import Detector
     from deltaenergy.explain.targets import SCORE
-    from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
     from deltaenergy.scores.runnable import Given, Lack
 
     if detector is not None:
-        for name, value in (("--classes", classes), ("--score", score), ("--template", template)):
-            if value:
-                raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
         return common.prepare(common.load_detector(detector, place))
     used = None
     if score is not None or target == SCORE:
         nothing = Lack("no --detector", "it is fitted on known images: give a --detector.")
-        found = common.make_scores(
-            None if score is None else [score], Given().without(id_data=nothing), default=WITHOUT_ID_IMAGES
-        )
+        found = common.make_scores(None if score is None else [score], Given().without(id_data=nothing))
         if len(found) > 1:
             raise InputError("A map shows one score: give --score once.")
         used = found[0]

@@ -35,14 +35,14 @@ def features(
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
     shard_size: Annotated[
-        int | None, typer.Option("--shard-size", min=1, help="Images per shard. [default: 1024; 128 with patches]")
+        int | None, typer.Option("--shard-size", min=1, help="Images per shard. Default: 1024; 128 with patches.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. [default: float32]")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. Default: float32.")] = None,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", help="A known data set (see data list); the argument is then the data root."),
     ] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. [default: all]")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. Default: all.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every byte of the stores given, and name damaged files.")
@@ -56,7 +56,7 @@ def features(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", min=1, max=1024, help="Encode with so many processes. [default: this one, on all cores]"
+            "--workers", min=1, max=1024, help="Number of encoding processes. Default: this process, on all cores."
         ),
     ] = None,
     ray: RayOption = None,

@@ -3,6 +3,7 @@
     0    done
     1    some images could not be read; they are listed, and all others are done
     2    wrong use, or something around us that the user can mend (a full disk, a missing right)
+    3    `monitor --exit-code` only: the images have changed
     70   an error of ours: one sentence, and the place of the saved traceback
     130  interrupted
 
@@ -29,7 +30,7 @@ from deltaenergy.cli.console import err
 from deltaenergy.cli.streams import StandardOutput, standard_streams
 from deltaenergy.errors import DeltaEnergyError, explain_os_error
 
-DONE, SOME_UNREADABLE, WRONG_USE, OUR_ERROR, INTERRUPTED = 0, 1, 2, 70, 130
+DONE, SOME_UNREADABLE, WRONG_USE, CHANGED, OUR_ERROR, INTERRUPTED = 0, 1, 2, 3, 70, 130
 # typer's own errors of use; the class is not exported under this name.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
@@ -115,6 +116,8 @@ def _explain(error: BaseException) -> str | None:
         isinstance(error, RuntimeError) and any(words in said.lower() for words in _MEMORY_WORDS)
     ):
         return "There is not enough memory. Use a smaller --batch-size, or fewer images at once."
+    if isinstance(error, RuntimeError) and "can't start new thread" in said:
+        return "The system allows no more threads. Close other programs, or raise the limit (`ulimit -u`)."
     return None
 
 
@@ -142,7 +145,7 @@ def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | No
     name = f"error-{time.strftime('%Y%m%d-%H%M%S')}-"
     places: list[Callable[[], Path]] = [lambda: cache_folder() / "errors", lambda: Path(tempfile.gettempdir())]
     for find in places:
-        with contextlib.suppress(OSError, RuntimeError):
+        with contextlib.suppress(OSError, DeltaEnergyError):
             place = find()
             place.mkdir(parents=True, exist_ok=True)
             handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=place)

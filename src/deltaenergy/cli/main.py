@@ -32,7 +32,7 @@ from deltaenergy.cli import (
     undo,
 )
 from deltaenergy.cli.common import err, out, show_warnings_plainly
-from deltaenergy.cli.examples import epilog, paragraphs
+from deltaenergy.cli.examples import named
 from deltaenergy.cli.guard import guarded
 from deltaenergy.cli.ray_option import with_ray_address
 from deltaenergy.cli.renamed import with_new_names
@@ -53,7 +53,7 @@ app = typer.Typer(
 
 
 def _add(name: str, command: Callable[..., None]) -> None:
-    app.command(name, help=paragraphs(command.__doc__), epilog=epilog(name))(command)
+    named(app, name, name)(command)
 
 
 _add("demo", demo.demo)

@@ -58,17 +58,11 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
                 table.add_row(Text(row["name"], "cyan"), Text(row["summary"]), Text(needs, "dim"))
         out.print(table)
         out.print()
-    out.print(
-        f"Not sure? Scores: start with {_default_score()}, the default; `deltaenergy choose --id DIR` ranks them on"
-    )
+    from deltaenergy.scores.defaults import DEFAULT_SCORE
+
+    out.print(f"Not sure? Scores: start with {DEFAULT_SCORE}, the default; `deltaenergy choose --id DIR` ranks them on")
     out.print(f"your own classes. Tuning: {_default_method()} is the default; docs/tuning.md says when to take which.")
     out.print("`deltaenergy methods NAME` shows formula, settings, presets and paper.")
-
-
-def _default_score() -> str:
-    from deltaenergy.detector import Detector
-
-    return str(inspect.signature(Detector.__init__).parameters["score"].default)
 
 
 def _default_method() -> str:

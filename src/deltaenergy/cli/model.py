@@ -8,7 +8,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import out
-from deltaenergy.cli.examples import epilog
+from deltaenergy.cli.examples import named
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def _group() -> None:
     """Models on other backends."""
 
 
-@app.command("check", epilog=epilog("model check"))
+@named(app, "check", "model check")
 def check(
     model: Annotated[str, typer.Argument(help="lite (bundled, offline), a folder, or a hub id.")],
     images: Annotated[str, typer.Option("--images", "--id", help="Known images, best in class folders.")],
@@ -33,7 +33,7 @@ def check(
     open_images: Annotated[
         str | None, typer.Option("--open", help="Images of none of the classes.", show_default=False)
     ] = None,
-    score: common.ScoreOption = None,
+    score: common.OneScoreOption = None,
     template: common.TemplateOption = None,
     keep: common.KeepOption = 0.95,
     json_output: common.JsonOption = False,
@@ -59,7 +59,9 @@ def check(
     unknown = load_images(open_images) if open_images is not None else None
     names = read_classes(classes) if classes is not None else class_names(known)
     if not names:
-        raise InputError(f"--images {images}: the images have no classes. Sort them into class folders, or --classes.")
+        raise InputError(
+            f"--images {images}: the images have no classes. Sort them into class folders, or pass --classes."
+        )
     chosen = common.make_scores(score)
     if len(chosen) != 1:
         raise InputError("Agreement is that of one score: give --score once.")
@@ -99,7 +101,8 @@ def _print(found: Agreement) -> None:
     ):
         if total:
             table.add_row(name, f"{total - differ:,} of {total:,} agree ({1 - differ / total:.2%})")
-    table.add_row("thresholds", f"{found.thresholds[0]:.6g} on torch, {found.thresholds[1]:.6g} here")
+    thresholds = ["none" if one is None else f"{one:.6g}" for one in found.thresholds]
+    table.add_row("thresholds", f"{thresholds[0]} on torch, {thresholds[1]} here")
     if found.difference is not None and found.auroc is not None:
         change, low, high = found.difference
         table.add_row("AUROC", f"{found.auroc:.4f} on torch, {change:+.4f} here ({low:+.4f} to {high:+.4f})")

@@ -9,7 +9,8 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
-from deltaenergy.cli.options import LARGEST_SEED
+from deltaenergy.cli.guard import CHANGED
+from deltaenergy.cli.options import check_seed
 from deltaenergy.cli.records import unreadable_records
 from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
@@ -32,18 +33,22 @@ def monitor(
         ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option("--alpha", help="Share of false alarms, at any time. [default: 0.04]")
+        float | None, typer.Option("--alpha", help="Share of false alarms, at any time. Default: 0.04.")
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option("--delta", help="Added to alpha, for calibration images that mislead. [default: 0.01]"),
+        typer.Option("--delta", help="Added to alpha, for calibration images that mislead. Default: 0.01."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of the lots among ties. [default: 0]")
+        int | None,
+        typer.Option("--seed", min=0, callback=check_seed, help="Random seed for ties between scores. Default: 0."),
     ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", "-r", help="Write the rate over time, classes and pictures to FILE.html.")
     ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help=f"Exit with code {CHANGED} if the images have changed.")
+    ] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     batch_size: common.BatchOption = 32,
@@ -79,6 +84,9 @@ def monitor(
     if report is not None:
         _write_report(found, report)
     _tell(found, unreadable, json_output)
+    if exit_code and found.changed:
+        common.report_unreadable(unreadable)
+        raise typer.Exit(CHANGED)
     common.finish(unreadable)
 
 
@@ -107,9 +115,10 @@ def _tell(found: Monitor, unreadable: list[Unreadable], json_output: bool) -> No
     if status.changed:
         for change in changes[:CLASSES_TOLD]:
             if change.recent_flagged:
+                before = f"; {change.before_flagged:,} of the {change.before:,} before" if change.before else ""
                 out.print(
                     f"  {visible(change.label)}: {change.recent_flagged:,} of the last {change.recent:,} images that "
-                    f"are most like it; {change.before_flagged:,} of the {change.before:,} before",
+                    f"are most like it{before}",
                     markup=False,
                     soft_wrap=True,
                 )

@@ -20,28 +20,33 @@ LARGEST_SEED = 2**63 - 1
 _DEVICE = re.compile(r"(auto|cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
 
 
+def check_count(param: typer.CallbackParam, value: int | None) -> int | None:
+    """Refuse a count that must be a mistake. A bound of typer's own would fill the help's columns with its digits."""
+    return _at_most(MOST, param, value)
+
+
+def check_seed(param: typer.CallbackParam, value: int | None) -> int | None:
+    """Refuse a seed that fits no generator."""
+    return _at_most(LARGEST_SEED, param, value)
+
+
+def _at_most(largest: int, param: typer.CallbackParam, value: int | None) -> int | None:
+    if value is not None and value > largest:
+        raise InputError(f"{param.opts[0]} must be at most {largest:,}, got {value}.")
+    return value
+
+
 def _check_keep(keep: float) -> float:
     if not 0 < keep <= 1:
         raise InputError(f"--keep must be above 0 and at most 1, got {keep!r}.")
     return keep
 
 
-def read_confidence(text: str) -> float | None:
-    """The number that `--confidence` gives, or None for `none`: no guarantee."""
-    if text.strip().lower() == "none":
-        return None
-    try:
-        confidence = float(text)
-    except ValueError:
-        confidence = math.nan
-    if not 0 < confidence < 1:
-        raise InputError(f"--confidence must be above 0 and below 1, or none for no guarantee, got {text!r}.")
+def _check_confidence(confidence: float | None) -> float | None:
+    from deltaenergy.thresholds import check_confidence
+
+    check_confidence(confidence, "--confidence")
     return confidence
-
-
-def _check_confidence(text: str) -> str:
-    read_confidence(text)
-    return text
 
 
 def _check_fdr(fdr: float | None) -> float | None:
@@ -67,6 +72,27 @@ def _check_templates(templates: list[str] | None) -> list[str] | None:
     return templates
 
 
+def complete_score(incomplete: str) -> list[str]:
+    """The scores that begin so, for a shell."""
+    from deltaenergy.scores.registry import list_scores
+
+    return [name for name in list_scores() if name.startswith(incomplete)]
+
+
+def complete_benchmark(incomplete: str) -> list[str]:
+    """The benchmarks that begin so, for a shell."""
+    from deltaenergy.benchmarks.spec import benchmark_names
+
+    return [name for name in benchmark_names() if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """The tuning methods that begin so, for a shell."""
+    from deltaenergy.classifiers.methods import list_methods
+
+    return [name for name in list_methods() if name.startswith(incomplete)]
+
+
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="lite (bundled, offline), a folder, or a hub id.", show_default=True)
 ]
@@ -88,17 +114,31 @@ ScoreOption = Annotated[
     typer.Option(
         "--score",
         "-s",
-        help='Score, with parameters if you like: "delta-energy(tau=0.1,c=1)". Repeat it, separate by commas, or all. '
-        "[default: delta-energy+words; without known images delta-energy(tau=0.1,c=1)]",
+        autocompletion=complete_score,
+        help='Score, optionally with parameters: "delta-energy(tau=0.1,c=1)". Repeat for several, or use all. '
+        "Default: delta-energy+words.",
         show_default=False,
     ),
 ]
-KeepOption = Annotated[float, typer.Option("--keep", help="Share of known images to accept.", callback=_check_keep)]
+OneScoreOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--score",
+        "-s",
+        autocompletion=complete_score,
+        help='One score, optionally with parameters: "delta-energy(tau=0.1,c=1)". Default: delta-energy+words.',
+        show_default=False,
+    ),
+]
+KeepOption = Annotated[
+    float, typer.Option("--keep", help="Share of new known images to keep, on average.", callback=_check_keep)
+]
 ConfidenceOption = Annotated[
-    str,
+    float | None,
     typer.Option(
         "--confidence",
-        help="How sure it must be that --keep holds for new images as well; none: for the calibration images alone.",
+        help="Keep at least --keep with this confidence, such as 0.9, instead of on average. Rejects less.",
+        show_default=False,
         callback=_check_confidence,
     ),
 ]
@@ -106,8 +146,8 @@ FdrOption = Annotated[
     float | None,
     typer.Option(
         "--fdr",
-        help="Call images unknown so that at most this share of them are known ones, in expectation; for a whole "
-        "folder, in place of the threshold.",
+        help="Reject images so that at most this share of them is known, in expectation; for a whole folder, instead "
+        "of the threshold.",
         show_default=False,
         callback=_check_fdr,
     ),
@@ -120,8 +160,8 @@ BackendOption = Annotated[
     str | None,
     typer.Option(
         "--backend",
-        help="Where the image tower runs: torch; on a CPU openvino or onnx, on a GPU compile. [default: torch, or as "
-        "the detector was calibrated]",
+        help="Where the image tower runs: torch; on a CPU openvino or onnx, on a GPU compile. Default: torch, or as "
+        "the detector was calibrated.",
         show_default=False,
     ),
 ]
@@ -139,7 +179,9 @@ CalibrateOnOption = Annotated[
         show_default=False,
     ),
 ]
-BatchOption = Annotated[int, typer.Option("--batch-size", min=1, max=MOST, help="Images per step of the image tower.")]
+BatchOption = Annotated[
+    int, typer.Option("--batch-size", min=1, callback=check_count, help="Images per step of the image tower.")
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the detector that --out holds.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 

@@ -99,6 +99,7 @@ class _Table:
         self._format = path.suffix.lower()
         self._waiting: list[Row] = []
         self._writer: Any = None
+        self._failed = False
         self._file: TextIO | None = None
         if self._format != ".parquet":
             self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
@@ -125,15 +126,19 @@ class _Table:
         elif self._waiting or self._writer is None:
             self._write_group()
         if self._writer is not None:
+            self._failed = True
             self._writer.close()
+            self._failed = False
 
     def kept(self, target: Path) -> str:
         """Move what there is to a name that is free, and say where; nothing if there is no row."""
         try:
             self.close()
-        except OSError:
-            if self._format == ".parquet":  # without its end nobody can read it
+        except Exception:  # pyarrow refuses what follows a failed write with errors of many types
+            if self._format == ".parquet":
                 return ""
+        if self._failed:  # without its end nobody can read a Parquet file
+            return ""
         place = move_aside(self.path, target) if self.rows else None
         return f"The first {self.rows} row(s) are in {place}." if place else ""
 

@@ -55,6 +55,4 @@ def _classifier(
 ) -> Classifier:
     if detector is None:
         return common.zero_shot(model, place, classes, template)
-    if classes or template:
-        raise InputError(f"--classes and --template are part of the detector in {detector}.")
     return common.load_detector(detector, place).classifier

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deltaenergy.cli.options import MOST
+from deltaenergy.cli.options import check_count
 
 RayOption = Annotated[
     str | None,
@@ -24,8 +24,8 @@ WorkersOption = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        max=MOST,
-        help="With --ray: so many processes. [default: one for each CPU, or GPU where the device is one]",
+        callback=check_count,
+        help="Number of Ray workers (needs --ray). Default: one per CPU or GPU.",
         show_default=False,
     ),
 ]

@@ -97,11 +97,11 @@ def detector_record(folder: str | Path, detector: Detector) -> dict[str, Any]:
         "detector": str(folder),
         "score": detector.score.spec,
         "threshold": detector.threshold,
-        "keep": detector.keep,
+        "keep": None if detector.guarantee is None else detector.guarantee.keep,
         "guarantee": guarantee_record(detector),
     }
 
 
 def guarantee_record(detector: Detector) -> dict[str, Any] | None:
-    """What a detector's threshold promises."""
+    """What a detector's threshold guarantees."""
     return None if detector.guarantee is None else detector.guarantee.to_dict()

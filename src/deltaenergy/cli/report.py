@@ -13,7 +13,7 @@ from deltaenergy.cli.common import err
 def report(
     results: Annotated[Path, typer.Argument(help="Folder written by bench.")],
     out_file: Annotated[
-        Path | None, typer.Option("--out", "-o", help="HTML file. [default: RESULTS/report.html]", show_default=False)
+        Path | None, typer.Option("--out", "-o", help="HTML file. Default: RESULTS/report.html.", show_default=False)
     ] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="Also write the tables as Markdown.")] = None,
     latex: Annotated[Path | None, typer.Option("--latex", help="Also write the tables as LaTeX (booktabs).")] = None,

@@ -10,7 +10,7 @@ import typer
 
 from deltaenergy.cli import common, sorted_files
 from deltaenergy.cli.common import err
-from deltaenergy.cli.options import MOST
+from deltaenergy.cli.options import check_count
 from deltaenergy.cli.output import check_output
 from deltaenergy.cli.ray_option import RayOption, WorkersOption
 from deltaenergy.cli.ray_scored import check_goes_with_ray, score_with_ray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def score(
+    context: typer.Context,
     images: Annotated[
         list[str],
         typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
@@ -40,7 +41,7 @@ def score(
         typer.Option("--id", help="In-distribution images to set the threshold with, if there is no --detector."),
     ] = None,
     keep: common.KeepOption = 0.95,
-    confidence: common.ConfidenceOption = "0.9",
+    confidence: common.ConfidenceOption = None,
     fdr: common.FdrOption = None,
     out_file: Annotated[
         Path | None,
@@ -60,7 +61,7 @@ def score(
     move_to: sorted_files.MoveOption = None,
     dry_run: sorted_files.DryRunOption = False,
     top_k: Annotated[
-        int, typer.Option("--top-k", min=1, max=MOST, help="Tell so many of the most similar classes.")
+        int, typer.Option("--top-k", min=1, callback=check_count, help="Tell so many of the most similar classes.")
     ] = 1,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
@@ -80,7 +81,6 @@ def score(
     from deltaenergy.data.inputs import load_images
     from deltaenergy.data.store_pass import names_a_store
     from deltaenergy.detector import Detector
-    from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
     from deltaenergy.scoring import stream_scores
 
     place = common.Place(device, backend, precision, calibrate_on)
@@ -92,6 +92,9 @@ def score(
         check_goes_with_ray(detector, out_file, **own, **acts)
     elif workers is not None:
         raise InputError("--workers belongs to --ray: add it, or leave --workers out.")
+    if adapt is None:
+        own_parts = ("classes", "scores", "template", "id_images", "model", "keep", "confidence")
+        common.refuse_beside_detector(context, detector, *own_parts)
     request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
     if fdr is not None and detector is None and not id_images:
         raise InputError("--fdr needs known images to compare with: give --detector, or --id with some.")
@@ -121,20 +124,15 @@ def score(
         score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
         return
     if detector is not None:
-        for name, value in (("--classes", classes), ("--score", scores), ("--template", template), ("--id", id_images)):
-            if value:
-                raise InputError(f"{name} is part of the detector in {detector}: give one or the other.")
         detectors = [common.load_detector(detector, place)]
         classifier, used = detectors[0].classifier, [detectors[0].score]
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        default = None if id_items else WITHOUT_ID_IMAGES
-        used = common.make_scores(scores, _given(items, id_items, place), default=default)
+        used = common.make_scores(scores, _given(items, id_items, place))
         if acting and len(used) > 1:
             raise InputError(f"{acting[0]} goes by one score: give --score once.")
         classifier = common.zero_shot(model, place, classes, template)
-        sure = common.read_confidence(confidence)
-        detectors, unreadable = _calibrate(classifier, used, id_items, keep, sure, batch_size)
+        detectors, unreadable = _calibrate(classifier, used, id_items, keep, confidence, batch_size)
     if fdr is not None:
         for one in detectors:
             one.check_controls(fdr)

@@ -164,13 +164,10 @@ def say_promise(run: Run) -> None:
     elif run.detectors:
         count = min(len(one.calibration_scores) for one in run.detectors)
         err.print(
-            f"Of the images called {NONE_OF_THESE}, at most {percent(run.fdr)} are known ones in expectation. "
+            f"Of the images called {NONE_OF_THESE}, at most {percent(run.fdr)} are known in expectation. "
             f"With {count} calibration images no p-value is below {1 / (count + 1):.2g}: a few unknown images "
             f"among very many are found only with more of them (about 1 / ({run.fdr:g} × their share))."
         )
-        for one in run.detectors:
-            if one.guarantee is not None and one.guarantee.seen:
-                err.print(f"{one.score.spec} learned from the same images: it may be a little more.", markup=False)
 
 
 def _print_table(run: Run, records: Sequence[dict[str, Any]]) -> None:
@@ -199,6 +196,10 @@ def _print_table(run: Run, records: Sequence[dict[str, Any]]) -> None:
             cells.append(f"{record[keys.value]:.4g}")
             if run.detectors:
                 is_ood = record[keys.is_ood]
-                cells += [f"{record[keys.p_value]:.3f}", Text(verdict_word(is_ood), "red" if is_ood else "green")]
+                p_value = record[keys.p_value]
+                cells += [
+                    "–" if p_value is None else f"{p_value:.3f}",
+                    Text(verdict_word(is_ood), "red" if is_ood else "green"),
+                ]
         table.add_row(*cells)
     out.print(table)

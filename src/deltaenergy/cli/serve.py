@@ -29,7 +29,7 @@ def serve(
         typer.Option(
             "--model",
             "-m",
-            help="For class names that come with a request. [default: lite, or the detectors' own if they share one]",
+            help="For class names that come with a request. Default: lite, or the detectors' own if they share one.",
             show_default=False,
         ),
     ] = None,
@@ -51,6 +51,7 @@ def serve(
     max_megapixels: Annotated[float, typer.Option("--max-megapixels", help="Of one picture.")] = 50,
     queue: Annotated[int, typer.Option("--queue", min=1, help="Images under way at a time; beyond, 429.")] = 256,
     max_wait: Annotated[float, typer.Option("--max-wait", help="Milliseconds to wait for company in a batch.")] = 5,
+    heic: Annotated[bool, typer.Option("--heic", help="Read HEIC images, too (needs the extra heic).")] = False,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,
     precision: common.PrecisionOption = "auto",
@@ -70,6 +71,8 @@ def serve(
             f"serve needs {error.name}, which is not installed: pip install 'deltaenergy[serve]'."
         ) from None
 
+    from deltaenergy.data.decode import use_heic
+
     place = common.Place(device, backend, precision, calibrate_on)
     server.keep_memory_flat()
     limits = Limits(
@@ -87,6 +90,7 @@ def serve(
     bound = server.listen(host, port)
     with contextlib.ExitStack() as held:
         held.callback(bound.close)
+        use_heic(heic)
         detectors, own = _load(wanted, model, place)
         watches = _watches(watching, dict(detectors), held)
         engine = server.make_engine(detectors, own, limits, watches=watches)

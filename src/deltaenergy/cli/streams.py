@@ -100,7 +100,8 @@ class StandardOutput(Stream):
             except (OSError, ValueError) as error:
                 self._fail(error)
         elif self._file is not None:
-            self._file.write(text)
+            with contextlib.suppress(OSError):  # found out by `close_kept`
+                self._file.write(text)
         return len(text)
 
     def flush(self) -> None:
@@ -115,8 +116,11 @@ class StandardOutput(Stream):
 
     def close_kept(self) -> None:
         """Finish the file that holds what could not be written."""
-        if self._file is not None:
-            self._file.close()
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError:  # there is no room for it either
+            self.kept = None
 
     def _fail(self, error: OSError | ValueError) -> None:
         if isinstance(error, BrokenPipeError):

@@ -25,10 +25,10 @@ def theory(
     domains: Annotated[bool, typer.Option("--domains", help="--id holds DOMAIN/CLASS/ rather than CLASS/.")] = False,
     tau: Annotated[float, typer.Option("--tau", help="Temperature of the energies.")] = 0.01,
     p: Annotated[
-        float | None, typer.Option("--p", help="Kept fraction of the mask. [default: that of its EBM term, or 0.6]")
+        float | None, typer.Option("--p", help="Kept fraction of the mask. Default: that of its EBM term, or 0.6.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="ε of Theorem 3's condition. [default: each image's smallest]")
+        float | None, typer.Option("--epsilon", help="ε of Theorem 3's condition. Default: each image's smallest.")
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", "-r", help="Write FILE.html with a plot.")] = None,
     json_output: common.JsonOption = False,

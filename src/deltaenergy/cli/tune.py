@@ -11,7 +11,7 @@ import typer
 
 from deltaenergy.cli import common
 from deltaenergy.cli.common import err, out
-from deltaenergy.cli.options import LARGEST_SEED
+from deltaenergy.cli.options import check_seed, complete_method
 from deltaenergy.cli.text import visible
 from deltaenergy.errors import InputError
 
@@ -34,8 +34,9 @@ def tune(
         list[str] | None,
         typer.Option(
             "--method",
+            autocompletion=complete_method,
             help='Tuning method, such as "ebm(p=0.5)" or cocoop+ebm; repeat it, or auto, to try several and keep the '
-            f"best. [default: {DEFAULT_METHOD}]",
+            f"best. Default: {DEFAULT_METHOD}.",
             show_default=False,
         ),
     ] = None,
@@ -43,25 +44,28 @@ def tune(
         Path | None, typer.Option("--val", help="Validation images, as --train: keep the best epoch on them.")
     ] = None,
     shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Of images, views and order.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, callback=check_seed, help="Of images, views and order.")] = 1,
     classes: common.ClassesOption = None,
     domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
     search: Annotated[bool, typer.Option("--search", help="Try the method's grid and keep the best on --val.")] = False,
     views: Annotated[str, typer.Option("--views", help="Random views per image, encoded once; live, or test.")] = "8",
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="[default: the method's, mostly 30]")] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Training epochs. Default: the method's, mostly 30.")
+    ] = None,
     lr: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate. [default: the method's, mostly 0.002]")
+        float | None, typer.Option("--lr", help="Learning rate. Default: the method's, mostly 0.002.")
     ] = None,
     train_batch: Annotated[
-        int | None, typer.Option("--train-batch", min=1, help="Images per training step. [default: mostly 32]")
+        int | None,
+        typer.Option("--train-batch", min=1, help="Images per training step. Default: the method's, mostly 32."),
     ] = None,
     calibrate: Annotated[
         Path | None,
-        typer.Option("--id", help="In-distribution images for the threshold. [default: --val, or unused ones]"),
+        typer.Option("--id", help="Known images for the threshold. Default: --val, or unused images."),
     ] = None,
-    score: common.ScoreOption = None,
+    score: common.OneScoreOption = None,
     keep: common.KeepOption = 0.95,
-    confidence: common.ConfidenceOption = "0.9",
+    confidence: common.ConfidenceOption = None,
     model: common.ModelOption = "lite",
     batch_size: common.BatchOption = 32,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
@@ -101,7 +105,7 @@ def tune(
             id_images=calibrate,
             score=scores[0] if scores else None,
             keep=keep,
-            confidence=common.read_confidence(confidence),
+            confidence=confidence,
             domains=domains,
             views=_views(views),
             search=search,
@@ -123,8 +127,7 @@ def tune(
         err.print(
             f"{detector.classifier.method.spec} tuned on {tuned.training_images} images of "
             f"{len(detector.classifier.classes)} classes in {seconds:.0f} s. "
-            f"Threshold {detector.threshold:.6g} for {detector.score.spec}, set on {tuned.calibrated_on}. Detector "
-            f"saved to {out_folder}.",
+            f"{common.threshold_words(detector)} Calibrated on {tuned.calibrated_on}. Detector saved to {out_folder}.",
             markup=False,
         )
         common.tell_guarantee(detector)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.addresses import checked, is_web
+from deltaenergy.data.addresses import KINDS, checked, is_web
 from deltaenergy.data.content import hash_bytes
 from deltaenergy.data.places import Place
 from deltaenergy.data.remote import Refused, ask, describe, fetch
 from deltaenergy.data.remote_faults import Meaning
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -147,7 +147,11 @@ class RemotePlace(Place):
         address = f"{self.path}/{name}".rstrip("/")
         try:
             return describe(address)
-        except Refused:
+        except Refused as refused:
+            if refused.meaning in {Meaning.DENIED, Meaning.UNKNOWN_CALLER}:  # it may well be there
+                credentials = KINDS[address.partition(":")[0]].credentials
+                hint = f" Credentials come from the environment: {credentials}." if credentials else ""
+                raise UnreachableError(f"{address}: {refused}. Check your rights to read it.{hint}") from None
             return None
 
     def _listed(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import PurePath
 
 import numpy as np
@@ -64,8 +63,8 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
     if truth is not None:
         lines.append(tag("span", truth, class_="truth"))
     if one.verdict is not None:
-        known = math.isfinite(one.verdict.p_value)  # an evaluation has none
-        numbers = f"score {score_value(one.verdict.score)}" + (f", p {one.verdict.p_value:.3f}" if known else "")
+        p = one.verdict.p_value
+        numbers = f"score {score_value(one.verdict.score)}" + ("" if p is None else f", p {p:.3f}")
         lines.append(tag("span", numbers, class_="file"))
     return lines
 

@@ -140,7 +140,11 @@ def request_of(explainer: Explainer, **more: Any) -> dict[str, Any]:
         **more,
     }
     if isinstance(detector, Detector):
-        known |= {"score": detector.score.spec, "threshold": detector.threshold, "by class": detector.class_thresholds}
+        known |= {
+            "score": detector.score.spec,
+            "guarantee": repr(detector.guarantee),
+            "by class": detector.class_thresholds,
+        }
         known["kept images"] = None if detector.kept_images is None else len(detector.kept_images)
         known["scores"] = hashlib.sha256(detector.calibration_scores.tobytes()).hexdigest()
         tensors |= {f"score {name}": tensor for name, tensor in detector.score_state.items()}

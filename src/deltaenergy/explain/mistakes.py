@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.store import StoredImage
 from deltaenergy.detector import Detector
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.results import Evaluation
+from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.explain.cards import card
 from deltaenergy.explain.page import READING
 from deltaenergy.explain.run import Explainer
@@ -22,6 +21,7 @@ from deltaenergy.progress import Progress
 from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.report.page import Section
 from deltaenergy.report.pictures import Picture, pictures_of
+from deltaenergy.scores.base import Scorer
 
 # What went wrong, what a map should then show, and the worst first.
 _KINDS = (
@@ -59,28 +59,43 @@ def _cards(
     batch_size: int,
     progress: Progress | None,
 ) -> list[Markup]:
-    explainer = Explainer(_judge(evaluation, classifier), target=target)
-    items = [_with_pixels(picture.item) for picture in chosen]
-    try:
-        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
-    except InputError:
-        # A score without a gradient: its maps are made by covering parts.
-        if explainer.method.name == "occlusion":
-            raise
-        explainer = Explainer(_judge(evaluation, classifier), "occlusion", target)
-        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
-    by_id = {one.id: one for one in found}
-    return [
-        card(replace(by_id[picture.item.id], verdict=_verdict(picture)), explainer, truth=_truth(picture))
-        for picture in chosen
-        if picture.item.id in by_id
-    ]
+    explained: dict[str, Markup] = {}
+    for scorer, group in _by_scorer(evaluation, chosen):
+        judge = Detector(classifier, scorer.score, state=scorer.state)
+        items = [_with_pixels(picture.item) for picture in group]
+        explainer = Explainer(judge, target=target)
+        try:
+            found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+        except InputError:
+            # A score without a gradient: its maps are made by covering parts.
+            if explainer.method.name == "occlusion":
+                raise
+            explainer = Explainer(judge, "occlusion", target)
+            found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+        by_id = {one.id: one for one in found}
+        for picture in group:
+            if picture.item.id in by_id:
+                verdict = replace(by_id[picture.item.id], verdict=_verdict(picture))
+                explained[picture.item.id] = card(verdict, explainer, truth=_truth(picture))
+    return [explained[picture.item.id] for picture in chosen if picture.item.id in explained]
 
 
-def _judge(evaluation: Evaluation, classifier: Classifier) -> Detector:
-    """The classifier with the primary score, as it was fitted for the evaluation."""
-    scorer = evaluation.sets[0].scored.scorers[evaluation.primary]
-    return Detector(classifier, scorer.score, state=scorer.state)
+def _by_scorer(evaluation: Evaluation, chosen: Sequence[Picture]) -> list[tuple[Scorer, list[Picture]]]:
+    """The images by the scorer of the primary score that judged them: of a cross-fitted score, that of their fold."""
+    picture_of = {picture.item.id: picture for picture in chosen}
+    found: dict[Scorer, list[Picture]] = {}
+    for one in evaluation.sets:
+        scorer = one.scored.scorers[evaluation.primary]
+        for row, item in enumerate(one.scored.items):
+            if item.id not in picture_of:
+                continue
+            if isinstance(scorer, Scorer):
+                judge = scorer
+            else:
+                (fold,) = scorer.folds_of(range(row, row + 1), known=one.group is Group.ID)
+                judge = scorer.scorers[fold]
+            found.setdefault(judge, []).append(picture_of[item.id])
+    return list(found.items())
 
 
 def _with_pixels(item: ImageItem) -> ImageItem:
@@ -94,7 +109,7 @@ def _with_pixels(item: ImageItem) -> ImageItem:
 
 def _verdict(picture: Picture) -> Verdict:
     """What the evaluation said, which has no p-values."""
-    return Verdict(picture.item.id, picture.label, picture.confidence, picture.score, math.nan, picture.is_ood)
+    return Verdict(picture.item.id, picture.label, picture.confidence, picture.score, None, picture.is_ood)
 
 
 def _truth(picture: Picture) -> str:

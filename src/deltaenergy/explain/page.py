@@ -189,7 +189,7 @@ def _around(said: Sequence[str], explainer: Explainer, unreadable: Sequence[Unre
     figures.append(Tile("Unreadable", f"{len(unreadable):,}"))
     text = f"Where in each of {count(len(said), 'picture')} it stands {what}, by {method.name}: {method.summary}."
     scores = Markup("")
-    if detector is not None and detector.threshold is not None:
+    if detector is not None and detector.calibration is not None:
         score = detector.score
         about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
         scores = score_table(about, {score.spec: detector.threshold}, frozenset())

@@ -187,7 +187,7 @@ def paper_figure(
     for name, items in given.items():
         shown = np.random.default_rng(seed).choice(len(items), size=min(panels, len(items)), replace=False)
         collected = _Collected({items[i].id for i in shown.tolist()})
-        subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs)
+        subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
         patches = subject.patches or maps.name == "value-path"
         for batch in model.stream(items, patches=patches, batch_size=batch_size, progress=lambda *_: None):
             collected.add(batch, subject, maps, tau, c, generator)

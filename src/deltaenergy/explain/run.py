@@ -84,7 +84,7 @@ class Explainer:
         self._scorer: Scorer | None = None
         if self.detector is not None:
             self._scorer = self.detector.scorer
-            if target == SCORE or self.detector.threshold is not None:
+            if target == SCORE or self.detector.calibration is not None:
                 self._scorer.check_fitted()
         elif target == SCORE:
             raise InputError("A classifier has no score: give explain a detector, such as Detector(classifier).")
@@ -92,15 +92,15 @@ class Explainer:
         if target not in (CLASS, SCORE):
             self._position = class_position(target, classifier, scored=self.detector is not None)
         of_score = self._scorer.score.needs if self._scorer is not None else frozenset()
-        self._subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs | of_score)
-        looked_at = classifier.needs | (of_score if target == SCORE else frozenset())
+        self._subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict | of_score)
+        looked_at = classifier.needs_to_predict | (of_score if target == SCORE else frozenset())
         self.method = get_method(method, model, looked_at)
 
     @cached_property
     def reasons(self) -> Reasons | None:
         """What the detector can say of images that it rejects; None without one that gives verdicts."""
         detector = self.detector
-        return Reasons(detector) if detector is not None and detector.threshold is not None else None
+        return Reasons(detector) if detector is not None and detector.calibration is not None else None
 
     @property
     def classifier(self) -> Classifier:
@@ -124,7 +124,7 @@ class Explainer:
         if batch.pixels is None:
             raise InputError("explain makes maps over pixels: give it the images, not a feature store.")
         scored, similarities = score_encoded(self.classifier, self._scorers, batch)
-        judged = self.detector if self.detector is not None and self.detector.threshold is not None else None
+        judged = self.detector if self.detector is not None and self.detector.calibration is not None else None
         verdicts = judged.judge(scored) if judged is not None else None
         predicted = torch.from_numpy(scored.predicted)
         positions = predicted if self._position is None else torch.full_like(predicted, self._position)

@@ -9,7 +9,7 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.base import FoldScorer, ScoreInputs, Scorer
 
 CLASS, SCORE = "class", "score"
 # What is known of n images -> y of each (n,).
@@ -25,6 +25,12 @@ def class_target(positions: torch.Tensor) -> Target:
 
 def score_target(scorer: Scorer) -> Target:
     """The score. What the scorer learned in inference mode is copied, since such tensors take part in no gradient."""
+    if isinstance(scorer, FoldScorer):
+        return FoldScorer.of([_outside_inference(one) for one in scorer.scorers])
+    return _outside_inference(scorer)
+
+
+def _outside_inference(scorer: Scorer) -> Scorer:
     state = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in scorer.state.items()}
     return replace(scorer, state=state)
 

@@ -72,11 +72,11 @@ class NearImage:
 
 @dataclass(frozen=True)
 class ScoreReason:
-    """What one score says of an image, and its p-value against the calibration images."""
+    """What one score says of an image, and its p-value against the calibration images; None where none is valid."""
 
     spec: str
     value: float
-    p_value: float
+    p_value: float | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Reasons:
             other = Detector(detector.classifier, spec)
             try:
                 with warnings.catch_warnings():
-                    # What the threshold promises plays no part: only p-values are asked for.
+                    # Only p-values are used, not the threshold.
                     warnings.simplefilter("ignore")
                     found.append(other.calibrate(kept.features, progress=lambda *_: None))
             except InputError as error:
@@ -250,7 +250,7 @@ def why_not(
         scored = score_images(classifier, [detector.scorer], features, progress=progress)
         add(detector.judge(scored), classifier.similarities(features), features)
         return found
-    needs = classifier.needs | detector.score.needs
+    needs = classifier.needs_to_predict | detector.score.needs
     model = require_towers(classifier.model, "why_not")
     for batch in model.stream(images, patches=Need.PATCHES in needs, batch_size=batch_size, progress=progress):
         if batch.items:

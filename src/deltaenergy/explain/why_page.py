@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from deltaenergy.explain.why import NearClass, NearImage, WhyNot
+from deltaenergy.explain.why import NearClass, NearImage, ScoreReason, WhyNot
 from deltaenergy.report.html import Child, Markup, isolated, tag
 from deltaenergy.report.page import table
 from deltaenergy.report.thumbnails import jpeg_uri
@@ -28,8 +28,8 @@ def why_fragment(why: WhyNot) -> Markup:
 def in_words(why: WhyNot) -> str:
     """The reasons in a sentence or two."""
     nearest, verdict = why.classes[0], why.verdict
-    judged = "It was taken for none of these" if verdict.is_ood else "It was taken for known"
-    said = f"{judged}: {percent(verdict.p_value)} of known images score as low (p-value)."
+    said = "It was rejected" if verdict.is_ood else "It was kept"
+    said += "." if verdict.p_value is None else f": its p-value among the known images is {verdict.p_value:.3f}."
     said += f" It is most like {isolated(nearest.name)}, with a similarity of {nearest.similarity:.3f}"
     if nearest.usual is None or nearest.p_value is None:
         said += "."
@@ -61,12 +61,12 @@ def _usual(one: NearClass) -> str:
     return f"{one.usual[0]:.3f} to {one.usual[2]:.3f} ({one.images} images)"
 
 
-def _p_value(one: NearClass) -> str:
+def _p_value(one: NearClass | ScoreReason) -> str:
     return "–" if one.p_value is None else f"{one.p_value:.3f}"
 
 
 def _scores(why: WhyNot) -> Markup:
-    rows = [[one.spec, score_value(one.value), f"{one.p_value:.3f}"] for one in why.scores]
+    rows = [[one.spec, score_value(one.value), _p_value(one)] for one in why.scores]
     return table(
         ["score", "value", "p-value"],
         rows,

@@ -16,6 +16,7 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.neglabel import MinedScore
 from deltaenergy.scores.negrefine import NegRefine, refined_words
 
@@ -40,10 +41,12 @@ def negative_words(scorer: Scorer) -> tuple[str, ...] | None:
     score = scorer.score
     if "negatives" not in scorer.state:
         return None
-    if scorer.classifier.needs - {Need.FEATURES}:
+    if scorer.classifier.needs_to_predict - {Need.FEATURES}:
         raise InputError(f"a classifier by {scorer.classifier.method.name} looks at more than features.")
     if isinstance(score, NegRefine):
         return tuple(refined_words(scorer))
+    if isinstance(score, DeltaEnergyWords):
+        return words_of(scorer).kept
     if not isinstance(score, MinedScore):
         raise InputError(f"{score.name} does not keep which words it chose.")
     mined, saved = score.mined(scorer.classifier, None), scorer.state["negatives"]
@@ -56,7 +59,8 @@ def loudest_words(scorer: Scorer, words: Sequence[str], inputs: ScoreInputs, cou
     """The `count` words of largest share for each image, the loudest first."""
     features = scorer.compared_features(inputs)
     similarities = features @ scorer.state["negatives"].to(features).T
-    temperature = getattr(scorer.score, "temperature", None) or getattr(scorer.score, "tau", None) or 0.01
+    temperature = getattr(scorer.score, "temperature", getattr(scorer.score, "tau", 0.01))
+    temperature = temperature or 1 / scorer.classifier.model.logit_scale
     logits = torch.cat([inputs.similarities.to(similarities), similarities], dim=1).double() / temperature
     shares = torch.softmax(logits, dim=1)[:, inputs.similarities.shape[1] :]
     top = similarities.topk(min(count, len(words)), dim=1).indices

@@ -101,6 +101,8 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 
 
 def _threshold_words(evaluation: Evaluation) -> str:
+    if evaluation.thresholds[evaluation.primary] is None:
+        return "The detector’s score was cross-fitted and has no single threshold: no line is drawn."
     if evaluation.primary in evaluation.given_thresholds:
         return "The upright line is the detector’s own threshold."
     return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures."
@@ -112,7 +114,7 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
         rows = []
         for one in evaluation.sets:
             values = one.scored.values[spec]
-            kept = float(np.mean(values >= evaluation.thresholds[spec]))
+            kept = float(np.mean(~evaluation.is_ood(one, spec)))
             note = f"{one.group.value}, {percent(kept, 0)} of {len(one):,} kept"
             rows.append(HistogramRow(one.name, values, GROUP_COLOURS[one.group], note))
         said = "; ".join(f"{isolated(row.label)}: {row.note}" for row in rows)

@@ -86,7 +86,9 @@ def _confident(evaluation: Evaluation, pictures: list[Picture]) -> Section:
         ("Known pictures, most confident", sorted(of(Group.ID), key=lambda p: -p.score)),
         ("Pictures in another style, most confident", sorted(of(Group.SHIFTED), key=lambda p: -p.score)),
         ("Open pictures, most clearly none of these", sorted(of(Group.OPEN), key=lambda p: p.score)),
-        ("Least confident: closest to the threshold", sorted(pictures, key=lambda p: abs(p.score - threshold))),
     ]
+    if threshold is not None:
+        close = sorted(pictures, key=lambda p: abs(p.score - threshold))
+        kinds.append(("Least confident: closest to the threshold", close))
     parts = [gallery(heading, chosen) for heading, chosen in kinds if chosen]
     return Section("pictures", "Most and least confident pictures", join(parts))

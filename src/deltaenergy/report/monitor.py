@@ -43,7 +43,7 @@ def monitor_page(monitor: Monitor, folder: Path, *, title: str | None = None, co
         sections += [_course(monitor, status), _classes(monitor)]
     if monitor.history.pictures:
         sections.append(_pictures(list(monitor.history.pictures)[::-1], folder))
-    scores = score_table(about, {score.spec: detector.threshold or math.nan}, frozenset())
+    scores = score_table(about, {score.spec: detector.threshold}, frozenset())
     sections.append(provenance_section(made, scores))
     return render_page(
         title or "Monitor",

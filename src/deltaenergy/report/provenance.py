@@ -72,15 +72,21 @@ def _settings(made: dict[str, Any]) -> list[tuple[str, Child]]:
     return entries
 
 
-def score_table(scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float], given: Set[str]) -> Markup:
+def score_table(
+    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Set[str]
+) -> Markup:
     """Each score with its formula, source and threshold; those in `given` came with a detector."""
     rows: list[list[Child]] = [
         [
             spec,
             tag("code", about["formula"]),
             about["paper"],
-            score_value(thresholds[spec]) + (" (detector’s)" if spec in given else ""),
+            _threshold(thresholds[spec]) + (" (detector’s)" if spec in given else ""),
         ]
         for spec, about in scores.items()
     ]
     return table(["score", "formula", "source", "threshold"], rows, caption="Scores", numeric=frozenset({3}))
+
+
+def _threshold(value: float | None) -> str:
+    return "none: cross-fitted" if value is None else score_value(value)

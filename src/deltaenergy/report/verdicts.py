@@ -7,7 +7,7 @@ the threshold are inside the page as small copies; those beyond `EMBEDDED` are s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector import Detector, Predictions, Verdict
-from deltaenergy.errors import NotFittedError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
@@ -24,7 +23,6 @@ from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
 from deltaenergy.report.pictures import Picture, card
 from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
 from deltaenergy.report.words import count, percent
-from deltaenergy.thresholds import Words
 from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 # Small copies inside the page, all groups together: about six megabytes.
@@ -41,6 +39,7 @@ SORTS = (
     ("name", "by name"),
 )
 Judged = Sequence[tuple[ImageItem, Verdict]]
+Margin = Callable[[Verdict], float]
 
 
 def judged_by_id(predictions: Predictions) -> list[tuple[ImageItem, Verdict]]:
@@ -62,16 +61,15 @@ def verdicts_page(
 
     With `fdr`, that share decided the verdicts in place of the threshold.
     """
-    if detector.threshold is None:
-        raise NotFittedError("This detector has no threshold yet: call calibrate(in_distribution_images) first.")
-    score = detector.score
+    known, score = detector.require_calibration(), detector.score
     about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    promise = None if detector.guarantee is None or fdr is not None else str(detector.guarantee)
+    promise = str(known.guarantee) if fdr is None else None
     lines = dividing_lines(judged, detector, fdr)
+    margin = closeness(detector, lines)
     made = provenance_of(detector.classifier, command=command, guarantee=promise)
     sections = [_summary(judged, detector, unreadable, fdr)]
     if judged:
-        sections += [_pictures(judged, detector, lines, folder), _scores(judged, detector, lines)]
+        sections += [_pictures(judged, detector, margin, folder), _scores(judged, detector, lines)]
     scores = score_table(about, {score.spec: detector.threshold}, frozenset())
     sections.append(provenance_section(made, scores))
     return render_page(
@@ -87,10 +85,11 @@ def verdicts_page(
 def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dict[str, float]:
     """For each class the score that divides *known* from *none of these*: its threshold, unless `fdr` decided.
 
-    Then the line is the lowest score that was kept: p-values rise with the score.
+    Then the line is the lowest score that was kept: p-values rise with the score. A cross-fitted score has no line.
     """
     if fdr is None:
-        return dict(zip(detector.classifier.classes, detector.bounds().tolist()))
+        bounds = detector.bounds()
+        return {} if bounds is None else dict(zip(detector.classifier.classes, bounds.tolist()))
     kept = [verdict.score for _, verdict in judged if not verdict.is_ood]
     line = min(kept) if kept else max((verdict.score for _, verdict in judged), default=0.0)
     return dict.fromkeys(detector.classifier.classes, line)
@@ -99,7 +98,7 @@ def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dic
 def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
     rejected = sum(verdict.is_ood for _, verdict in judged)
     known = len(judged) - rejected
-    rule = f", at the threshold{' of their class' if detector.by_class is not None else ''}" if fdr is None else ""
+    rule = f", at the threshold{' of their class' if detector.class_thresholds else ''}" if fdr is None else ""
     text = (
         f"Of {count(len(judged), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
         f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}{rule}."
@@ -122,15 +121,13 @@ def _promise(detector: Detector, fdr: float | None) -> str:
             f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones in expectation. No "
             "threshold decides here: all pictures of the folder were looked at together."
         )
-    if detector.guarantee is None:
-        return "What the threshold promises of new pictures was not recorded."
-    return detector.guarantee.told(Words("picture", "those that the threshold was set on", f"called {KNOWN}"))
+    return str(detector.guarantee)
 
 
-def _pictures(judged: Judged, detector: Detector, lines: Mapping[str, float], folder: Path) -> Section:
+def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) -> Section:
     groups: dict[str | None, list[tuple[ImageItem, Verdict]]] = {label: [] for label in detector.classifier.classes}
     groups[None] = []
-    for pair in sorted(judged, key=lambda pair: _margin(pair[1], lines)):
+    for pair in sorted(judged, key=lambda pair: margin(pair[1])):
         groups[None if pair[1].is_ood else pair[1].label].append(pair)
     filled = {name: members for name, members in groups.items() if members}
     share = _embedded_of_each([len(members) for members in filled.values()], EMBEDDED)
@@ -139,7 +136,7 @@ def _pictures(judged: Judged, detector: Detector, lines: Mapping[str, float], fo
         heading = NONE_OF_THESE.capitalize() if name is None else name
         links.append(tag("li", tag("a", heading, f" ({len(members):,})", href=f"#group-{position}")))
         cards = [
-            _item(item, verdict, lines, folder, embed=rank < share[position])
+            _item(item, verdict, margin(verdict), folder, embed=rank < share[position])
             for rank, (item, verdict) in enumerate(members)
         ]
         rest = cards[IN_SIGHT:]
@@ -165,9 +162,19 @@ def _pictures(judged: Judged, detector: Detector, lines: Mapping[str, float], fo
     return Section("pictures", "Pictures", body, lead)
 
 
-def _margin(verdict: Verdict, lines: Mapping[str, float]) -> float:
-    distance = abs(verdict.score - lines[verdict.label])
-    return distance if math.isfinite(distance) else math.inf
+def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
+    """How far a verdict is from the other one: by its score, or where no line divides the scores, by its p-value."""
+    known = detector.require_calibration()
+    level = known.rank / (len(known.scores) + 1)
+
+    def margin(verdict: Verdict) -> float:
+        if lines:
+            distance = abs(verdict.score - lines[verdict.label])
+        else:
+            distance = math.inf if verdict.p_value is None else abs(verdict.p_value - level)
+        return distance if math.isfinite(distance) else math.inf
+
+    return margin
 
 
 def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
@@ -184,12 +191,12 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
     return shares
 
 
-def _item(item: ImageItem, verdict: Verdict, lines: Mapping[str, float], folder: Path, *, embed: bool) -> Markup:
+def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, embed: bool) -> Markup:
     picture = Picture(item, verdict.label, verdict.confidence, verdict.score, verdict.is_ood)
-    margin = _margin(verdict, lines)
+    details = None if verdict.p_value is None else f"p {verdict.p_value:.3f}"
     return tag(
         "li",
-        card(picture, link=file_link(item, folder), embed=embed, details=f"p {verdict.p_value:.3f}"),
+        card(picture, link=file_link(item, folder), embed=embed, details=details),
         data_verdict=verdict_word(verdict.is_ood),
         data_class=verdict.label,
         data_name=item.id,

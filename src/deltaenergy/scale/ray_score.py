@@ -179,7 +179,7 @@ def score_on_ray(
 
     version = version_of(detector)
     parts = _parts(detector, images, batch_size)
-    asked = hash_value([__version__, version, detector.slack, batch_size, top_k])
+    asked = hash_value([__version__, version, detector.require_calibration().slack, batch_size, top_k])
     target = Path(os.path.realpath(out))
     place = target.parent / f".deltaenergy-{target.name}-{asked}.parts"
     request = Request(folder, version, str(place), device, batch_size, top_k)
@@ -219,7 +219,7 @@ def _fill(request: Request, parts: list[Part], address: str, workers: int | None
 
 def _parts(detector: Detector, images: Any, batch_size: int) -> list[Part]:
     """The images in parts, whose names tell what is in them, as far as can be told without reading it."""
-    needs = detector.score.needs | detector.classifier.needs
+    needs = detector.score.needs | detector.classifier.needs_to_predict
     if names_a_store(images):
         patches = Need.PATCHES in needs
         size = batch_size if patches else max(batch_size, STORED_BATCH)

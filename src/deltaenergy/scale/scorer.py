@@ -60,10 +60,10 @@ class Scorer:
         from deltaenergy.detector import Detector
 
         self.detector = Detector.load(os.fspath(detector), device=device).prepare()
-        if self.detector.threshold is None:
+        if self.detector.calibration is None:
             raise InputError(f"{detector} has no threshold, and so no verdicts: calibrate it first.")
         self._batch_size = batch_size
-        self._needs = self.detector.score.needs | self.detector.classifier.needs
+        self._needs = self.detector.score.needs | self.detector.classifier.needs_to_predict
         model = self.detector.classifier.model
         self._store = None if store is None else StoreRows(store, model, patches=Need.PATCHES in self._needs)
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.classes import check_classes, check_templates
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.data.decode import FORMATS, UnreadableImage, opened, reasons
+from deltaenergy.data.decode import UnreadableImage, open_header, opened, reasons
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
@@ -213,14 +212,8 @@ def check_unfitted(spec: str) -> None:
 
 def decode(data: bytes, model: TowerModel, most_pixels: int) -> npt.NDArray[np.float32]:
     """Bytes -> what the tower takes. The size that the header tells is looked at before anything is decoded."""
-    if not data:
-        raise UnreadableImage("the file is empty")
     with reasons():
-        Image.init()
-        try:
-            header = Image.open(io.BytesIO(data), formats=[name for name in FORMATS if name in Image.OPEN])
-        except UnidentifiedImageError:
-            raise UnreadableImage("not an image: unknown format or damaged header") from None
+        header = open_header(io.BytesIO(data))
         if header.width * header.height > most_pixels:
             raise UnreadableImage(
                 f"it has {header.width:,} × {header.height:,} pixels, and {most_pixels / 1e6:g} megapixels are the most"

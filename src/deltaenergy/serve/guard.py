@@ -96,7 +96,7 @@ class Guard:
             left = until - asyncio.get_running_loop().time()
             try:
                 message = await asyncio.wait_for(receive(), max(0.001, left))
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise TooSlow from None
             seen += len(message.get("body", b""))
             if seen > self.limits.body_bytes:

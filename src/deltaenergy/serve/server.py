@@ -82,6 +82,8 @@ def listen(host: str, port: int) -> socket.socket:
         bound = socket.socket(family)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
+    except (TypeError, UnicodeError):  # what a host name cannot hold
+        raise InputError(f"--host {host!r} is not the name or address of a host.") from None
     except OSError as error:
         raise InputError(
             f"The service cannot listen on {host} port {port}: {error.strerror or error}. Try another --port."

@@ -35,7 +35,7 @@ class Target:
     patches: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        needs = self.classifier.needs | self.scorer.score.needs
+        needs = self.classifier.needs_to_predict | self.scorer.score.needs
         object.__setattr__(self, "patches", bool(needs & {Need.PATCHES, Need.STATES}))
 
     @classmethod
@@ -57,7 +57,7 @@ class Target:
     @property
     def takes_features(self) -> bool:
         """Whether features are enough."""
-        needs = self.classifier.needs | self.scorer.score.needs
+        needs = self.classifier.needs_to_predict | self.scorer.score.needs
         return not (needs & {Need.PATCHES, Need.STATES, Need.PIXELS} or self.classifier.prompts_images)
 
     def judge(self, batch: EncodedBatch, top_k: Sequence[int]) -> list[ImageAnswer]:
@@ -65,6 +65,7 @@ class Target:
         scored, similarities = score_encoded(self.classifier, [self.scorer], batch)
         scale, classes = self.classifier.model.logit_scale, self.classifier.classes
         verdicts = self.detector.judge(scored) if self.detector is not None else None
+        own = {} if self.detector is None else self.detector.class_thresholds
         answers = []
         for i, item in enumerate(scored.items):
             value = float(scored.values[self.scorer.spec][i])
@@ -86,13 +87,9 @@ class Target:
             if verdicts is not None and self.detector is not None:
                 answer.p_value, answer.is_ood = verdicts[i].p_value, verdicts[i].is_ood
                 answer.verdict = verdict_word(verdicts[i].is_ood)
-                answer.threshold = self._thresholds().get(verdicts[i].label, self.detector.threshold)
+                answer.threshold = own.get(verdicts[i].label, self.detector.threshold)
             answers.append(answer)
         return answers
-
-    def _thresholds(self) -> dict[str, float]:
-        """Those of single classes, where the detector has them."""
-        return {} if self.detector is None or self.detector.by_class is None else self.detector.class_thresholds
 
     def judge_features(self, features: list[list[float]], top_k: int) -> list[ImageAnswer]:
         """Answers for rows of unit features."""
@@ -116,7 +113,7 @@ class Target:
             score=self.scorer.spec,
             method=self.classifier.method.spec,
             threshold=self.detector.threshold,
-            keep=self.detector.keep,
+            keep=None if self.detector.guarantee is None else self.detector.guarantee.keep,
             guarantee=guarantee_of(self.detector),
             calibration_images=len(self.detector.calibration_scores),
             feature_dim=self.classifier.model.feature_dim,
@@ -126,5 +123,5 @@ class Target:
 
 
 def guarantee_of(detector: Detector) -> str | None:
-    """What the threshold promises, in a sentence."""
+    """What the threshold guarantees, in a sentence."""
     return None if detector.guarantee is None else str(detector.guarantee)

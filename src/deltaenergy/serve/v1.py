@@ -210,7 +210,7 @@ def _sent(images: Any, limits: Limits) -> list[tuple[str, bytes]]:
 
 def _top_k(form: Form) -> int:
     text = form.one("top_k") or "5"
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1000):
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= 1000):
         raise Refused(422, "top_k must be a whole number from 1 to 1000.")
     return int(text)
 

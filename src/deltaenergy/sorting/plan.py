@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 from deltaenergy.errors import InputError
@@ -19,7 +19,7 @@ _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
 LONGEST_FOLDER, LONGEST_FILE = 120, 255
 
 
-class How(str, Enum):
+class How(StrEnum):
     """What is done with a file."""
 
     COPY = "copy"

@@ -101,6 +101,8 @@ def _as_recorded(line: _Line) -> bool:
 
 
 def _read(path: Path) -> tuple[How, list[Path], list[_Line]]:
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and a device may have no end
+        raise ArtifactError(f"{path} is not a file. Give the undo-….jsonl file of the folder that was sorted into.")
     try:
         values = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
         header, *rest = values
@@ -126,6 +128,9 @@ def _read(path: Path) -> tuple[How, list[Path], list[_Line]]:
 def _line(folder: Path, value: dict[str, Any]) -> _Line:
     relative = PurePosixPath(value["to"])
     source = Path(value["from"])
+    for name in (os.fsencode(relative), os.fsencode(source)):  # half a character is a ValueError
+        if b"\0" in name:
+            raise ValueError("no name of a file")
     # A file that was tampered with must not lead us elsewhere.
     if relative.is_absolute() or ".." in relative.parts or not relative.parts or not source.is_absolute():
         raise ValueError("a path leads outside")

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,18 @@ def gives_a_similarity_per_class(method: Method) -> None:
 
 
 @_check
-def every_score_works_on_it(method: Method) -> None:
-    """A detector with any score calibrates, predicts, and gives the same verdicts when it was saved and loaded."""
+def every_score_works_on_it(method: Method, scores: Iterable[str] | None = None) -> None:
+    """A detector with any score calibrates, predicts, and gives the same verdicts when it was saved and loaded.
+
+    `scores` names some, in the place of all.
+    """
     classifier, pictures = _tuned(method), _pictures()
     # With classes, which some scores learn from.
     known = [ImageItem(str(i), picture, CLASSES[i % len(CLASSES)]) for i, picture in enumerate(pictures)]
     with tempfile.TemporaryDirectory() as folder:
         words = Path(folder) / "words.txt"
         words.write_text("\n".join(("cloud", "river", "stone", "music", "paper", "engine")), encoding="utf-8")
-        for name in list_scores():
+        for name in list_scores() if scores is None else scores:
             taken = {field.name for field in dataclasses.fields(get_score_class(name))}
             given = {"words": str(words), "keep": 1.0} if "words" in taken else {}
             score = make_score(name, **{key: value for key, value in given.items() if key in taken})
@@ -149,7 +152,7 @@ def batch_and_order_do_not_matter(method: Method) -> None:
 def takes_features_in_single_and_double_precision(method: Method) -> None:
     """Where features are enough they give what images give, NaN is refused, and float64 agrees with float32."""
     classifier, pictures = _tuned(method), _pictures()
-    if classifier.needs != {Need.FEATURES} or classifier.model is not classifier.base_model:
+    if classifier.needs_to_predict != {Need.FEATURES} or classifier.model is not classifier.base_model:
         return
     features = _model().encode_images(pictures)
     assert _near(classifier.similarities(features), classifier.similarities(pictures))
@@ -167,7 +170,7 @@ def takes_features_in_single_and_double_precision(method: Method) -> None:
 def refuses_features_that_are_not_its_own(method: Method) -> None:
     """An array or store of the bare model is no substitute for images that the method looks at in its own way."""
     classifier, pictures = _tuned(method), _pictures()
-    if classifier.needs <= {Need.FEATURES} and not classifier.prompts_images:
+    if classifier.needs_to_predict <= {Need.FEATURES} and not classifier.prompts_images:
         return
     features = _model().encode_images(pictures)
     _refused(lambda: classifier.similarities(features))
@@ -176,7 +179,7 @@ def refuses_features_that_are_not_its_own(method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bare = build_store(_model(), items, Path(folder) / "bare")
         _refused(lambda: classifier.similarities(bare))
-        if classifier.needs <= {Need.FEATURES}:
+        if classifier.needs_to_predict <= {Need.FEATURES}:
             own = build_store(classifier.model, items, Path(folder) / "own")
             assert _near(classifier.similarities(own), classifier.similarities(pictures))
 
@@ -314,7 +317,7 @@ def _train_set(needs: frozenset[Need]) -> TrainSet:
 
 def _tune(method: Method, **options: Any) -> Classifier:
     recipe = {"epochs": EPOCHS, "batch_size": 5}
-    return tune(_model(), CLASSES, _train_set(method.needs), method, recipe=recipe, **options)
+    return tune(_model(), CLASSES, _train_set(method.needs_to_train), method, recipe=recipe, **options)
 
 
 @functools.cache

@@ -59,7 +59,12 @@ def check_score(score: str | Score) -> None:
     """Run all of `SCORE_CHECKS` on a score, given as such or by name; the first that fails raises `AssertionError`."""
     made = make_score(score)
     for check in SCORE_CHECKS:
-        check(made)
+        try:
+            check(made)
+        except AssertionError as error:
+            rule = " ".join((check.__doc__ or "").split())
+            found = f" Found: {error}" if str(error) else ""
+            raise AssertionError(f"{made.spec} breaks the rule {check.__name__}: {rule}{found}") from error
 
 
 def _check(function: Callable[[Score], None]) -> Callable[[Score], None]:
@@ -338,7 +343,7 @@ def classifier_for(method: str | None, names: tuple[str, ...], dtype: torch.dtyp
 
 def looks_at_images(score: Score) -> bool:
     """Whether the score, or the classifier it belongs to, is not content with features."""
-    return score.needs_images or bool(_classifier(score).needs - {Need.FEATURES})
+    return score.needs_images or bool(_classifier(score).needs_to_predict - {Need.FEATURES})
 
 
 def _known(score: Score, names: Sequence[str], count: int) -> list[Any]:

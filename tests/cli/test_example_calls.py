@@ -1,0 +1,53 @@
+"""Every example of `--help` runs as it stands, in a folder that holds what the examples name."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deltaenergy.cli.examples import EXAMPLES
+from tests.cli.runner import Runner
+from tests.cli.world import World, write_images
+
+# What needs a cluster, a data root, an extra, another command's output or some seconds; each has tests of its own.
+NOT_HERE = ("--ray", "DATA", "--backend", "serve", "demo", "bench", "deltaenergy report", "undo", "choose", "all")
+MODEL = ("score", "calibrate", "choose", "evaluate", "explain", "tune", "features")
+LINES = [line for lines in EXAMPLES.values() for line in lines if not any(part in line for part in NOT_HERE)]
+
+
+@pytest.fixture(scope="module")
+def filled(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """good/ and few/ (of dogs and cats), photos/, other/, detectors, a table of verdicts and one of pairs."""
+    root = tmp_path_factory.mktemp("examples")
+    for name in ("good", "more", "few", "sketches"):
+        shutil.copytree(world["images"], root / name)
+    for name in ("other", "photos", "today"):
+        write_images(root / name, ["0.jpg", "1.jpg", "2.jpg"])
+    shutil.copy(root / "photos" / "0.jpg", root / "dog.jpg")
+    for name in ("detector", "tuned", "second"):
+        shutil.copytree(world["detector"], root / name)
+    (root / "pairs.csv").write_text("path,text\nphotos/0.jpg,a dog\nphotos/1.jpg,a cat\n", encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_example_runs(
+    line: str, command: Runner, world: World, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "here"
+    shutil.copytree(filled, place)
+    monkeypatch.chdir(place)
+    words = shlex.split(line.split("|")[-1].replace("CLIP_FOLDER", str(world["model"])))[1:]
+    if words[0] in MODEL and not {"--detector", "--model"} & set(words):
+        words += ["--model", str(world["model"])]  # for speed
+    monkeypatch.setattr("sys.stdin", io.StringIO("photos/0.jpg\nphotos/1.jpg\n"))
+    if words[0] in ("calibrate", "tune"):
+        shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+    if "verdicts.parquet" in words:
+        command("score", "today", "--detector", "detector", "--out", "verdicts.parquet")
+    result = command(*words)
+    assert result.code == 0, result.err

@@ -3,15 +3,20 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# The lowest versions of the dependencies, away from the others.
+LOWEST := .venv-lowest
 # Tests run side by side; each process keeps to one thread so that they do not fight for cores.
 JOBS   ?= auto
 
-.PHONY: demo serve docs test test-backends test-ray test-cloud lint bench fuzz lite clean help
+.PHONY: demo serve docs check test test-all test-lowest test-backends test-ray test-cloud lint bench fuzz mutants lite clean help
 
 help:
 	@echo "make demo   run the main job offline on sample photographs and write a report"
 	@echo "make serve  the page and the service on this machine, with the bundled model"
+	@echo "make check  lint, types and the tests of what changed since the branch main, in a minute"
 	@echo "make test   lint, types and the test suite"
+	@echo "make test-all  the test suite with its campaigns: every kill, every hostile call, every page"
+	@echo "make test-lowest  tests on the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make test-backends  the tests of OpenVINO and ONNX Runtime, which make test skips without them"
 	@echo "make test-ray  the tests on Ray, which make test skips without it"
 	@echo "make test-cloud  the tests on S3, Google Cloud Storage and Azure, the last two of which make test skips; needs npm"
@@ -19,6 +24,7 @@ help:
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
 	@echo "make fuzz   kill, damage and fuzz what is read and written, longer than the tests do, and count"
+	@echo "make mutants  break the package in listed places, one at a time, and see whether its tests notice"
 	@echo "make lite   train the bundled model from scratch"
 	@echo "make clean  remove the virtual environment and build output"
 
@@ -53,11 +59,39 @@ $(BIN)/.docs: $(BIN)/.base
 docs: $(BIN)/.docs
 	$(BIN)/python tools/site/make.py
 
-test: $(BIN)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
+# Each process gets neighbouring tests, which share what they make, and takes some of the other's when it is done.
+PYTEST := OMP_NUM_THREADS=1 MALLOC_ARENA_MAX=2 $(BIN)/pytest -q
+ALL    := -m "" --hypothesis-profile=campaign
+SPREAD := -n $(JOBS) --dist worksteal
+
+check: $(BIN)/.dev
+	$(BIN)/python tools/check.py
+
+test: lint
+	$(PYTEST) $(SPREAD)
+
+# With what other targets installed: make test-backends test-ray test-cloud
+test-all: lint
+	$(PYTEST) $(SPREAD) $(ALL)
+
+# Left out are three tests that write, with these old versions, files which these cannot write.
+$(LOWEST)/.made: pyproject.toml constraints.txt tools/lowest.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(PYTHON) tools/lowest.py demo plot > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r $(LOWEST)/lowest.txt pytest pytest-xdist hypothesis
+	$(LOWEST)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-lowest: $(LOWEST)/.made
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n $(JOBS) tests/test_package.py tests/test_detector.py tests/test_hub_detectors.py \
+		tests/test_progress.py tests/test_demo.py tests/files tests/models/test_clip.py tests/models/test_lite.py \
+		tests/models/test_loading.py tests/models/test_tokenizing.py tests/models/test_open_clip.py \
+		tests/models/test_prompts.py tests/cli/test_help.py tests/cli/test_output.py tests/cli/test_score.py \
+		tests/data/test_decode.py tests/data/test_inputs.py tests/data/test_parquet_images.py tests/data/test_store.py \
+		tests/data/test_tar.py tests/scores/test_logits.py \
+		-k "not sixteen_bit_grey and not (every_way_to_write_pictures and view)"
 
 # A good 300 MB more than the other tests need.
 $(BIN)/.backends: $(BIN)/.dev
@@ -65,7 +99,7 @@ $(BIN)/.backends: $(BIN)/.dev
 	@touch $@
 
 test-backends: $(BIN)/.backends
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/models/backends tests/cli/test_backends.py tests/evaluation/test_agreement.py
+	$(PYTEST) $(ALL) tests/models/backends tests/cli/test_backends.py tests/evaluation/test_agreement.py
 
 # Ray is some 240 MB.
 $(BIN)/.ray: $(BIN)/.dev
@@ -73,7 +107,7 @@ $(BIN)/.ray: $(BIN)/.dev
 	@touch $@
 
 test-ray: $(BIN)/.ray
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/scale
+	$(PYTEST) $(ALL) tests/scale
 
 # Azurite and what it needs are some 370 npm packages; they stay below the virtual environment.
 $(BIN)/.cloud: $(BIN)/.dev
@@ -82,7 +116,7 @@ $(BIN)/.cloud: $(BIN)/.dev
 	@touch $@
 
 test-cloud: $(BIN)/.cloud
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q $(wildcard tests/data/test_remote*.py)
+	$(PYTEST) $(ALL) $(wildcard tests/data/test_remote*.py)
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .
@@ -98,9 +132,12 @@ fuzz: $(BIN)/.dev
 	$(BIN)/python -W ignore -m tests.scale.kills 20 $(SEED)
 	@if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python -W ignore -m tests.scale.ray_kills 20 $(SEED); fi
 
+mutants: $(BIN)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.mutants
+
 lite: $(BIN)/.dev
 	$(PIP) --no-deps -r training/lite/requirements.txt
 	$(BIN)/python -m training.lite $(if $(PICTURES),--pictures "$(PICTURES)")
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis deltaenergy-demo
+	rm -rf $(VENV) $(LOWEST) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis deltaenergy-demo

@@ -101,12 +101,35 @@ def test_each_score_and_method_has_a_page(site: Path) -> None:
     assert "calibrate" in (site / "reference" / "detectors" / "index.html").read_text(encoding="utf-8")
 
 
-def test_a_broken_link_fails_the_build(site: Path) -> None:
-    root = site.parent
-    (root / "docs" / "python.md").write_text("# Python\n\n[gone](nowhere.md)\n", encoding="utf-8")
-    done = subprocess.run([sys.executable, str(root / "tools/site/make.py")], capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "page does not exist" in done.stderr and "python.md" in done.stderr
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[gone](nowhere.md)", "page does not exist"),
+        ('<img src="https://example.org/x.png">', "load something from another host"),
+        ("[there](index.md)", None),
+    ],
+)
+def test_a_broken_link_or_a_foreign_image_fails_the_build(
+    text: str, said: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("zensical", reason="the extra `docs` is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOLS))
+        from make import build
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    config |= {"docs_dir": "docs", "site_dir": "site", "nav": [{"Home": "index.md"}, {"Python": "python.md"}]}
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+    (tmp_path / "docs" / "index.md").write_text("# Home\n\nText.\n", encoding="utf-8")
+    (tmp_path / "docs" / "python.md").write_text(f"# Python\n\n{text}\n", encoding="utf-8")
+    if said is None:
+        build(tmp_path)
+        assert (tmp_path / "site" / "python" / "index.html").is_file()
+        return
+    with pytest.raises(SystemExit) as stopped:
+        build(tmp_path)
+    printed = capfd.readouterr().err + str(stopped.value)
+    assert said in printed and "python" in printed
 
 
 def every_page(site: Path) -> list[str]:
@@ -115,7 +138,21 @@ def every_page(site: Path) -> list[str]:
     return [name.removesuffix("index.html") for name in names]
 
 
-def test_every_page_in_a_browser(site: Path) -> None:
+# One page of each kind: written, with formulas, with wide tables, made of results or docstrings, lists, and no page.
+KINDS = [
+    "",
+    "404.html",
+    "concepts/",
+    "results/",
+    "all-scores/",
+    "all-scores/mcm/",
+    "all-methods/ebm/",
+    "reference/detectors/",
+]
+
+
+@pytest.mark.parametrize("some", [KINDS, pytest.param(None, marks=pytest.mark.campaign)], ids=["some", "all"])
+def test_pages_in_a_browser(some: list[str] | None, site: Path) -> None:
     """No error on the console, no request elsewhere or in vain, nothing wider than the window, the right colours.
 
     Every page is seen light and wide, and dark and narrow. Half of them are opened the one way and turned to the other.
@@ -125,7 +162,7 @@ def test_every_page_in_a_browser(site: Path) -> None:
     if chromium is None:
         pytest.skip("chromium is not installed")
     pages = every_page(site)
-    assert len(pages) > 80 and {"", "404.html", "results/", "all-scores/mcm/"} <= set(pages)
+    assert len(pages) > 80 and set(KINDS) <= set(pages)
     wrong: list[tuple[str, str]] = []
     with served(site) as address, browsers.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -133,7 +170,7 @@ def test_every_page_in_a_browser(site: Path) -> None:
         )
         page: Any = browser.new_page()
         watch = Watch(page, address)
-        for number, name in enumerate(pages):
+        for number, name in enumerate(some or pages):
             for turn, (scheme, width) in enumerate(WAYS if number % 2 else WAYS[::-1]):
                 page.emulate_media(color_scheme=scheme)
                 page.set_viewport_size({"width": width, "height": 800})

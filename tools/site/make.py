@@ -62,13 +62,19 @@ def main() -> None:
     config |= {"docs_dir": "docs", "site_dir": "site", "nav": _nav(config["nav"], made)}
     config["plugins"][1]["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT / "src")]
     (WORK / "mkdocs.yml").write_text(yaml.safe_dump(config, allow_unicode=True, sort_keys=False), encoding="utf-8")
-    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=WORK, check=False)
-    if built.returncode:
-        raise SystemExit("The site was not built: see above.")
-    _check_offline(WORK / "site")
+    build(WORK)
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(WORK / "site", SITE)
-    print(f"{SITE}: {sum(1 for _ in SITE.rglob('*.html'))} pages, open index.html")
+    pages = sum(1 for _ in SITE.rglob("*.html"))
+    print(f"{SITE}: {pages} pages. Look at them with: python -m http.server --directory {SITE}")
+
+
+def build(work: Path) -> None:
+    """Build the site of a folder with pages and settings, and check it."""
+    built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=work, check=False)
+    if built.returncode:
+        raise SystemExit("The site was not built: see above.")
+    _check_offline(work / "site")
 
 
 def _made_pages() -> dict[str, str]:

@@ -1,0 +1,729 @@
+"""The faults, by room. Each must be noticed by the tests beside it; docs/reliability.md has the list in words."""
+
+from __future__ import annotations
+
+from tests.mutants.harness import Mutant
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(name: str, fault: str, old: str, new: str, *tests: str) -> None:
+    """List a fault; `tests` are below tests/."""
+    MUTANTS.append(Mutant(name, fault, old, new, tuple(f"tests/{test}" for test in tests)))
+
+
+# Scores.
+DELTA_ENERGY = "scores/test_delta_energy.py"
+mutant(
+    "scores.delta_energy._index_of_largest",
+    "classes beyond the last full row of groups are left out of the arg max",
+    "first = torch.maximum(maxima[:, :rest], similarities[:, size * _GROUPS :])",
+    "first = maxima[:, :rest]",
+    DELTA_ENERGY,
+)
+mutant(
+    "scores.delta_energy._relative_to_first",
+    "the rounding of s_(1)/τ is not undone",
+    "shift = -scale * first - offset",
+    "shift = torch.zeros_like(first)",
+    DELTA_ENERGY,
+)
+mutant(
+    "scores.delta_energy._closed_form",
+    "the sum over the top c in place of their mean",
+    "-terms.mean(dim=1)",
+    "-terms.sum(dim=1)",
+    DELTA_ENERGY,
+)
+mutant(
+    "scores.delta_energy._closed_form",
+    "the reset class keeps its own probability",
+    "in_logs = torch.logaddexp(others, b - log_z)",
+    "in_logs = others",
+    DELTA_ENERGY,
+)
+mutant(
+    "scores.delta_energy.delta_energy",
+    "rows that need double precision keep single",
+    "score[hard] = _closed_form(a, log_rest, (reset - first) / tau)",
+    "pass",
+    DELTA_ENERGY,
+)
+mutant(
+    "scores.delta_energy.background_similarity",
+    "the background counts the most similar class",
+    " - similarities.amax(dim=1).sum(dtype=torch.float64)",
+    "",
+    "scores/test_fitted_delta_energy.py",
+)
+mutant(
+    "scores.delta_energy.DeltaEnergy",
+    "another τ by default",
+    "tau: float = 0.01",
+    "tau: float = 0.02",
+    "scores/test_registry.py",
+)
+mutant(
+    "scores.mcm.MCM",
+    "another temperature by default",
+    "temperature: float = 1.0",
+    "temperature: float = 0.01",
+    "scores/test_registry.py",
+)
+mutant(
+    "scores.interneg.InterNeg",
+    "fewer words by default",
+    "count: int = 2000",
+    "count: int = 1000",
+    "scores/test_registry.py",
+)
+WORDS = "scores/test_delta_energy_words.py"
+mutant(
+    "scores.delta_energy_words.delta_energy_words",
+    "the words are left out of the odds",
+    " - torch.logsumexp(words / temperature, dim=1)",
+    "",
+    WORDS,
+)
+mutant(
+    "scores.delta_energy_words.delta_energy_words",
+    "the contrast grows with the number of names",
+    "(torch.logsumexp(others, dim=1) - count.log())",
+    "torch.logsumexp(others, dim=1)",
+    WORDS,
+)
+mutant(
+    "scores.delta_energy_words.delta_energy_words",
+    "the best class is one of the others",
+    "similarities.scatter(1, best.indices, -torch.inf)",
+    "similarities",
+    WORDS,
+)
+mutant(
+    "scores.delta_energy_words.delta_energy_words",
+    "the contrast is not weighted",
+    "return odds + weight * contrast",
+    "return odds + contrast",
+    WORDS,
+)
+mutant(
+    "scores.delta_energy_words.DeltaEnergyWords",
+    "another weight by default",
+    "weight: float = 8.0",
+    "weight: float = 1.0",
+    WORDS,
+)
+mutant(
+    "scores.delta_energy_words.DeltaEnergyWords.compute",
+    "the model's temperature is not used",
+    "self.temperature or 1 / scorer.classifier.model.logit_scale",
+    "self.temperature or 0.02",
+    WORDS,
+)
+mutant(
+    "scores.negatives.competing.competing_words",
+    "classes, synonyms and kinds compete",
+    "removed = remove_own(pool, classifier.classes)",
+    "removed: dict[str, str] = {}",
+    WORDS,
+)
+mutant(
+    "scores.multi_delta_energy",
+    "terms are not centred",
+    " - mean) / deviation",
+    ") / deviation",
+    "scores/test_fitted_delta_energy.py",
+)
+mutant(
+    "scores._standard.moments",
+    "rounding counts as a deviation",
+    "ROUNDING * term.abs().max()",
+    "0 * term.abs().max()",
+    "scores/test_fitted_delta_energy.py",
+)
+mutant(
+    "scores._softmax.largest_probability",
+    "the temperature multiplies",
+    ".div_(temperature)",
+    ".mul_(temperature)",
+    "scores/test_logits.py",
+)
+mutant("scores.energy.energy", "the factor T is lost", "return temperature * ", "return ", "scores/test_logits.py")
+mutant("scores.entropy.entropy", "the sign of the entropy", "return (", "return -(", "scores/test_logits.py")
+mutant("scores.max_logit.max_logit", "the least similarity", ".amax(", ".amin(", "scores/test_logits.py")
+mutant(
+    "scores.react.react",
+    "large entries are not clipped",
+    "features.clip(max=bound)",
+    "features",
+    "scores/test_react.py",
+)
+mutant(
+    "scores.react",
+    "the percentile is taken as a share",
+    ".numpy(), self.percentile)",
+    ".numpy(), self.percentile / 100)",
+    "scores/test_react.py",
+)
+mutant(
+    "scores.knn._distances",
+    "an image is its own neighbour",
+    "closeness.masked_fill(itself, -torch.inf)",
+    "closeness",
+    "scores/test_knn.py",
+)
+mutant(
+    "scores.mahalanobis.mahalanobis",
+    "the length of a mean is left out when the nearest is sought",
+    " - places.square().sum(dim=1)",
+    "",
+    "scores/test_mahalanobis.py",
+)
+mutant(
+    "scores.mahalanobis.shrunk_covariance",
+    "the covariance is not shrunk",
+    "return (1 - share) * covariance",
+    "return covariance",
+    "scores/test_mahalanobis.py",
+)
+mutant(
+    "scores.gl_mcm.GlMcm",
+    "another λ by default",
+    "weight: float = 1.0",
+    "weight: float = 0.5",
+    "scores/test_gl_mcm.py",
+)
+mutant(
+    "scores.gl_mcm.local_mcm",
+    "the mean patch in place of the best",
+    ".amax(dim=1)",
+    ".mean(dim=1)",
+    "scores/test_gl_mcm.py",
+)
+mutant(
+    "scores.neglabel.grouped_score",
+    "the sum over the groups in place of their mean",
+    "return total / groups",
+    "return total",
+    "scores/test_neglabel.py",
+)
+mutant(
+    "scores.neglabel.NegLabelDeltaEnergy.compute",
+    "negatives are not reset to s̃",
+    "delta_energy(features[rows] @ negatives.T, self.tau, self.c, self.reset)",
+    "delta_energy(features[rows] @ negatives.T, self.tau, self.c)",
+    "scores/test_neglabel.py",
+)
+mutant(
+    "scores.negatives.mining.select",
+    "nouns and adjectives are ranked together",
+    "[lowest(distance[:nouns], recipe.keep), nouns + lowest(distance[nouns:], recipe.keep)],",
+    "[lowest(distance, recipe.keep)],",
+    "scores/negatives/test_mining.py",
+)
+mutant(
+    "scores.negatives.mining.class_similarity",
+    "the quantile is not interpolated",
+    "torch.lerp(top[:, -1], above, fraction)",
+    "top[:, -1]",
+    "scores/negatives/test_mining.py",
+)
+mutant(
+    "scores.negatives.taxonomy.own_words",
+    "kinds of a class compete with it",
+    "below.setdefault(synset, name)",
+    "pass",
+    "scores/negatives/test_taxonomy.py",
+)
+mutant(
+    "scores.negatives.taxonomy.own_words",
+    "class names compete with their class",
+    "named.setdefault(key, name)",
+    "pass",
+    "scores/negatives/test_taxonomy.py",
+)
+mutant(
+    "scores.interneg.select",
+    "nouns and adjectives do not share the words by their numbers",
+    "adjectives = count * far_adjectives // max(1, far_nouns + far_adjectives)",
+    "adjectives = count // 2",
+    "scores/test_interneg.py",
+)
+mutant(
+    "scores.negrefine.NegRefine",
+    "words are mined by the 0.95 quantile",
+    "quantile: float = 1.0",
+    "quantile: float = 0.95",
+    "scores/test_negrefine.py",
+)
+mutant(
+    "scores.negprompt.negprompt",
+    "negatives are left out of the denominator",
+    "torch.logsumexp(every, dim=1))",
+    "torch.logsumexp(similarities, dim=1))",
+    "classifiers/test_negprompt.py",
+)
+mutant(
+    "scores.id_like.id_like",
+    "the outliers' texts are subtracted without L",
+    "torch.logsumexp(logit_scale * negatives, dim=1)",
+    "torch.logsumexp(negatives, dim=1)",
+    "classifiers/test_id_like.py",
+)
+mutant(
+    "scores.lsn.lsn",
+    "the nearest negative in place of the farthest",
+    "largest_probability(-negatives.flatten(0, 1), SOFTNESS)",
+    "largest_probability(negatives.flatten(0, 1), SOFTNESS)",
+    "scores/test_lsn.py",
+)
+mutant(
+    "scores.odin",
+    "the gradient is climbed the wrong way",
+    "moved = part - ",
+    "moved = part + ",
+    "scores/test_odin.py",
+)
+
+# Classifiers and their training.
+mutant(
+    "classifiers.base.Classifier.cross_entropy",
+    "the logit scale is left out of the loss",
+    "self.model.logit_scale * similarities",
+    "similarities",
+    "tuning/test_loop.py",
+)
+mutant(
+    "classifiers.recipe.Recipe.rate",
+    "the cosine ends at the last epoch",
+    "(reached - self.warmup_epochs) / self.epochs",
+    "(reached - self.warmup_epochs) / (self.epochs - self.warmup_epochs)",
+    "tuning/test_loop.py",
+)
+mutant(
+    "classifiers.bayes_cal.BayesCal.stages",
+    "weight decay pulls log σ",
+    'undecayed=("log_sigma", "domain_log_sigma")',
+    "",
+    "tuning/test_loop.py",
+)
+mutant(
+    "classifiers.bayes_cal.gaussian_divergence",
+    "the variance is not doubled in the logarithm",
+    "(2 * ratio).exp()",
+    "ratio.exp()",
+    "classifiers/test_bayes_cal.py",
+)
+mutant(
+    "classifiers.cocoop.CoCoOpClassifier.start",
+    "the first training image is the neutral one",
+    "data.mean_features().mean(dim=0)",
+    "data.mean_features()[0]",
+    "classifiers/test_formulas.py",
+)
+mutant(
+    "classifiers.locoop",
+    "another K by default",
+    "PAPER_TOP_K = 200",
+    "PAPER_TOP_K = 100",
+    "classifiers/test_formulas.py",
+)
+mutant(
+    "classifiers.locoop.LoCoOpClassifier.__init__",
+    "a quarter of few classes by default",
+    "len(self.classes) // 2",
+    "len(self.classes) // 4",
+    "classifiers/test_formulas.py",
+)
+mutant(
+    "classifiers.locoop.irrelevant_entropy",
+    "patches that show the label count",
+    "(entropy * irrelevant).sum()",
+    "entropy.sum()",
+    "tuning/test_loop.py",
+)
+mutant(
+    "classifiers.maple.MapleClassifier.start",
+    "maps begin at another scale than torch's Linear",
+    "* width**-0.5",
+    "* 0.02",
+    "classifiers/test_maple.py",
+)
+mutant(
+    "classifiers.negprompt.NegPromptClassifier.end_stage",
+    "negatives are learned against the texts of before stage 1",
+    "self.text_features = self.texts().detach()",
+    "pass",
+    "classifiers/test_negprompt.py",
+)
+mutant(
+    "classifiers.negprompt.to_uniform",
+    "the sum of the logits in place of their mean",
+    "logits.mean(dim=1)",
+    "logits.sum(dim=1)",
+    "classifiers/test_negprompt.py",
+)
+mutant(
+    "classifiers.gallop.Gallop",
+    "validation without the learned projection",
+    "needs_to_validate = needs_to_train",
+    "needs_to_validate = frozenset({Need.FEATURES, Need.PATCHES})",
+    "tuning/test_tune.py",
+)
+mutant(
+    "classifiers.gallop.top_mean",
+    "one patch too few",
+    "min(k, similarities.shape[1])",
+    "max(1, min(k, similarities.shape[1]) - 1)",
+    "classifiers/test_gallop.py",
+)
+mutant(
+    "classifiers.ebm.energy_change",
+    "energies change sides",
+    "return torch.logsumexp(plain / tau, dim=1) - torch.logsumexp(masked / tau, dim=1)",
+    "return torch.logsumexp(masked / tau, dim=1) - torch.logsumexp(plain / tau, dim=1)",
+    "classifiers/test_ebm.py",
+)
+mutant(
+    "classifiers.ebm.keep_mask",
+    "p is the share that is dropped",
+    "round(p * product.shape[1], 9)",
+    "round((1 - p) * product.shape[1], 9)",
+    "classifiers/test_ebm.py",
+)
+mutant(
+    "classifiers.ebm.Ebm.__call__",
+    "the mean of the exponentials",
+    ".mean().exp()",
+    ".exp().mean()",
+    "classifiers/test_ebm.py",
+)
+mutant(
+    "classifiers.tip_adapter.TipAdapterClassifier.forward",
+    "the cache is not divided by L",
+    "cached / self.model.logit_scale",
+    "cached",
+    "classifiers/test_formulas.py",
+)
+mutant(
+    "classifiers.clip_adapter.ClipAdapterClassifier.forward",
+    "the two shares change places",
+    "alpha * adapted + (1 - alpha) * z",
+    "(1 - alpha) * adapted + alpha * z",
+    "classifiers/test_formulas.py",
+)
+mutant(
+    "classifiers.croft.CroftClassifier.losses",
+    "shifted images are drawn away from their class",
+    '"−λ1 A": -weight',
+    '"−λ1 A": weight',
+    "classifiers/test_croft.py",
+)
+mutant(
+    "classifiers.croft.CroftClassifier.shift",
+    "shifted features lose the image's own",
+    "self.generator_map.T.to(features) + features)",
+    "self.generator_map.T.to(features))",
+    "classifiers/test_croft.py",
+)
+mutant(
+    "classifiers.promptsrc.PromptSrcClassifier.losses",
+    "KL is not divided by the classes",
+    'kl if method.kl == "batch" else kl / len(self.classes)',
+    "kl",
+    "classifiers/test_promptsrc.py",
+)
+mutant(
+    "classifiers.promptsrc.epoch_weights",
+    "epochs are counted from 0",
+    "torch.arange(1, epochs + 1, dtype=torch.float64)",
+    "torch.arange(epochs, dtype=torch.float64)",
+    "classifiers/test_promptsrc.py",
+)
+mutant(
+    "classifiers.plot.PlotClassifier.losses",
+    "half the sum is trained at L",
+    "factor = 2 if",
+    "factor = 1 if",
+    "classifiers/test_plot.py",
+)
+mutant(
+    "classifiers.transport.transport_plan",
+    "rows have the columns' marginals",
+    "return -rows - torch.logsumexp(scaled + g",
+    "return -columns - torch.logsumexp(scaled + g",
+    "classifiers/test_transport.py",
+)
+mutant(
+    "classifiers.clap.ClapClassifier.start",
+    "every class has the same multiplier",
+    "sums / torch.bincount(labels, minlength=len(self.classes))",
+    "sums.mean()",
+    "classifiers/test_linear_probes.py",
+)
+mutant(
+    "classifiers.task_res.TaskResClassifier.texts",
+    "α is left out",
+    "self.method.alpha * self.residual",
+    "self.residual",
+    "classifiers/test_task_res.py",
+)
+mutant(
+    "classifiers.lp_plus_plus.solve",
+    "α moves in every round",
+    "number % ALPHA_EVERY == 0",
+    "True",
+    "classifiers/test_linear_probes.py",
+)
+mutant(
+    "classifiers.logistic.fit_logistic",
+    "the penalty is not divided by C",
+    "weight / (c * count)",
+    "weight / count",
+    "classifiers/test_linear_probes.py",
+)
+mutant(
+    "classifiers.id_like.select_crops",
+    "outliers are the next best crops",
+    "take(order[:, -count:])",
+    "take(order[:, count : 2 * count])",
+    "classifiers/test_id_like.py",
+)
+mutant(
+    "classifiers.lsn.LsnClassifier.losses",
+    "negatives are drawn to their class",
+    "SCALE * (1 - one)",
+    "SCALE * one",
+    "classifiers/test_lsn.py",
+)
+mutant(
+    "classifiers.dplclip.DplClipClassifier.domain_contexts",
+    "one context for all domains",
+    "contexts[own == e].mean(dim=0)",
+    "contexts.mean(dim=0)",
+    "classifiers/test_dplclip.py",
+)
+DEFAULTS = "classifiers/test_published_defaults.py"
+mutant(
+    "classifiers.promptsrc.PromptSrc",
+    "texts are held less near by default",
+    "text_weight: float = 25.0",
+    "text_weight: float = 10.0",
+    DEFAULTS,
+)
+mutant("classifiers.recipe.Recipe", "another rate by default", "lr: float = 0.002", "lr: float = 0.02", DEFAULTS)
+mutant("classifiers.ebm.Ebm", "another share by default", "p: float = 0.6", "p: float = 0.5", DEFAULTS)
+mutant(
+    "tuning.loop._StageRun._keep",
+    "the worst epoch on validation is kept",
+    "log.quality > self.logs",
+    "log.quality < self.logs",
+    "tuning/test_loop.py",
+)
+mutant(
+    "tuning.checkpoints.CheckpointFolder._check_identity",
+    "what only the saved run has is not compared",
+    "sorted({*saved, *self.identity})",
+    "sorted(self.identity)",
+    "tuning/test_checkpoints.py",
+)
+mutant(
+    "tuning.prepare._encode_or_load",
+    "views of another seed are taken from the cache",
+    "str(sample.seed), ",
+    "",
+    "tuning/test_views.py",
+    "tuning/test_checkpoints.py",
+)
+
+# Metrics.
+METRICS = "test_metrics.py"
+mutant(
+    "ranks.Kept._over_ood",
+    "a tie counts as a whole pair",
+    "2 * pairs + self._ties()",
+    "2 * (pairs + self._ties())",
+    METRICS,
+)
+mutant(
+    "ranks.Kept.fpr",
+    "OOD images at the threshold are not counted",
+    "self.ranks.reach_id[first]",
+    "self.ranks.reach_id[first] - 1",
+    METRICS,
+)
+mutant("ranks.images_for_rate", "the rate is cut, not rounded up", "math.ceil(", "math.floor(", METRICS)
+mutant(
+    "ranks.Kept.aupr_in",
+    "precision counts OOD images alone",
+    "every = kept + self.ood_above",
+    "every = self.ood_above + 0 * kept",
+    METRICS,
+)
+mutant(
+    "metrics._resamples",
+    "one seed for every bootstrap",
+    "np.random.default_rng(seed)",
+    "np.random.default_rng(0)",
+    METRICS,
+)
+mutant(
+    "metrics._resamples",
+    "ID and OOD images are drawn alike",
+    "yield draw(n_id, rows, id_rng), draw(n_ood, rows, ood_rng)",
+    "yield draw(n_id, rows, id_rng), draw(n_ood, rows, id_rng)",
+    METRICS,
+)
+mutant(
+    "metrics._estimate",
+    "a one-sided interval",
+    "(1 - confidence) / 2, (1 + confidence) / 2",
+    "1 - confidence, confidence",
+    METRICS,
+)
+mutant(
+    "metrics.proportion_estimate",
+    "Wilson's centre is the share itself",
+    "(share + z * z / (2 * total)) / (1 + z * z / total)",
+    "share",
+    METRICS,
+)
+mutant(
+    "evaluation.measure.detection_rows",
+    "the seed is lost on the way to the bootstrap",
+    "resamples=resamples, seed=seed)",
+    "resamples=resamples)",
+    "evaluation/test_evaluate.py",
+)
+mutant(
+    "evaluation.run._thresholds",
+    "thresholds are set on shifted images too",
+    "if one.group is Group.ID and",
+    "if one.group is not Group.OPEN and",
+    "evaluation/test_evaluate.py",
+)
+
+# Scoring and stores.
+mutant(
+    "scoring.deal_folds",
+    "folds follow the order of the images",
+    "np.random.default_rng(0).permutation(count)",
+    "np.arange(count)",
+    "test_scoring.py",
+)
+mutant(
+    "scoring.cross_fit",
+    "a scorer learns from its own fold",
+    "of_known != fold",
+    "of_known >= 0",
+    "test_scoring.py",
+)
+mutant(
+    "scoring.CrossFitted.folds_of",
+    "new images are all scored by the first scorer",
+    "np.arange(rows.start, rows.stop) % len(self.scorers)",
+    "np.arange(rows.start, rows.stop) * 0",
+    "test_scoring.py",
+)
+mutant(
+    "scoring._most_similar",
+    "confidence without the logit scale",
+    "(similarities - top[:, None]) * logit_scale",
+    "similarities - top[:, None]",
+    "test_scoring.py",
+)
+mutant(
+    "data.store.FeatureStore._gather",
+    "rows 0, 0, 2 are read as a run of three",
+    "bool((np.diff(inside) == 1).all())",
+    "inside[-1] - inside[0] == len(inside) - 1",
+    "data/test_store_rows.py",
+)
+
+# Thresholds and calibration.
+THRESHOLDS = "test_thresholds.py"
+mutant(
+    "thresholds.rank_of",
+    "the new image is left out of the n + 1",
+    "math.floor((1 - keep) * (images + 1) + ROUNDING)",
+    "math.floor((1 - keep) * images + ROUNDING)",
+    THRESHOLDS,
+)
+mutant(
+    "thresholds.rank_of",
+    "one rank too many for the confidence",
+    "below = np.cumsum(binomial(images, min(1 - keep, 1 - 2**-53)))",
+    "below = np.cumsum(binomial(images, min(1 - keep, 1 - 2**-53))) - binomial(images, min(1 - keep, 1 - 2**-53))",
+    THRESHOLDS,
+)
+mutant("thresholds.kept_at_least", "the Beta bound of the next rank", "rank - 1", "rank", THRESHOLDS)
+mutant("thresholds.upper_share", "the bound rounded down", "return high", "return low * (1 - 1e-6)", THRESHOLDS)
+mutant("thresholds.threshold_of", "the next score is the threshold", ") - 1])", ")])", THRESHOLDS)
+mutant("thresholds.count_at_most", "equal scores are not counted", 'side="right"', 'side="left"', THRESHOLDS)
+mutant(
+    "thresholds.count_at_most",
+    "every calibration score is compared with the first fold's scorer",
+    "values[:, k]",
+    "values[:, 0]",
+    THRESHOLDS,
+    "test_guarantees.py",
+)
+mutant("thresholds.conformal_p_values", "p-values can be 0", "(1.0 + count_at_most", "(0.0 + count_at_most", THRESHOLDS)
+mutant(
+    "thresholds.benjamini_hochberg",
+    "the first p-value within its bound, not the last",
+    "ordered[within[-1]]",
+    "ordered[within[0]]",
+    THRESHOLDS,
+)
+mutant(
+    "thresholds.slack_of",
+    "no slack for the range of the scores",
+    "SLACK_OF_RANGE * (high - low) + ",
+    "",
+    THRESHOLDS,
+    "test_detector.py",
+)
+mutant(
+    "calibration.Calibration._too_low",
+    "an image at the threshold is rejected",
+    "< self.rank",
+    "<= self.rank",
+    "test_detector.py",
+)
+mutant("calibration.Calibration._too_low", "rounding rejects", "values + self.slack", "values", "test_guarantees.py")
+mutant(
+    "calibration.Calibration.p_values",
+    "p-values by images that were trained on",
+    "if self.guarantee.trained:",
+    "if False:",
+    "test_guarantees.py",
+)
+mutant(
+    "calibration.Calibration.by_class",
+    "a class's rank is that of all images",
+    "images=int(own.sum())",
+    "images=len(self.scores)",
+    "test_guarantees.py",
+)
+mutant(
+    "calibration.class_groups",
+    "images that are classified wrongly set their class's threshold",
+    "np.where(truth == named, truth, -1)",
+    "truth.copy()",
+    "test_guarantees.py",
+)
+mutant(
+    "detector.Detector.check_controls",
+    "fdr by p-values that are not exact",
+    "if known.folds is not None:",
+    "if False:",
+    "test_guarantees.py",
+)
+mutant(
+    "artifact._calibration",
+    "a widened slack is lost when a detector is loaded",
+    'saved["slack"]',
+    "1e-12",
+    "test_guarantees.py",
+)

@@ -34,5 +34,5 @@ def test_the_demo_names_the_photographs_and_rejects_the_others(
 
 def test_without_the_photographs_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'deltaenergy\[demo\]'"):
+    with pytest.raises(InputError, match=r"deltaenergy\[demo\]"):
         demo.sample_photographs()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import fresh
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process in which the plugin is installed: its modules, and the metadata of a wheel."""
+def installed(tmp_path: Path) -> list[Path]:
+    """Where a process in which the plugin is installed finds it: its modules, and the metadata of a wheel."""
     plugin = EXAMPLES / "plugin"
     metadata = tmp_path / "deltaenergy_example_plugin-0.1.0.dist-info"
     metadata.mkdir()
@@ -27,17 +26,16 @@ def installed(tmp_path: Path) -> dict[str, str]:
         lines.append(f"[{head.strip(chr(34))}]")
         lines += [line.replace('"', "") for line in rest.split("\n\n")[0].splitlines()]
     (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    path = os.pathsep.join([str(plugin), str(tmp_path), *filter(None, sys.path)])
-    return {**os.environ, "PYTHONPATH": path, "DELTAENERGY_CACHE": str(tmp_path / "cache")}
+    return [plugin, tmp_path]
 
 
-def run(environment: dict[str, str], script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+def run(installed: list[Path], script: str) -> str:
+    done = fresh.run_code(script, path=installed)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_a_score_from_another_package(installed: dict[str, str]) -> None:
+def test_a_score_from_another_package(installed: list[Path]) -> None:
     out = run(
         installed,
         "import numpy as np, deltaenergy as de\n"
@@ -50,18 +48,24 @@ def test_a_score_from_another_package(installed: dict[str, str]) -> None:
     assert out.strip() == "margin"
 
 
-def test_a_method_from_another_package(installed: dict[str, str]) -> None:
+def test_a_method_from_another_package(installed: list[Path]) -> None:
     out = run(
         installed,
         "import deltaenergy as de\n"
-        "from deltaenergy.testing import check_method\n"
+        "from deltaenergy.testing.methods import METHOD_CHECKS, every_score_works_on_it\n"
         "assert 'class-bias' in de.list_methods()\n"
-        "check_method('class-bias'); print('fine')",
+        "from deltaenergy.classifiers.methods import make_method\n"
+        "method = make_method('class-bias')\n"
+        "every_score_works_on_it(method, ['delta-energy', 'knn', 'gl-mcm'])\n"
+        "for check in METHOD_CHECKS:\n"
+        "    if check is not every_score_works_on_it:\n"
+        "        check(method)\n"
+        "print('fine')",
     )
     assert out.strip() == "fine"
 
 
-def test_a_model_from_another_package(installed: dict[str, str]) -> None:
+def test_a_model_from_another_package(installed: list[Path]) -> None:
     out = run(
         installed,
         "import numpy as np, deltaenergy as de\n"
@@ -77,6 +81,6 @@ def test_a_model_from_another_package(installed: dict[str, str]) -> None:
     assert out.strip() == "True True"
 
 
-def test_the_command_line_knows_them(installed: dict[str, str]) -> None:
+def test_the_command_line_knows_them(installed: list[Path]) -> None:
     out = run(installed, "from deltaenergy.cli.main import run; run(['methods'])")
     assert "margin" in out and "class-bias" in out

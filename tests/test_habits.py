@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ import yaml
 import deltaenergy as de
 
 ROOT = Path(__file__).resolve().parents[1]
+# Names of files and arguments, and near names that an error must suggest, fit into this.
+LONGEST_MATCH = 30
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -54,7 +58,14 @@ def slug(heading: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("deltaenergy mon", {"monitor"}), ("deltaenergy score --det", {"--detector"})]
+    ("words", "expected"),
+    [
+        ("deltaenergy mon", {"monitor"}),
+        ("deltaenergy score --det", {"--detector"}),
+        ("deltaenergy score --score mahal", {"mahalanobis"}),
+        ("deltaenergy bench min", {"mini"}),
+        ("deltaenergy tune --method task", {"task-res"}),
+    ],
 )
 def test_the_shell_completes_commands_and_options(words: str, expected: set[str]) -> None:
     environment = {
@@ -73,3 +84,46 @@ def test_the_script_for_a_shell() -> None:
     code = "import sys; sys.argv = ['deltaenergy']; from deltaenergy.cli.main import run; run()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert "#compdef deltaenergy" in done.stdout
+
+
+def test_tests_match_what_an_error_names_and_no_sentence() -> None:
+    """`match=` and the parameters it is given hold an argument, a file or a number: wording stays free to improve."""
+    found = [
+        f"{path.relative_to(ROOT)}:{literal.lineno}: {literal.value}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if "match=" in (source := path.read_text(encoding="utf-8"))
+        for literal in matched_literals(ast.parse(source))
+        if len(literal.value) > LONGEST_MATCH
+    ]
+    assert not found, "\n".join(found)
+
+
+def matched_literals(tree: ast.Module) -> Iterator[ast.Constant]:
+    """The texts in `raises(…, match=…)` and `warns(…, match=…)`, and those of `parametrize` that are matched."""
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        matches = [
+            keyword.value
+            for call in ast.walk(function)
+            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("raises", "warns")
+            for keyword in call.keywords
+            if keyword.arg == "match"
+        ]
+        yield from (text for match in matches for text in texts_of(match))
+        names = {node.id for match in matches for node in ast.walk(match) if isinstance(node, ast.Name)}
+        for decorator in function.decorator_list:
+            if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "parametrize":
+                yield from matched_parameters(decorator, names)
+
+
+def matched_parameters(parametrize: ast.Call, names: set[str]) -> Iterator[ast.Constant]:
+    """The texts of the columns called `names`."""
+    columns = [part.strip() for text in texts_of(parametrize.args[0]) for part in text.value.split(",")]
+    for row in getattr(parametrize.args[1], "elts", []):
+        cells = [row] if len(columns) == 1 else getattr(row, "elts", getattr(row, "args", []))
+        for column, cell in zip(columns, cells):
+            if column in names:
+                yield from texts_of(cell)
+
+
+def texts_of(node: ast.AST) -> Iterator[ast.Constant]:
+    return (one for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str))

@@ -16,6 +16,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.bound import sealed
 from deltaenergy.kept_images import SIDE, KeptImages
+from deltaenergy.scoring import score_images
 from tests.test_detector import unit_features
 
 
@@ -52,12 +53,14 @@ def test_a_fitted_score_keeps_the_images_that_set_its_threshold(classifier: de.C
     features = unit_features(60)
     detector = de.Detector(classifier, "react").calibrate(features, 0.9, keep_images=True)
     found = kept(detector)
-    assert len(found) == len(detector.calibration_scores) < 60
+    assert len(found) == len(detector.calibration_scores) == 60
     rows = [int(name.removeprefix("row ")) for name in found.names]
     assert len(set(rows)) == len(rows)
     assert found.features == pytest.approx(features[rows])
-    scores = [verdict.score for verdict in detector.predict(found.features)]
-    assert scores == pytest.approx(detector.calibration_scores.tolist(), abs=1e-6)
+    known, scorer = detector.require_calibration(), detector.scorer
+    every = score_images(classifier, [scorer], found.features).by_fold["react"]
+    assert known.folds is not None
+    assert every[np.arange(60), known.folds] == pytest.approx(known.scores, abs=1e-6)
     assert set(found.thumbnails) == {b""}  # features have no pictures
 
 
@@ -82,7 +85,7 @@ def test_detectors_without_them_are_as_before(classifier: de.Classifier, photos:
     # Nothing in the files says a word of kept images, so that these are what earlier versions wrote.
     assert "kept_images" not in read_json(tmp_path / "detector" / "detector.json")
     loaded = de.Detector.load(tmp_path / "detector", model=classifier.model)
-    with pytest.raises(InputError, match="kept none: calibrate it again with keep_images=True"):
+    with pytest.raises(InputError, match="keep_images=True"):
         loaded.require_kept_images("This")
 
 

@@ -67,7 +67,7 @@ def test_a_thousand_classes_are_not_listed() -> None:
 
 
 def test_an_image_without_label_is_named() -> None:
-    with pytest.raises(InputError, match=r"Training images: 1\.png has no class label"):
+    with pytest.raises(InputError, match=r"1\.png has no class label"):
         class_indices(labelled("cat", None), ["cat"], "Training images")
 
 

@@ -99,14 +99,14 @@ def test_notebook_tables_are_escaped() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, c: de.ZeroShotClassifier("lite", ["a"]), r"takes a model, not its name: .*load_model\('lite'\)"),
+        (lambda m, c: de.ZeroShotClassifier("lite", ["a"]), r"load_model\('lite'\)"),
         (lambda m, c: de.ZeroShotClassifier(np.eye(3), ["a"]), "not ndarray.*PrecomputedModel"),
-        (lambda m, c: de.tune("lite", "a, b", "x"), r"tune takes a model, not its name"),
-        (lambda m, c: de.evaluate(m, "mcm", "x"), r"ZeroShotClassifier\(model, classes\) first"),
-        (lambda m, c: de.evaluate(np.eye(3), "mcm", "x"), r"not an array.*delta_energy\(similarities\)"),
+        (lambda m, c: de.tune("lite", "a, b", "x"), "tune takes a model"),
+        (lambda m, c: de.evaluate(m, "mcm", "x"), "ZeroShotClassifier"),
+        (lambda m, c: de.evaluate(np.eye(3), "mcm", "x"), r"delta_energy\(similarities\)"),
         (lambda m, c: de.evaluate(de.Detector(c), "mcm", "x"), r"Detector's own, `\.classifier`"),
         (lambda m, c: de.evaluate("clf", "mcm", "x"), "not 'clf'"),
-        (lambda m, c: de.PrecomputedClassifier("clf", "a, b"), "must be an array with one row per class"),
+        (lambda m, c: de.PrecomputedClassifier("clf", "a, b"), "one row per class"),
     ],
 )
 def test_things_of_another_kind_are_told_apart(

@@ -20,7 +20,7 @@ def test_a_name_is_taken_once() -> None:
     registry: Registry[type] = Registry("thing")
     registry.add("one", int)
     assert registry.add("one", int) is int
-    with pytest.raises(ValueError, match="thing 'one' is registered twice"):
+    with pytest.raises(ValueError, match="'one' is registered twice"):
         registry.add("one", str)
     assert registry.get("one") is int
 
@@ -64,7 +64,7 @@ def test_known_names_are_found_and_others_refused_with_a_message(entries: dict[s
 def test_a_near_name_is_suggested() -> None:
     registry: Registry[int] = Registry("thing")
     registry.add("delta-energy", 1)
-    with pytest.raises(InputError, match=r"Unknown thing 'delta-enrgy'\. Did you mean 'delta-energy'"):
+    with pytest.raises(InputError, match=r"'delta-enrgy'.*'delta-energy'"):
         registry.get("delta-enrgy")
 
 
@@ -128,7 +128,7 @@ def test_entry_points_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(
         importlib.metadata, "entry_points", lambda group: points if group == "some.group" else pytest.fail(group)
     )
-    with pytest.warns(UserWarning, match="The thing 'gone' could not be loaded and is left out: AttributeError"):
+    with pytest.warns(UserWarning, match=r"'gone'.*AttributeError"):
         assert registry.names() == ["own", "plain"]
     assert registry.get("plain") is other.Plain
 
@@ -137,5 +137,5 @@ def test_an_entry_point_cannot_take_the_place_of_another(monkeypatch: pytest.Mon
     registry: Registry[type] = Registry("thing", group="some.group")
     registry.add("int", int)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry_point("int", "builtins:str")])
-    with pytest.warns(UserWarning, match="'int' could not be loaded and is left out: ValueError.*registered twice"):
+    with pytest.warns(UserWarning, match=r"'int'.*registered twice"):
         assert registry.get("int") is int

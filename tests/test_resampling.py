@@ -18,6 +18,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.metrics import RankedScores, paired_differences, paired_mean_difference
 from deltaenergy.ranks import Ranked, Ranks, weighted_sums
 from deltaenergy.resampling import draw
+from tests.sampling import examples
 
 
 @pytest.mark.parametrize(("images", "piece"), [(5, 8), (5, 4), (5, 2), (4, 2)])
@@ -66,7 +67,7 @@ some = st.lists(st.one_of(st.integers(-3, 3).map(float), st.floats(-9, 9, width=
 
 
 @given(some, some, st.integers(0, 99), st.integers(1, 5), st.sampled_from([0.3, 0.5, 0.9, 0.95, 1.0]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_metrics_of_given_counts_are_those_of_the_repeated_images(id_scores, ood_scores, seed, part, rate):
     rng = np.random.default_rng(seed)
     falling = [np.sort(np.array(group))[::-1] for group in (id_scores, ood_scores)]
@@ -179,5 +180,5 @@ def test_memory_of_an_image(decimals):
 
 def test_more_images_than_ranks_can_count_are_refused():
     many = np.broadcast_to(np.float64(0), 2**31)
-    with pytest.raises(InputError, match="ood_scores are those of 2147483648 images"):
+    with pytest.raises(InputError, match=r"ood_scores.*2147483648"):
         RankedScores([1.0], many)

@@ -141,7 +141,7 @@ def test_the_shortest_of_preset_and_parameters_is_taken() -> None:
         ("an-example:", "lacks a name or a preset"),
         ("an-example(", r"a \) is missing"),
         ("an-example(where='x)", "a ' is missing"),
-        ("an-example(ratio)", "not of the form parameter=value"),
+        ("an-example(ratio)", "parameter=value"),
         ("an-example(ratio=)", "ratio has no value"),
         ("an-example(ratio=1,ratio=2)", "given twice"),
         ("an-example(ratio=1)x", "not of the form"),

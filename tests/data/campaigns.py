@@ -11,6 +11,7 @@ import tempfile
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -39,7 +40,9 @@ def write_pictures(folder: Path, count: int) -> Path:
     return folder
 
 
-def store_faults(workspace: Path, before: str, *, count: int = 3, patches: bool = False) -> Counter[str]:
+def store_faults(
+    workspace: Path, before: str, *, count: int = 3, patches: bool = False, **options: Any
+) -> Counter[str]:
     """Every fault at every file operation of a run that fills a store.
 
     `before`: there is `nothing`, the first shard (`some`), or all of it with a shard `damaged`.
@@ -81,7 +84,7 @@ def store_faults(workspace: Path, before: str, *, count: int = 3, patches: bool 
         if store.complete and before != "some":
             assert (len(store), len(store.unreadable)) == (count - 1, 1)
 
-    return campaign(prepare, fill, check, workspace / "trials")
+    return campaign(prepare, fill, check, workspace / "trials", **options)
 
 
 def _feature(path: Path) -> np.ndarray:

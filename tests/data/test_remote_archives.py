@@ -320,8 +320,8 @@ def test_lists_that_are_kept_are_bounded(bucket: Bucket, monkeypatch: pytest.Mon
     for _ in range(3):
         assert load_images(f"{bucket.url}/*.tar") == first
         assert 0 < sum(map(len, remote_tar._kept._lists.values())) <= max(packed) * 2
-        # Whatever had to go, the last one is there.
-        assert [of.address for of in remote_tar._kept._lists][-1] == f"{bucket.url}/5.tar"
+        # Whatever had to go, the one that was used last is there.
+        assert f"{bucket.url}/5.tar" in [of.address for of in remote_tar._kept._lists]
     monkeypatch.setattr(remote_tar, "KEPT_BYTES", 10)
     load_images(f"{bucket.url}/{{0..5}}.tar")
 

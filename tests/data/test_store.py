@@ -178,7 +178,7 @@ def test_damaged_shard_is_found_and_encoded_again(
     else:
         index.write_bytes(index.read_bytes()[:-9])
     if damage in {"cut", "remove"}:
-        with pytest.raises(ArtifactError, match=r"00001\.features\.npy.*encodes anew"):
+        with pytest.raises(ArtifactError, match=r"00001\.features\.npy"):
             _ = FeatureStore.open(folder).features
     encoded.ids.clear()
     with pytest.warns(UserWarning, match="damaged"):
@@ -194,7 +194,7 @@ def test_damaged_images_that_are_not_given_now_are_not_dropped(tiny_clip: Model,
     array = folder / "00000.features.npy"
     array.write_bytes(array.read_bytes()[:-1] + b"x")
     before = contents(folder)
-    with pytest.raises(ArtifactError, match=r"damaged, and 4 of its images are not among those given now"):
+    with pytest.raises(ArtifactError, match=r"damaged.* 4 of its images"):
         build_store(tiny_clip, photos / "dog", folder)
     assert contents(folder) == before
 
@@ -213,13 +213,13 @@ def test_options_must_fit_the_store(tiny_clip: Model, photos: Path, tmp_path: Pa
     store = build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
     with pytest.raises(InputError, match="made with patches = False"):
         build_store(tiny_clip, photos, tmp_path / "store", patches=True)
-    with pytest.raises(InputError, match="made with shard_size = 3, not 4"):
+    with pytest.raises(InputError, match="shard_size = 3, not 4"):
         build_store(tiny_clip, photos, tmp_path / "store", shard_size=4)
     with pytest.raises(InputError, match="Did you mean 'float16'"):
         build_store(tiny_clip, photos, tmp_path / "new", dtype="flaot16")
     with pytest.raises(InputError, match="feature store already"):
         build_store(tiny_clip, store, tmp_path / "new")
-    with pytest.raises(InputError, match="not empty and holds no feature store"):
+    with pytest.raises(InputError, match="holds no feature store"):
         build_store(tiny_clip, photos, photos)
     with pytest.raises(InputError, match="no patch features"):
         store.take_patches([0])
@@ -234,8 +234,8 @@ def test_a_run_that_holds_the_store_alone_is_waited_for_but_not_for_ever(
     with (tmp_path / "store" / ".deltaenergy.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with (
-            pytest.warns(UserWarning, match=r"Another run is looking at .*store: waiting"),
-            pytest.raises(InputError, match=r"Another run is writing to .*store"),
+            pytest.warns(UserWarning, match=r"Another run.*waiting"),
+            pytest.raises(InputError, match="Another run is writing"),
         ):
             build_store(tiny_clip, photos, tmp_path / "store")
 
@@ -244,7 +244,7 @@ def test_folder_that_cannot_be_written_is_said(
     tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ArtifactError, match=r"file cannot be written: (File exists|Not a directory)"):
+    with pytest.raises(ArtifactError, match=r"File exists|Not a directory"):
         build_store(tiny_clip, photos, tmp_path / "file")
     build_store(tiny_clip, photos / "cat", tmp_path / "store")
 
@@ -252,7 +252,7 @@ def test_folder_that_cannot_be_written_is_said(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(ArtifactError, match=r"No space left on device\. What it holds so far is whole"):
+    with pytest.raises(ArtifactError, match="No space left on device"):
         build_store(tiny_clip, photos, tmp_path / "store")
     monkeypatch.undo()
     assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
@@ -296,7 +296,7 @@ def test_store_stands_in_for_images(tiny_clip: Model, photos: Path, tmp_path: Pa
 
     direct = de.Detector(classifier, "delta-energy").calibrate(good, keep=0.5)
     for given in (store, folder, str(folder)):
-        with pytest.warns(UserWarning, match="could not be read"):
+        with pytest.warns(UserWarning, match="unreadable"):
             stored = de.Detector(classifier, "delta-energy").calibrate(given, keep=0.5)
         assert stored.threshold == pytest.approx(direct.threshold, abs=1e-4)
         verdicts, expected = stored.predict(given), direct.predict(photos)
@@ -349,7 +349,7 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
         np.testing.assert_allclose(stored.values[name], values, atol=1e-6)
     with pytest.raises(InputError, match="--patches"):
         score_images(classifier, [PatchMean()], without)
-    with pytest.raises(InputError, match="needs pixels: give it the images"):
+    with pytest.raises(InputError, match="needs pixels"):
         score_images(classifier, [PixelMean()], with_patches)
 
 
@@ -395,11 +395,11 @@ def test_bad_archives(tiny_clip: Model, tmp_path: Path) -> None:
         assert len(encoded.items) == whole
         assert "damaged" in encoded.unreadable[-1].reason or "ends before" in encoded.unreadable[-1].reason
     (tmp_path / "text.tar").write_text("hello")
-    with pytest.raises(InputError, match="cannot be read as a tar archive"):
+    with pytest.raises(InputError, match="tar archive"):
         de.load_images(tmp_path / "text.tar")
     with tarfile.open(tmp_path / "packed.tar", "w:gz") as archive:
         archive.add(good, "good.png")
-    with pytest.raises(InputError, match="Compressed archives must be unpacked"):
+    with pytest.raises(InputError, match="Compressed"):
         de.load_images(tmp_path / "packed.tar")
     write_tar(tmp_path / "none.tar", {"a.txt": b"hello"})
     with pytest.raises(InputError, match="holds no image"):
@@ -440,12 +440,12 @@ def test_hub_data_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load))
     assert [item.id for item in hub_images("hf:owner/name:test")] == ["hf:owner/name:test/image 0"]
-    with pytest.raises(InputError, match=r"several splits\. Choose one: hf:owner/name:train, hf:owner/name:test"):
+    with pytest.raises(InputError, match="hf:owner/name:train"):
         hub_images("hf:owner/name")
-    with pytest.raises(InputError, match=r"cannot be loaded from the hub: Couldn't find owner/other$"):
+    with pytest.raises(InputError, match=r"owner/other$"):
         hub_images("hf:owner/other")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"pip install 'deltaenergy\[hub\]'"):
+    with pytest.raises(InputError, match=r"deltaenergy\[hub\]"):
         hub_images("hf:owner/name")
 
 

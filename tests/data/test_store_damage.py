@@ -27,6 +27,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files.bound import sealed
 from deltaenergy.files.writing import json_bytes
 from tests.data.colour_model import MeanColour
+from tests.sampling import examples
 
 IMAGES = 10
 
@@ -73,7 +74,7 @@ def found(folder: Path) -> str | None:
 FILES = [RECORD, *(f"{i:05d}.{end}" for i in range(3) for end in ("features.npy", "patches.npy", "index.parquet"))]
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.sampled_from(FILES), st.integers(0, 1 << 30), st.integers(0, 7))
 def test_a_flipped_bit_is_found(whole: Path, name: str, place: int, bit: int) -> None:
     path = whole / name
@@ -91,7 +92,7 @@ def test_a_flipped_bit_is_found(whole: Path, name: str, place: int, bit: int) ->
     assert found(whole) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(FILES), st.integers(0, 1 << 30))
 @example(RECORD, -1)
 def test_a_cut_file_is_found_when_the_store_is_opened(whole: Path, name: str, length: int) -> None:
@@ -105,7 +106,7 @@ def test_a_cut_file_is_found_when_the_store_is_opened(whole: Path, name: str, le
         path.write_bytes(before)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.sampled_from(FILES), st.binary(min_size=1, max_size=40))
 def test_a_longer_file_is_found_when_the_store_is_opened(whole: Path, name: str, more: bytes) -> None:
     path = whole / name
@@ -168,7 +169,7 @@ def test_a_damaged_index_is_made_anew_from_the_same_images(
         index.unlink()
         if change != "missing":
             index.write_bytes(data[:-3] if change == "cut" else data[:40] + b"!" + data[41:])
-    with pytest.warns(UserWarning, match="is damaged; its . images are encoded again"):
+    with pytest.warns(UserWarning, match=r"damaged.* encoded again"):
         build_store(MeanColour(), pictures, store)
     assert contents(store) == before
 
@@ -186,7 +187,7 @@ def test_other_damage_beside_a_damaged_index(pictures: Path, store: Path) -> Non
 def test_a_damaged_index_is_no_reason_to_drop_images(pictures: Path, store: Path, given_now: list[int]) -> None:
     (store / "00001.index.parquet").write_bytes(b"")
     before = contents(store)
-    with pytest.raises(ArtifactError, match=r"00001\.index\.parquet is damaged, and the 4 images"):
+    with pytest.raises(ArtifactError, match=r"00001\.index\.parquet.* 4"):
         build_store(MeanColour(), ids(pictures, *given_now), store)
     assert contents(store) == before
 
@@ -194,7 +195,7 @@ def test_a_damaged_index_is_no_reason_to_drop_images(pictures: Path, store: Path
 def test_a_damaged_manifest_stops_a_run(pictures: Path, store: Path) -> None:
     (store / RECORD).write_bytes((store / RECORD).read_bytes()[:-1])
     before = contents(store)
-    with pytest.raises(ArtifactError, match="was changed after it was written"):
+    with pytest.raises(ArtifactError, match="changed after"):
         build_store(MeanColour(), pictures, store)
     (store / RECORD).unlink()
     with pytest.raises(InputError, match="holds no feature store"):
@@ -294,7 +295,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(json_values, st.data())
 def test_any_value_anywhere_is_refused_or_right(whole: Path, value: Any, data: st.DataObject) -> None:
     """Whatever stands in the manifest, the outcome is an `ArtifactError` or the same rows as before."""
@@ -370,7 +371,7 @@ def test_a_picture_that_no_shard_holds(store: Path) -> None:
         columns["content"][1] = "0" * 32
 
     _rewrite(store, change)
-    with pytest.raises(ArtifactError, match=r"8\.png' are in none of its shards"):
+    with pytest.raises(ArtifactError, match=r"8\.png"):
         FeatureStore.open(store)
 
 

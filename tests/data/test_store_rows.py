@@ -65,6 +65,8 @@ def test_rows(contents: list[list[tuple[str, int | None]]], dtype: str, data: st
         blocks = list(store.blocks(size))
         assert all(0 < len(block) <= size for block in blocks)
         np.testing.assert_array_equal(np.concatenate([matrix[:0], *blocks]), matrix)
+        if len(readable) > 2:  # as many rows as a run from the first to the last would have
+            np.testing.assert_array_equal(store.take([0, 0, 2]), matrix[[0, 0, 2]])
         if readable:
             chosen = data.draw(st.lists(st.integers(0, len(readable) - 1), max_size=8))
             np.testing.assert_array_equal(store.take(chosen), matrix[chosen])

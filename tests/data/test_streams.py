@@ -24,6 +24,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import ImageStream, SeenHashes
 from deltaenergy.errors import InputError
 from tests.data.archives import picture_bytes, write_tar
+from tests.sampling import examples
 
 PNG = picture_bytes("PNG")
 
@@ -56,7 +57,7 @@ IDS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(IDS, st.sampled_from([1, 2, 8, 1024]))
 def test_ids_are_those_of_the_whole_list(ids: list[str], block: int) -> None:
     items = [ImageItem(name, PNG) for name in ids]
@@ -83,7 +84,7 @@ def test_hashes_that_are_equal_by_chance_change_nothing(ids: list[str]) -> None:
         streams._hashes = whole
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.integers(-5, 40), max_size=12), max_size=20))
 def test_a_set_of_hashes(blocks: list[list[int]]) -> None:
     seen, known = SeenHashes(), Counter[int]()

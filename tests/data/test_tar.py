@@ -20,6 +20,7 @@ from deltaenergy.data.inputs import load_images
 from deltaenergy.data.tar_headers import TarHeaders
 from deltaenergy.errors import InputError
 from tests.data.archives import damaged, outcome, picture_bytes, valid_archive, write_tar
+from tests.sampling import examples
 
 
 def reason(source: object) -> str:
@@ -67,7 +68,7 @@ def test_a_member_is_a_file_like_any_other(tmp_path: Path, monkeypatch: pytest.M
             assert file.read(count) == data[place : place + count]
         with pytest.raises(OSError, match="fileno"):
             file.fileno()
-        with pytest.raises((OSError, ValueError), match=r"before the beginning|negative seek"):
+        with pytest.raises((OSError, ValueError), match=r"beginning|negative seek"):
             file.seek(-1)
 
 
@@ -171,7 +172,7 @@ def test_a_header_that_claims_gigabytes_is_not_read(tmp_path: Path, kind: bytes)
     path.unlink()
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_the_bytes_are(seed: int) -> None:
     """Each image is read or refused with a reason, or the archive as a whole is, and nothing else happens."""
@@ -229,7 +230,7 @@ def test_common_headers_are_not_left_to_tarfile(tmp_path: Path, monkeypatch: pyt
         assert left == [end]  # tarfile says that this is the end
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 2**32 - 1))
 def test_damaged_headers_are_read_as_tarfile_alone_reads_them(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -246,7 +247,7 @@ def test_damaged_headers_are_read_as_tarfile_alone_reads_them(seed: int) -> None
         assert found[0] == found[1]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=3000))
 def test_no_archive_at_all(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

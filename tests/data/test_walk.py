@@ -21,6 +21,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.walk import MOST_LINKS_TO_A_FOLDER
 from deltaenergy.errors import InputError
 from tests.data.hostile import PROBLEMS, hostile
+from tests.sampling import examples
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this platform")
 
@@ -87,7 +88,7 @@ def test_named_by_hand(photos: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet", "t.tar"])
 def test_tables_and_archives_that_are_no_files(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(InputError, match=r"a named pipe, not a regular file"):
+    with pytest.raises(InputError, match="named pipe"):
         load_images(tmp_path / name)
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/dev/zero")
@@ -260,7 +261,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(part, min_size=1, max_size=4))
 def test_patterns_match_what_globs_match(plain: Path, parts: list[str]) -> None:
     import glob

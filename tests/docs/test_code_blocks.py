@@ -115,7 +115,19 @@ NAMES: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)], ids=name_of)
+# Which between them call most of what the others do.
+BY_DEFAULT = {"README.md", "docs/evaluation.md", "docs/interop.md", "docs/metrics.md", "docs/python.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if name_of(page) in BY_DEFAULT else [pytest.mark.campaign])
+        for page in PAGES
+        if python_of(page)
+    ],
+    ids=name_of,
+)
 def test_python_blocks_run(page: Path, place: Path) -> None:
     if name_of(page) in ELSEWHERE:
         pytest.skip(ELSEWHERE[name_of(page)])

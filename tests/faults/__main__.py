@@ -26,16 +26,18 @@ def main(seed: int) -> None:
         features = unit_features(5, model.feature_dim, seed=7)
         old, new = detectors["react"], detectors["coop"]
         jobs: dict[str, Callable[[Path], Counter[str]]] = {
-            "save a detector": lambda place: kills.detector_saved(new, features, place, True),
-            "overwrite a detector": lambda place: kills.detector_overwritten(old, new, features, place, True),
+            "save a detector": lambda place: kills.detector_saved(new, features, place, thorough=True),
+            "overwrite a detector": lambda place: kills.detector_overwritten(old, new, features, place, thorough=True),
             "overwrite a classifier": lambda place: kills.classifier_overwritten(
-                old.classifier, new.classifier, features, place, True
+                old.classifier, new.classifier, features, place, thorough=True
             ),
-            "checkpoints": lambda place: kills.checkpoints(place, True),
-            "benchmark results": lambda place: kills.benchmark_results(place, True),
+            "checkpoints": lambda place: kills.checkpoints(place, thorough=True),
+            "benchmark results": lambda place: kills.benchmark_results(place, thorough=True),
         }
         for ending in (".csv", ".jsonl", ".parquet"):
-            jobs[f"score --out table{ending}"] = lambda place, ending=ending: kills.table_of_scores(ending, place, True)  # type: ignore[misc]
+            jobs[f"score --out table{ending}"] = lambda place, ending=ending: kills.table_of_scores(
+                ending, place, thorough=True
+            )  # type: ignore[misc]
         jobs["tune"] = lambda place: runs.tuned(model, pictures, place, thorough=True)
         jobs["features"] = lambda place: runs.stored(pictures, place, thorough=True)
         jobs["bench"] = lambda place: runs.benchmarked(model, place, thorough=True)

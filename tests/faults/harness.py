@@ -87,7 +87,7 @@ def campaign(
     After each, `check` looks at the folder; then the action runs again without a fault and must leave exactly what an
     undisturbed run leaves, but for the content of files that are called as in `timed`. Unless `thorough`, "killed
     after" is left out where it leaves the same as "killed before" the next operation. A long action may be disturbed
-    at one operation of `every` few only.
+    at one of `every` few operations of a kind only, and at the first of each.
     """
     tried: Counter[str] = Counter()
     folder, prepared = workspace / "trial", workspace / "prepared"
@@ -103,8 +103,12 @@ def campaign(
     assert undisturbed.ended == "done", undisturbed.message
     whole = contents(folder, timed)
     last = len(undisturbed.operations) - 1
-    for at, operation in list(enumerate(undisturbed.operations))[::every]:
+    met: Counter[str] = Counter()
+    for at, operation in enumerate(undisturbed.operations):
         name = operation.split()[0]
+        met[name] += 1
+        if (met[name] - 1) % every:
+            continue
         for kind in kinds:
             if kind == "torn" and name not in _TEARABLE:
                 continue

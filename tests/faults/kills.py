@@ -57,9 +57,7 @@ def check_said(fault: Fault, outcome: Outcome) -> None:
         assert any(word in outcome.message.lower() for word in words), (fault, outcome)
 
 
-def saved(
-    save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path, thorough: bool = False
-) -> Counter[str]:
+def saved(save: Callable[[Path], None], load: Callable[[Path], Any], workspace: Path, **options: Any) -> Counter[str]:
     """A first save: there is nothing, or the whole."""
     whole = _loaded_from(save, load, workspace / "new")
 
@@ -69,7 +67,7 @@ def saved(
         if outcome.ended == "done" or list(folder.glob("*.json")):
             assert load(folder) == whole
 
-    return campaign(put_users_files, save, check, workspace, thorough=thorough)
+    return campaign(put_users_files, save, check, workspace, **options)
 
 
 def overwritten(
@@ -77,7 +75,7 @@ def overwritten(
     save: Callable[[Path], None],
     load: Callable[[Path], Any],
     workspace: Path,
-    thorough: bool = False,
+    **options: Any,
 ) -> Counter[str]:
     """A save in place of another: there is the old or the new, at any moment."""
     old, new = _loaded_from(save_old, load, workspace / "old"), _loaded_from(save, load, workspace / "new")
@@ -92,7 +90,7 @@ def overwritten(
         check_said(fault, outcome)
         assert load(folder) in ([new] if outcome.ended == "done" else [old, new])
 
-    return campaign(prepare, save, check, workspace, thorough=thorough)
+    return campaign(prepare, save, check, workspace, **options)
 
 
 def _loaded_from(save: Callable[[Path], None], load: Callable[[Path], Any], folder: Path) -> Any:
@@ -100,23 +98,21 @@ def _loaded_from(save: Callable[[Path], None], load: Callable[[Path], Any], fold
     return load(folder)
 
 
-def detector_saved(detector: Detector, features: Any, workspace: Path, thorough: bool = False) -> Counter[str]:
-    return saved(detector.save, _verdicts(detector, features), workspace, thorough)
+def detector_saved(detector: Detector, features: Any, workspace: Path, **options: Any) -> Counter[str]:
+    return saved(detector.save, _verdicts(detector, features), workspace, **options)
 
 
-def detector_overwritten(
-    old: Detector, new: Detector, features: Any, workspace: Path, thorough: bool = False
-) -> Counter[str]:
-    return overwritten(old.save, new.save, _verdicts(new, features), workspace, thorough)
+def detector_overwritten(old: Detector, new: Detector, features: Any, workspace: Path, **options: Any) -> Counter[str]:
+    return overwritten(old.save, new.save, _verdicts(new, features), workspace, **options)
 
 
 def classifier_overwritten(
-    old: Classifier, new: Classifier, features: Any, workspace: Path, thorough: bool = False
+    old: Classifier, new: Classifier, features: Any, workspace: Path, **options: Any
 ) -> Counter[str]:
     def load(folder: Path) -> Any:
         return Classifier.load(folder, new.base_model).similarities(features).tolist()
 
-    return overwritten(old.save, new.save, load, workspace, thorough)
+    return overwritten(old.save, new.save, load, workspace, **options)
 
 
 def _verdicts(detector: Detector, features: Any) -> Callable[[Path], Any]:
@@ -124,7 +120,7 @@ def _verdicts(detector: Detector, features: Any) -> Callable[[Path], Any]:
     return lambda folder: list(Detector.load(folder, model).predict(features))
 
 
-def checkpoints(workspace: Path, thorough: bool = False) -> Counter[str]:
+def checkpoints(workspace: Path, **options: Any) -> Counter[str]:
     """Two epochs, each saved; the run goes on from the last whole one, and removes it when it is done."""
     identity = {"method": "coop", "seed": 1}
 
@@ -151,7 +147,7 @@ def checkpoints(workspace: Path, thorough: bool = False) -> Counter[str]:
             assert torch.equal(last.tensors["parameter"], expected.tensors["parameter"])
             assert last.values == expected.values
 
-    return campaign(put_users_files, action, check, workspace, thorough=thorough)
+    return campaign(put_users_files, action, check, workspace, **options)
 
 
 def benchmark_cell(number: int) -> Cell:
@@ -168,7 +164,7 @@ def benchmark_cell(number: int) -> Cell:
     return Cell({**decides, "model": "tiny", "torch": "2", "cell": hash_value(decides)}, rows, curves)
 
 
-def benchmark_results(workspace: Path, thorough: bool = False) -> Counter[str]:
+def benchmark_results(workspace: Path, **options: Any) -> Counter[str]:
     """Two cells, the record of the run and the tables; a cell that is there is not done again."""
     cells = [benchmark_cell(number) for number in (1, 2)]
     record = {
@@ -194,10 +190,10 @@ def benchmark_results(workspace: Path, thorough: bool = False) -> Counter[str]:
         if (folder / "results.json").exists():
             assert len(json.loads((folder / "results.json").read_text())["cells"]) == 2
 
-    return campaign(put_users_files, action, check, workspace, timed=frozenset({"log.jsonl"}), thorough=thorough)
+    return campaign(put_users_files, action, check, workspace, timed=frozenset({"log.jsonl"}), **options)
 
 
-def table_of_scores(ending: str, workspace: Path, thorough: bool = False) -> Counter[str]:
+def table_of_scores(ending: str, workspace: Path, **options: Any) -> Counter[str]:
     """`score --out` over an earlier table: the old one or the new one is there; what cannot be written is kept."""
     columns = ["path", "label", "score"]
     old = [{"path": "a.png", "label": "dog", "score": 0.5}]
@@ -233,7 +229,7 @@ def table_of_scores(ending: str, workspace: Path, thorough: bool = False) -> Cou
 
     before = tempfile.tempdir
     try:
-        tried = campaign(prepare, action, check, workspace, thorough=thorough)
+        tried = campaign(prepare, action, check, workspace, **options)
     finally:
         tempfile.tempdir = before
     assert not any(elsewhere.iterdir())

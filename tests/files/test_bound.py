@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, hash_file, read_bound, remove_bound, write_bound
 from deltaenergy.files.bound import check_seal, sealed
+from tests.sampling import examples
 
 NAME = "thing.json"
 
@@ -72,7 +73,7 @@ def test_files_of_two_artefacts_do_not_mix(tmp_path: Path) -> None:
     mine = tensors_file(tmp_path / "1")
     mine_before = mine.read_bytes()
     mine.write_bytes(tensors)
-    with pytest.raises(ArtifactError, match=r"damaged: its bytes are not those that were written with thing\.json"):
+    with pytest.raises(ArtifactError, match=r"damaged.*thing\.json"):
         read_bound(tmp_path / "1", NAME)
     mine.write_bytes(mine_before)
     (tmp_path / "1" / NAME).write_bytes(record)
@@ -110,7 +111,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=5), st.text(max_size=8), json_values)
 def test_a_seal_holds_for_what_was_sealed_and_nothing_else(record: dict[str, Any], key: str, value: Any) -> None:
     written = json.loads(json.dumps(sealed(record)))
@@ -126,7 +127,7 @@ def test_a_user_s_file_is_neither_overwritten_nor_removed(tmp_path: Path) -> Non
     for content in ('{"format": 1}', '{"mine": true}', "[1, 2]", "no JSON", "", '{"format": "other 1"}'):
         (tmp_path / NAME).write_text(content)
         for action in (lambda: write(tmp_path, 1), lambda: remove_bound(tmp_path, NAME)):
-            with pytest.raises(ArtifactError, match=r"thing\.json.* not overwritten\. Move it away, or choose"):
+            with pytest.raises(ArtifactError, match=r"thing\.json.*not overwritten"):
                 action()
         assert (tmp_path / NAME).read_text() == content and names(tmp_path) == [NAME]
 

@@ -137,7 +137,7 @@ def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.warns(UserWarning, match=r"cannot be locked \(No locks available\)"), FolderLock(tmp_path):
+    with pytest.warns(UserWarning, match="No locks available"), FolderLock(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 

@@ -76,7 +76,7 @@ def test_a_folder_without_rights_is_said_with_the_remedy(public: Path, nobody: N
     reason, remedy = OS_REMEDIES[errno.EACCES]
     with pytest.raises(InputError, match=rf"{reason} \({public}\)\. {remedy}"):
         check_writable(public / "table.csv")
-    with pytest.raises(InputError, match=r"a/b does not exist, and cannot be made in .*\)\. Choose"):
+    with pytest.raises(InputError, match=r"a/b does not exist.*Choose"):
         check_writable(public / "a" / "b", folder=True)
 
 
@@ -115,7 +115,7 @@ def kept_in(error: pytest.ExceptionInfo[OutputError]) -> Path:
 def test_a_result_is_kept_beside_its_place(tmp_path: Path) -> None:
     (tmp_path / "table.csv").mkdir()
     (tmp_path / "table.kept-1.csv").write_text("an earlier one")
-    with pytest.raises(OutputError, match=r"The table could not be written to .*table.csv: .*folder") as caught:
+    with pytest.raises(OutputError, match=r"table\.csv: .*folder") as caught:
         keeping_result(tmp_path / "table.csv", lambda path: write_text(path, "rows"), what="The table")
     assert kept_in(caught) == tmp_path / "table.kept-2.csv"
     assert kept_in(caught).read_text() == "rows"

@@ -40,7 +40,7 @@ from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
 )
 def test_json_that_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "a.json").write_bytes(data)
-    with pytest.raises(ArtifactError, match=rf"(?s)a\.json cannot be read as JSON: .*{message}"):
+    with pytest.raises(ArtifactError, match=rf"(?s)a\.json.*JSON: .*{message}"):
         read_json(tmp_path / "a.json")
 
 
@@ -55,7 +55,7 @@ def test_json_that_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ArtifactError, match=r"large is too large: 1,099,511,627,776 bytes, where at most 16,777,216"):
+    with pytest.raises(ArtifactError, match=r"large.*16,777,216"):
         read_json(tmp_path / "large")
     (tmp_path / "small").write_text(json.dumps("x" * 98))
     assert len(read_json(tmp_path / "small", limit=100)) == 98
@@ -112,7 +112,7 @@ def header(entries: dict[str, object], data: bytes = b"") -> bytes:
 )
 def test_tensors_that_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "t").write_bytes(data)
-    with pytest.raises(ArtifactError, match="t cannot be read as safetensors"):
+    with pytest.raises(ArtifactError, match=r"t cannot be.*safetensors"):
         read_tensors(tmp_path / "t")
 
 

@@ -75,17 +75,17 @@ def test_what_is_taken_and_what_is_refused(check: Check, good: list[Any]) -> Non
     [
         (
             {"keep": 1.5, "classes": ["a"]},
-            "a.json: the entry keep is 1.5; expected a finite number above 0 and at most 1.",
+            r"a\.json.*keep is 1\.5",
         ),
-        ({"keep": 1, "classes": ["a", 3]}, r"the entry classes\[1\] is 3; expected a text that is not blank"),
-        ({"keep": 1, "classes": []}, "the entry classes is a list of 0; expected a list of at least 1"),
+        ({"keep": 1, "classes": ["a", 3]}, r"classes\[1\] is 3"),
+        ({"keep": 1, "classes": []}, "classes is a list of 0"),
         ({"keep": 1}, "the entry 'classes' is missing"),
-        ({"keep": 1, "classes": ["a"], "x": 1}, "the entry 'x' is not known here"),
-        ({"keep": None, "classes": ["a"]}, "the entry keep is null; expected"),
-        ([1, 2], "the content is a list of 2; expected an object with named entries"),
+        ({"keep": 1, "classes": ["a"], "x": 1}, "entry 'x'"),
+        ({"keep": None, "classes": ["a"]}, "keep is null"),
+        ([1, 2], "content is a list of 2"),
         (
             {"keep": 1, "classes": ["a"], "score": {"tau": True}},
-            r"the entry score\.tau is true; expected a finite number",
+            r"score\.tau is true",
         ),
     ],
 )
@@ -114,13 +114,13 @@ GOOD = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
 @pytest.mark.parametrize(
     ("tensor", "message"),
     [
-        (GOOD.double(), r"'t' is float64 of shape \(2, 2\); expected float32 of shape \(any, 2\)"),
+        (GOOD.double(), r"'t' is float64.*float32"),
         (GOOD[0], r"shape \(2,\)"),
         (GOOD[:, :1], r"shape \(2, 1\)"),
         (GOOD[None], r"shape \(1, 2, 2\)"),
         (torch.tensor([[0.0, math.nan]]), r"NaN or infinite in 1 place"),
         (torch.tensor([[math.inf, -math.inf]]), r"NaN or infinite in 2 place"),
-        (GOOD + 1, r"from 1 to 4; expected values from 0 to 3"),
+        (GOOD + 1, r"from 1 to 4.*from 0 to 3"),
         (GOOD - 1, r"from -1 to 2"),
         (GOOD.flip(0), "ascending"),
     ],

@@ -48,10 +48,10 @@ def shard(folder: Path) -> list[str]:
 
 def test_missing_tensors_are_named_and_counted(folder: Path) -> None:
     edit_weights(folder, lambda t: t.pop("visual_projection.weight"))
-    with pytest.raises(ArtifactError, match=r"clip: 1 tensor \('visual_projection.weight'\) is missing.*get"):
+    with pytest.raises(ArtifactError, match=r"visual_projection\.weight"):
         de.load_model(folder)
     edit_weights(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith("text_model.encoder.layers.1.")])
-    with pytest.raises(ArtifactError, match=r"17 tensors \('.*', '.*', '.*' and 14 more\) are missing"):
+    with pytest.raises(ArtifactError, match=r"17 tensors.* 14 more"):
         de.load_model(folder)
 
 
@@ -64,7 +64,7 @@ def test_a_missing_scale_is_missing(folder: Path) -> None:
 
 def test_further_tensors_are_named(folder: Path) -> None:
     edit_weights(folder, lambda t: t.update({"text_model.extra.weight": torch.ones(2)}))
-    with pytest.raises(ArtifactError, match=r"1 tensor \('text_model.extra.weight'\) is of no use"):
+    with pytest.raises(ArtifactError, match=r"text_model\.extra\.weight"):
         de.load_model(folder)
 
 
@@ -85,7 +85,7 @@ def test_positions_of_older_checkpoints_are_no_further_tensors(folder: Path, tin
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.update({"visual_projection.weight": torch.ones(16, 31)}), r"\(16, 31\) instead of \(16, 32\)"),
+        (lambda t: t.update({"visual_projection.weight": torch.ones(16, 31)}), r"31\) instead of \(16, 32"),
         (lambda t: t.update({"visual_projection.weight": torch.ones(16, 32).long()}), "of type I64"),
         (lambda t: t["visual_projection.weight"].__setitem__((3, 4), float("nan")), "NaN or infinite in 1 place"),
         (lambda t: t["text_projection.weight"].fill_(float("inf")), "NaN or infinite in 384 place"),
@@ -128,13 +128,13 @@ def test_shards_are_read_through_their_index(folder: Path, tiny_clip: de.Model) 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pytorch_model.bin", "no safetensors file. Pickles can run code"),
+        ("pytorch_model.bin", r"no safetensors.*Pickles"),
         ("../model.safetensors", "lies outside the folder"),
         ("/etc/model.safetensors", "lies outside the folder"),
         ("sub\\\\model.safetensors", "lies outside the folder"),
-        ("link.safetensors", "a link to a file outside the folder"),
-        ("loop.safetensors", r"1 file \('loop.safetensors'\) is missing"),
-        ("gone.safetensors", r"1 file \('gone.safetensors'\) is missing"),
+        ("link.safetensors", "outside the folder"),
+        ("loop.safetensors", r"loop\.safetensors"),
+        ("gone.safetensors", r"gone\.safetensors"),
         ("pipe.safetensors", "no ordinary file"),
     ],
 )
@@ -168,13 +168,13 @@ def test_a_tensor_in_two_shards_is_refused(folder: Path) -> None:
     first, second, *_ = shard(folder)
     twice = {**load_file(folder / second), **load_file(folder / first)}
     save_file(twice, folder / second)
-    with pytest.raises(ArtifactError, match=r"is in model-.*\.safetensors, too"):
+    with pytest.raises(ArtifactError, match=r"in model-.*\.safetensors"):
         de.load_model(folder)
 
 
 def test_pickles_alone_are_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ArtifactError, match=r"holds no model.safetensors. It has pytorch_model.bin, but pickles"):
+    with pytest.raises(ArtifactError, match=r"pytorch_model\.bin.*pickles"):
         de.load_model(folder)
 
 
@@ -182,24 +182,24 @@ def test_pickles_alone_are_no_weights(folder: Path) -> None:
 def test_enormous_sizes_are_compared_with_the_weights_before_memory_is_taken(folder: Path, entry: str) -> None:
     """A width of 100,000 would take 160 GB for one block's MLP alone."""
     edit(folder / "config.json", lambda config: config["text_config"].update({entry: 100_000}))
-    with pytest.raises(ArtifactError, match=r"tensor\(s\) have other shapes than config.json says"):
+    with pytest.raises(ArtifactError, match=r"other shapes.*config\.json"):
         de.load_model(folder)
 
 
 @pytest.mark.parametrize(
     ("part", "entry", "value", "message"),
     [
-        ("text_config", "num_hidden_layers", 10**9, "text_config.num_hidden_layers is 1000000000; expected a whole"),
+        ("text_config", "num_hidden_layers", 10**9, "hidden_layers is 1000000000"),
         ("text_config", "num_hidden_layers", 3, "16 tensors .* missing"),
         ("text_config", "num_hidden_layers", 1, "16 tensors .* of no use"),
-        ("text_config", "num_attention_heads", 5, "no model that can be built: (?s:.*)not a multiple"),
-        ("text_config", "hidden_act", "swoosh", "activation 'swoosh' is not known"),
-        ("vision_config", "hidden_size", "32", "vision_config.hidden_size is '32'; expected a whole number"),
+        ("text_config", "num_attention_heads", 5, r"(?s)no model.*multiple"),
+        ("text_config", "hidden_act", "swoosh", "activation 'swoosh'"),
+        ("vision_config", "hidden_size", "32", "hidden_size is '32'"),
         ("vision_config", "patch_size", 0, "vision_config.patch_size is 0"),
-        ("vision_config", "patch_size", [8, 8], "vision_config.patch_size is a list"),
-        ("vision_config", "patch_size", 64, "patches are larger than the image"),
-        ("vision_config", "num_channels", 1, "vision_config.num_channels is 1"),
-        ("vision_config", "layer_norm_eps", 0, "vision_config.layer_norm_eps is 0"),
+        ("vision_config", "patch_size", [8, 8], "patch_size is a list"),
+        ("vision_config", "patch_size", 64, r"patches.*larger"),
+        ("vision_config", "num_channels", 1, "num_channels is 1"),
+        ("vision_config", "layer_norm_eps", 0, "layer_norm_eps is 0"),
     ],
 )
 def test_nonsense_in_the_config_is_named(folder: Path, part: str, entry: str, value: Any, message: str) -> None:
@@ -240,7 +240,7 @@ def test_the_newer_processor_file_is_read(folder: Path, tiny_clip: de.Model) -> 
     (folder / "processor_config.json").write_text(json.dumps({"image_processor": content}))
     assert de.load_model(folder).fingerprint == tiny_clip.fingerprint
     (folder / "processor_config.json").write_text(json.dumps({"processor_class": "CLIPProcessor"}))
-    with pytest.raises(ArtifactError, match=r"processor_config.json: the content is null"):
+    with pytest.raises(ArtifactError, match=r"processor_config\.json.*null"):
         de.load_model(folder)
 
 
@@ -250,13 +250,13 @@ def test_the_newer_processor_file_is_read(folder: Path, tiny_clip: de.Model) -> 
         ("size", {"longest_edge": 32}, "entry 'size.height' is missing"),
         ("size", -1, "entry size is -1"),
         ("crop_size", {"height": 32, "width": 16}, "32 × 16 is not square"),
-        ("crop_size", {"height": 16, "width": 16}, r"images of 16 × 16 pixels, but the image tower .* takes 32 × 32"),
-        ("image_mean", [0.5], "entry image_mean is a list of 1"),
+        ("crop_size", {"height": 16, "width": 16}, r"16 × 16 .* 32 × 32"),
+        ("image_mean", [0.5], "image_mean is a list of 1"),
         ("image_std", [1, 1, 0], r"entry image_std\[2\] is 0"),
         ("resample", 9, "entry resample is 9"),
-        ("do_resize", False, "do_resize and do_rescale must be true"),
+        ("do_resize", False, "do_resize and do_rescale"),
         ("do_normalize", "no", "entry do_normalize is 'no'"),
-        ("rescale_factor", 0.1, "entry rescale_factor is 0.1; expected 1/255"),
+        ("rescale_factor", 0.1, r"rescale_factor is 0\.1"),
         ("image_mean", None, "entry image_mean is null"),
     ],
 )
@@ -269,7 +269,7 @@ def test_nonsense_in_the_preprocessing_is_named(folder: Path, entry: str, value:
 @pytest.mark.parametrize("entry", ["size", "image_mean", "image_std"])
 def test_preprocessing_that_lacks_an_entry(folder: Path, entry: str) -> None:
     edit(folder / "preprocessor_config.json", lambda config: config.pop(entry))
-    with pytest.raises(ArtifactError, match=rf"preprocessor_config.json: the entry '{entry}' is missing"):
+    with pytest.raises(ArtifactError, match=rf"config\.json.*'{entry}'"):
         de.load_model(folder)
 
 
@@ -290,5 +290,5 @@ def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
 def test_damaged_weights_are_named(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ArtifactError, match=r"model.safetensors cannot be read as safetensors"):
+    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
         de.load_model(folder)

@@ -42,7 +42,7 @@ def test_without_network_and_cache_the_error_names_what_was_tried_and_both_ways_
 
 @pytest.mark.usefixtures("no_network")
 def test_a_misspelt_hub_name_suggests_the_near_one() -> None:
-    with pytest.raises(ModelUnavailableError, match="Did you mean 'openai/clip-vit-base-patch16'"):
+    with pytest.raises(ModelUnavailableError, match="clip-vit-base-patch16"):
         de.load_model("openai/clip-vit-base-pach16")
 
 
@@ -115,7 +115,7 @@ def test_a_part_of_a_model_in_the_cache_is_not_a_model(tmp_path: Path) -> None:
     snapshot = hub_model(tmp_path / "hub")
     (snapshot / "tokenizer.json").unlink()
     (snapshot / "model.safetensors").unlink()
-    with pytest.raises(ModelUnavailableError, match="holds only a part, without weights, tokenizer"):
+    with pytest.raises(ModelUnavailableError, match="weights, tokenizer"):
         de.load_model("someone/tiny", download=False)
 
 
@@ -167,7 +167,7 @@ def test_a_detector_that_names_a_hub_model_downloads_nothing(
         raise FileNotFoundError("not cached")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    with pytest.raises(ModelUnavailableError, match=r"'someone/tiny' is not in the local cache .*(?s:.*)hf download"):
+    with pytest.raises(ModelUnavailableError, match=r"(?s)'someone/tiny'.*download"):
         de.Detector.load(tmp_path / "detector")
     de.Detector.load(tmp_path / "detector", model=model)
 
@@ -192,7 +192,7 @@ def test_models_of_other_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert isinstance(de.load_model("colours"), ColourModel)
     with pytest.raises(InputError, match=r"Did you mean 'colours'"):
         de.load_model("colour")
-    with pytest.raises(InputError, match="'nothing' gave PrecomputedModel, which is no TowerModel"):
+    with pytest.raises(InputError, match=r"'nothing'.*PrecomputedModel"):
         de.load_model("nothing")
     monkeypatch.chdir(tmp_path)
     write_clip(tmp_path / "colours")

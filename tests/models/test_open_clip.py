@@ -211,10 +211,10 @@ def test_missing_parts_are_errors(folder: Path, tmp_path: Path) -> None:
     tensors = write_open_clip(tmp_path / "other")
     del tensors["visual.transformer.resblocks.1.attn.in_proj_bias"]
     save_file(tensors, folder / "open_clip_model.safetensors")
-    with pytest.raises(ArtifactError, match=r"visual\.transformer\.resblocks\.1\.attn\.in_proj_bias.* is missing"):
+    with pytest.raises(ArtifactError, match=r"1\.attn\.in_proj_bias"):
         de.load_model(folder)
     (folder / "open_clip_model.safetensors").unlink()
-    with pytest.raises(ArtifactError, match=r"neither open_clip_model\.safetensors nor model\.safetensors"):
+    with pytest.raises(ArtifactError, match=r"open_clip_model\.safetensors"):
         de.load_model(folder)
     shutil.copy(tmp_path / "other" / "open_clip_model.safetensors", folder)
     for file in folder.glob("*token*"):

@@ -174,9 +174,9 @@ def test_what_does_not_fit_is_refused(tower_of: Any) -> None:
     tower = tower_of(torch.float32)
     prompts = LearnedPrompts(tower, NAMES, 4)
     context = random_context(tower, 4)
-    with pytest.raises(InputError, match="for 4 blocks, but the text tower has 3"):
+    with pytest.raises(InputError, match=r"4 blocks.* has 3"):
         prompts(context, deep=random_context(tower, 3, 4))
-    with pytest.raises(ValueError, match=r"deep has shape .* expected \(blocks, 4, 24\)"):
+    with pytest.raises(ValueError, match=r"deep has shape .*4, 24"):
         prompts(context, deep=random_context(tower, 2, 3))
     with pytest.raises(ValueError, match="context has shape"):
         prompts(random_context(tower, 3))
@@ -185,11 +185,11 @@ def test_what_does_not_fit_is_refused(tower_of: Any) -> None:
     with pytest.raises(ValueError, match="one per class"):
         LearnedPrompts(tower, NAMES, 4, class_specific=True).each(random_context(tower, 2, 4))
     given = LearnedPrompts.for_embeddings(tower, 2, 4)
-    with pytest.raises(ValueError, match=r"names has shape None, expected \(2, 1, 24\)"):
+    with pytest.raises(ValueError, match="names has shape None"):
         given(context)
     with pytest.raises(ValueError, match=r"names has shape \(3, 1, 24\)"):
         given(context, names=random_context(tower, 3, 1))
-    with pytest.raises(InputError, match="needs the name behind the context"):
+    with pytest.raises(InputError, match="behind the context"):
         LearnedPrompts(tower, NAMES, 4, between="of a", name_position="front")
     with pytest.raises(InputError, match="room for 72"):
         LearnedPrompts.for_embeddings(tower, 2, 2, length=73)

@@ -158,8 +158,8 @@ def test_only_what_was_asked_for_is_given(clip: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((BLOCKS + 1, 2, WIDTH), f"for {BLOCKS + 1} blocks, but the image tower has {BLOCKS}"),
-        ((2, WIDTH), r"must have the shape \(blocks, tokens, 32\), got \(2, 32\)"),
+        ((BLOCKS + 1, 2, WIDTH), f"for {BLOCKS + 1} blocks.* image tower has {BLOCKS}"),
+        ((2, WIDTH), r"tokens, 32\), got \(2, 32\)"),
         ((1, 2, WIDTH + 1), "must have the shape"),
     ],
 )

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from tests import fresh
 from tests.checkpoints import write_clip
 from tests.scale.conftest import content
 
@@ -45,12 +46,10 @@ def prepare(folder: Path) -> tuple[Path, Path]:
     return write_clip(folder / "model"), pictures
 
 
-def start(model: Path, pictures: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+def start(model: Path, pictures: Path, out: Path, workers: int) -> fresh.Running:
     """A run, once its model is loaded."""
-    command = [sys.executable, "-c", PROGRAM, str(model), str(pictures), str(out), str(workers)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "loaded\n"
+    process = fresh.start_code(PROGRAM, model, pictures, out, workers, folder=model.parent)
+    process.wait_for("loaded")
     return process
 
 

@@ -29,7 +29,7 @@ def test_a_head_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     clock.now += ray_cluster.PATIENCE - 1
     cluster._check_alive()  # it may come back
     clock.now += 5
-    with pytest.raises(ArtifactError, match=r"head of Ray does not answer: it is gone\. .*again"):
+    with pytest.raises(ArtifactError, match="head of Ray"):
         cluster._check_alive()
 
 

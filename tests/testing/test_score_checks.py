@@ -199,6 +199,11 @@ def test_a_check_notices_what_it_is_for(
         chosen(only_here(cls))
 
 
+def test_a_score_that_fails_is_told_the_rule_it_breaks(only_here: Callable[[type[Score]], Score]) -> None:
+    with pytest.raises(AssertionError, match=r"describes_itself.*docstring"):
+        check_score(only_here(NoFormula))
+
+
 def test_what_is_no_score_cannot_be_registered() -> None:
     class NotFrozen(Sound):
         pass

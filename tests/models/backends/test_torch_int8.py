@@ -169,10 +169,10 @@ def test_it_is_a_model_of_its_own(int8: TowerModel, plain: TowerModel, pictures:
     detector.save(tmp_path / "detector")
     loaded = de.Detector.load(tmp_path / "detector")
     assert [one.score for one in loaded.predict(pictures)] == [one.score for one in detector.predict(pictures)]
-    with pytest.raises(ArtifactError, match="precision: saved 'int8', found 'fp32'"):
+    with pytest.raises(ArtifactError, match="'int8', found 'fp32'"):
         de.Detector.load(tmp_path / "detector", model=plain)
     de.build_store(int8, pictures, tmp_path / "store")
-    with pytest.raises(ArtifactError, match="precision: store 'int8', given 'fp32'"):
+    with pytest.raises(ArtifactError, match="'int8', given 'fp32'"):
         plain.encode(tmp_path / "store")
 
 
@@ -193,7 +193,7 @@ def test_what_needs_an_open_tower_is_refused_by_name(int8: TowerModel, photos: P
 
 def test_what_it_is_not_for_is_told(clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lite", WRITERS["align"](tmp_path / "align")):
-        with pytest.raises(InputError, match=r"is convolutional\. Give backend='openvino'"):
+        with pytest.raises(InputError, match="backend='openvino'"):
             de.load_model(name, precision="int8")
     with pytest.raises(InputError, match="runs on the CPU, not on cuda"):
         check_place("torch", "int8", torch.device("cuda"))

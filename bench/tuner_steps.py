@@ -101,7 +101,7 @@ def measure(row: Row, side: str) -> None:
     trained = phase.parameters(classifier)
     for name, parameter in classifier.named_parameters():
         parameter.requires_grad_(name in trained)
-    chosen = batch(data, method.needs, count)
+    chosen = batch(data, method.needs_to_train, count)
     before, times = peak(), []
     for _ in range(row.rounds if side == "ours" else 1):
         classifier.zero_grad()

@@ -50,11 +50,16 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 
 def rows_of(detector: de.Detector) -> list[list[Any]]:
-    """Verdicts on all images: id, label, confidence, score, p-value, verdict."""
+    """Verdicts on all images: id, label, confidence, score, p-value, verdict.
+
+    A p-value is a rank: where two scores are within rounding it moves by a whole step, so it counts as bits.
+    """
     found = []
     for verdict in detector.predict(["images", "others"]):
         name = "/".join(Path(verdict.id).parts[-2:])
-        found.append([name, verdict.label, verdict.confidence, verdict.score, verdict.p_value, verdict.verdict])
+        found.append(
+            [name, verdict.label, verdict.confidence, verdict.score, {"BITS": verdict.p_value}, verdict.verdict]
+        )
     return found
 
 

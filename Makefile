@@ -85,12 +85,12 @@ $(LOWEST)/.made: pyproject.toml constraints.txt tools/lowest.py
 	@touch $@
 
 test-lowest: $(LOWEST)/.made
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n $(JOBS) tests/test_package.py tests/test_detector.py tests/test_hub_detectors.py \
-		tests/test_progress.py tests/test_demo.py tests/files tests/models/test_clip.py tests/models/test_lite.py \
-		tests/models/test_loading.py tests/models/test_tokenizing.py tests/models/test_open_clip.py \
-		tests/models/test_prompts.py tests/cli/test_help.py tests/cli/test_output.py tests/cli/test_score.py \
-		tests/data/test_decode.py tests/data/test_inputs.py tests/data/test_parquet_images.py tests/data/test_store.py \
-		tests/data/test_tar.py tests/scores/test_logits.py \
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n $(JOBS) tests/test_package.py tests/detector/test_detector.py tests/detector/test_hub.py \
+		tests/core/test_progress.py tests/test_demo.py tests/files tests/models/towers/test_clip.py tests/models/test_lite.py \
+		tests/models/loading/test_load.py tests/models/loading/test_tokenizing.py tests/models/loading/test_open_clip.py \
+		tests/models/towers/test_prompts.py tests/cli/test_help.py tests/cli/test_output.py tests/cli/test_score.py \
+		tests/data/test_decode.py tests/test_source.py tests/data/formats/test_parquet.py tests/store/test_store.py \
+		tests/data/formats/test_tar.py tests/scores/test_logits.py \
 		-k "not sixteen_bit_grey and not (every_way_to_write_pictures and view)"
 
 # A good 300 MB more than the other tests need.
@@ -99,7 +99,7 @@ $(BIN)/.backends: $(BIN)/.dev
 	@touch $@
 
 test-backends: $(BIN)/.backends
-	$(PYTEST) $(ALL) tests/models/backends tests/cli/test_backends.py tests/evaluation/test_agreement.py
+	$(PYTEST) $(ALL) tests/models/backends tests/cli/test_backends.py tests/evaluation/test_backend_check.py
 
 # Ray is some 240 MB.
 $(BIN)/.ray: $(BIN)/.dev
@@ -128,7 +128,7 @@ bench: $(BIN)/.dev
 
 fuzz: $(BIN)/.dev
 	$(BIN)/python -W ignore -m tests.faults $(SEED)
-	$(BIN)/python -W ignore -m tests.data.campaigns $(SEED)
+	$(BIN)/python -W ignore -m tests.store.campaigns $(SEED)
 	$(BIN)/python -W ignore -m tests.scale.kills 20 $(SEED)
 	@if $(BIN)/python -c 'import ray' 2>/dev/null; then $(BIN)/python -W ignore -m tests.scale.ray_kills 20 $(SEED); fi
 

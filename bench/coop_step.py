@@ -29,7 +29,7 @@ def peak() -> int:
 
 def measure(side: str, classes: int) -> None:
     """Run some steps of one side and print their times, memory and gradient as JSON."""
-    from deltaenergy.models.prompts import LearnedPrompts
+    from deltaenergy.models.towers.prompts import LearnedPrompts
 
     tower, names = text_tower(), class_names(classes)
     features, labels = batch(classes)

@@ -6,7 +6,7 @@ import torch
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.ebm import Ebm
-from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.models.towers.prompts import LearnedPrompts
 from timing import alternate, report
 from towers import CONTEXT, batch, class_names, initial_context, text_tower
 

@@ -36,9 +36,9 @@ import deltaenergy as de
 from deltaenergy.data.content import content_or_error
 from deltaenergy.data.decode import open_image
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.places import LocalPlace
-from deltaenergy.data.shards import Entry, write_shard
 from deltaenergy.models.base import TowerModel
+from deltaenergy.store.folder import LocalPlace
+from deltaenergy.store.shards import Entry, write_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import deltaenergy as de
-from deltaenergy.explain.methods import METHODS, Subject, make_maps
-from deltaenergy.explain.targets import Target, class_target
+from deltaenergy.explanation.methods import METHODS, Subject, make_maps
+from deltaenergy.explanation.targets import Target, class_target
 from deltaenergy.models.base import TowerModel, require_towers
 from timing import alternate, report
 from towers import RandomClip

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from deltaenergy.metrics import RankedScores
+from deltaenergy.stats.metrics import RankedScores
 
 IMAGES = (10_000, 100_000, 1_000_000)
 # Of these many images in all, each run draws resamples: enough to measure, not more.

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.data import store_writer
-from deltaenergy.data.filling import Filled, Filler, Task
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.places import Place
-from deltaenergy.data.remote import RemoteFile
+from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.data.streams import ImageStream
+from deltaenergy.store import writer as store_writer
+from deltaenergy.store.filling import Filled, Filler, Task
+from deltaenergy.store.folder import Place
 
 SHARD, WORKERS, DIMENSION = 64, (1, 1000), 8
 

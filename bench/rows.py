@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 import deltaenergy as de
-from deltaenergy.data.manifest import StoreRecord, write_manifest
-from deltaenergy.data.places import LocalPlace
-from deltaenergy.data.shards import Entry, write_shard
+from deltaenergy.store.folder import LocalPlace
+from deltaenergy.store.manifest import StoreRecord, write_manifest
+from deltaenergy.store.shards import Entry, write_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip

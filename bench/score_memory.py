@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import deltaenergy as de
-from deltaenergy.data.manifest import StoreRecord, write_manifest
-from deltaenergy.data.places import LocalPlace
-from deltaenergy.data.shards import Entry, write_shard
+from deltaenergy.store.folder import LocalPlace
+from deltaenergy.store.manifest import StoreRecord, write_manifest
+from deltaenergy.store.shards import Entry, write_shard
 
 ROWS, DIMENSION, CLASSES, SHARD = (10_000, 100_000, 1_000_000), 64, 100, 4_096
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from deltaenergy.data.manifest import StoreRecord, write_manifest
-from deltaenergy.data.places import LocalPlace
-from deltaenergy.data.shards import Entry, write_shard
-from deltaenergy.data.store import FeatureStore
+from deltaenergy.store.folder import LocalPlace
+from deltaenergy.store.manifest import StoreRecord, write_manifest
+from deltaenergy.store.shards import Entry, write_shard
+from deltaenergy.store.store import FeatureStore
 from timing import alternate, report
 
 IMAGES, DIMENSION, SHARD = 100_000, 512, 1_024

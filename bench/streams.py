@@ -30,9 +30,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaenergy.data import remote_parts, remote_tar
-from deltaenergy.data.inputs import image_stream
-from deltaenergy.data.tar import tar_images
+from deltaenergy.data.formats.tar import tar_images
+from deltaenergy.data.remote import blocks as remote_parts
+from deltaenergy.data.remote import tar as remote_tar
+from deltaenergy.source import image_stream
 from timing import Ratio, report
 
 PICTURES, PICTURE_BYTES, FILES, ROUNDS = 5_000, 20_000, 5, 5

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from deltaenergy.models.causal_text import CausalTextTower
+from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.scores.negatives.mining import Recipe, prompts
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from timing import Ratio, alternate, report

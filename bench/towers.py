@@ -14,10 +14,10 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPVisionConfig, CLIPVisionModel
 
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.vision import VisionTower
+from deltaenergy.models.towers.causal_text import CausalTextTower
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.models.towers.vision import VisionTower
 
 START, END, DOT, CONTEXT = 49406, 49407, 269, 16
 

@@ -28,9 +28,9 @@ import torch
 
 from deltaenergy.classifiers.base import Batch
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.classifiers.recipe import make_recipe
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.training.recipe import make_recipe
 from deltaenergy.tuning.data import CachedViews, Domains
 from towers import RandomClip, class_names, full_pass, full_passes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from deltaenergy.pytorch_ood import ScoreOnLogits
+from deltaenergy.bridges.pytorch_ood import ScoreOnLogits
 
 
 def main() -> None:

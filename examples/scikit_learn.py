@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 
 import deltaenergy as de
-from deltaenergy.sklearn import OpenSetClassifier
+from deltaenergy.bridges.sklearn import OpenSetClassifier
 
 
 def main(known: str, photos: str) -> None:

@@ -33,7 +33,7 @@ _held = 0.0
 
 # Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
 # that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
-for _module in ("thresholds", "recognition", "evaluation.notices", "choosing.choice"):
+for _module in ("stats.thresholds", "detector.class_check", "evaluation.notices", "evaluation.choosing.choice"):
     importlib.import_module(f"deltaenergy.{_module}")
 
 
@@ -120,7 +120,7 @@ def coloured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def train_set(tiny_clip: Model, coloured: Path) -> TrainSet:
     """Four shots per class with three views, with all that a method may look at."""
-    from deltaenergy.needs import Need
+    from deltaenergy.core.needs import Need
     from deltaenergy.tuning.prepare import prepare_training
 
     needs = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})

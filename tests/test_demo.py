@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaenergy import demo
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError
 from tests.cli.runner import Runner
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.data.store_writer import build_store
+from deltaenergy.core.display import in_table
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import named_sets
-from deltaenergy.showing import in_table
+from deltaenergy.store.writer import build_store
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, PrecomputedClassifier, Score, ZeroShotClassifier, make_score
 from deltaenergy.classifiers.base import Inputs, Outputs
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import EVEN
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scoring import (

@@ -1,4 +1,4 @@
-"""Write the canonical class-name lists and prompt templates of src/deltaenergy/data/names/ from published packages.
+"""Write the class names and prompt templates of src/deltaenergy/data/catalogue/names/ from published packages.
 
     pip install --no-deps --target packages clip-benchmark mmpretrain tensorflow-datasets
     python tools/make_names.py packages
@@ -21,11 +21,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.data.class_names import list_hash
+from deltaenergy.data.catalogue.class_names import list_hash
 from deltaenergy.files import write_json, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-TARGET = REPOSITORY / "src" / "deltaenergy" / "data" / "names"
+TARGET = REPOSITORY / "src" / "deltaenergy" / "data" / "catalogue" / "names"
 Rows = list[tuple[str, ...]]
 
 EUROSAT_FOLDERS = [
@@ -78,7 +78,7 @@ def main(packages: Path) -> None:
         wanted = set(builder[f"imagenet_{part}_wnids"])
         lists[f"imagenet-{part}"] = [row for row in imagenet if row[0] in wanted]
     by_wnid = {row[0]: row for row in imagenet}
-    splits = json.loads((TARGET.parents[1] / "benchmarks" / "splits.json").read_text(encoding="utf-8"))
+    splits = json.loads((TARGET.parents[2] / "benchmarks" / "splits.json").read_text(encoding="utf-8"))
     for size in (10, 20, 100):
         lists[f"imagenet-{size}"] = [by_wnid[wnid] for wnid in splits[f"imagenet{size}"]]
 

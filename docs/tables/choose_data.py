@@ -14,8 +14,8 @@ from clip_data import OpenTest
 
 from deltaenergy import TowerModel, ZeroShotClassifier, load_images
 from deltaenergy.benchmarks.spec import splits
-from deltaenergy.choosing.synthetic import synthetic_unknowns
-from deltaenergy.labels import normal_name
+from deltaenergy.core.labels import normal_name
+from deltaenergy.evaluation.choosing.synthetic import synthetic_unknowns
 
 # Known sets, and the unknown ones that share no class with them.
 PAIRS = {

@@ -17,7 +17,7 @@ from choose_data import ChooseTest, open_tests, pictures
 from clip_features import judge
 
 from deltaenergy import load_model
-from deltaenergy.choosing import FarUnknowns, candidate_scores, choose_from_features, given_to_choose
+from deltaenergy.evaluation.choosing import FarUnknowns, candidate_scores, choose_from_features, given_to_choose
 from deltaenergy.models.base import require_towers
 from deltaenergy.scores.base import Score
 

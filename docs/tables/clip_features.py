@@ -21,10 +21,10 @@ from clip_data import ClipFeatures, OpenTest
 from default_tests import clip_words
 
 from deltaenergy import make_score
-from deltaenergy.choosing import CANDIDATES, choose_from_features
-from deltaenergy.metrics import RankedScores
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
+from deltaenergy.evaluation.choosing import CANDIDATES, choose_from_features
 from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.stats.metrics import RankedScores
 
 SCORES = (
     "msp",

@@ -24,8 +24,8 @@ from clip_data import ClipFeatures
 from scipy import stats
 
 import deltaenergy as de
-from deltaenergy.metrics import RankedScores
 from deltaenergy.scores import delta_energy, mcm
+from deltaenergy.stats.metrics import RankedScores
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 
 Rows = npt.NDArray[np.int64]

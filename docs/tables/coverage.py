@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from clip_data import ClipFeatures
 
 import deltaenergy as de
-from deltaenergy.calibration import Calibration, class_groups
+from deltaenergy.detector.calibration import Calibration, class_groups
 from deltaenergy.scores.base import FoldScorer, ScoreInputs
 from deltaenergy.scoring import cross_fit, deal_folds
-from deltaenergy.thresholds import (
+from deltaenergy.stats.thresholds import (
     Guarantee,
     benjamini_hochberg,
     conformal_p_values,

@@ -20,9 +20,9 @@ from default_tests import PARTS, Case, clip_cases, lite_cases
 from store_tests import Stores
 
 from deltaenergy import load_model, make_score
-from deltaenergy.metrics import RankedScores
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
 from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.stats.metrics import RankedScores
 
 CANDIDATES = (
     "mcm",

@@ -21,12 +21,12 @@ from faithfulness import Array, Pasted, area, curves, interval, paste, points_at
 from PIL import Image
 
 import deltaenergy as de
-from deltaenergy.explain import occlusion
-from deltaenergy.explain.methods import METHODS, Subject, make_maps
-from deltaenergy.explain.targets import Target, class_target, score_target
-from deltaenergy.explain.tracing import look_at
+from deltaenergy.explanation import occlusion
+from deltaenergy.explanation.methods import METHODS, Subject, make_maps
+from deltaenergy.explanation.targets import Target, class_target, score_target
+from deltaenergy.explanation.tracing import look_at
 from deltaenergy.models.base import TowerModel, require_towers
-from deltaenergy.models.convolutional import ConvolutionalModel
+from deltaenergy.models.towers.convolutional import ConvolutionalModel
 from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
 
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")

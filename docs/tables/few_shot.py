@@ -4,7 +4,7 @@
 
 STORES holds feature stores of the bundled model (`deltaenergy features`): pacs, dtd10, oxford_pets and caltech101; CLIP
 real CLIP ViT-B/16 features (see clip_data.py), of which PACS alone has class texts. Each sample is tested on all
-images that were not drawn. AUROC is that of classes left out of the tuning (see `deltaenergy.comparing`): five parts,
+images that were not drawn. AUROC is that of classes left out of the tuning (`evaluation.tuning_gain`): five parts,
 tuned anew for each, with the most images per class that the set bears; not for croft, which takes long. Prompt
 learners are trained for ten epochs rather than thirty, on PACS and DTD-10, at 16 images per class, and their AUROC is
 not measured. There is one view of each image.
@@ -30,8 +30,8 @@ from scipy import stats
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.comparing import TestImages, Tried, compare
-from deltaenergy.labels import class_names, normal_name
+from deltaenergy.core.labels import class_names, normal_name
+from deltaenergy.evaluation.tuning_gain import TestImages, Tried, compare
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.prepare import prepare_training
 

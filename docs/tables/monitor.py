@@ -21,7 +21,7 @@ from deltaenergy.monitor.monitor import ALPHA, DELTA
 from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
 from deltaenergy.monitor.restarts import Restarts, log_halves
 from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
-from deltaenergy.thresholds import threshold_of, upper_share
+from deltaenergy.stats.thresholds import threshold_of, upper_share
 
 Floats = npt.NDArray[np.float64]
 SIZES, SHARES = (100, 500, 2000), (0.0, 0.05, 0.1, 0.2)

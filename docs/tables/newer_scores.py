@@ -25,12 +25,12 @@ import torch
 import deltaenergy as de
 from deltaenergy.benchmarks.spec import splits
 from deltaenergy.classifiers.base import Inputs
-from deltaenergy.metrics import RankedScores
 from deltaenergy.scores.adaptive import make_adapter
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives import wordnet_pool
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
+from deltaenergy.stats.metrics import RankedScores
 
 OPEN_SETS = ("dtd10", "food3", "caltech101", "intel_scenes")
 HALF = {"keep": 0.5}

@@ -27,16 +27,16 @@ from scipy import stats
 import deltaenergy as de
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.data.inputs import labelled_folders
+from deltaenergy.core.labels import class_indices, class_names
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
-from deltaenergy.labels import class_indices, class_names
-from deltaenergy.metrics import auroc, fpr
-from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import bind_all, score_inputs
+from deltaenergy.source import labelled_folders
+from deltaenergy.stats.metrics import auroc, fpr
 from deltaenergy.tuning.data import CachedViews, Domains
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.prepare import TrainSet

@@ -25,12 +25,12 @@ from clip_data import ClipFeatures
 from store_tests import NO_CLASS, OVERLAPS, Stores
 
 from deltaenergy import load_model, make_score
-from deltaenergy.metrics import RankedScores
 from deltaenergy.scores import delta_energy, delta_energy_words, energy, max_logit, mcm, multi_delta_energy, neglabel
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives.competing import TOO_CLOSE, imagenet_meanings
 from deltaenergy.scores.negatives.mining import Recipe, select
 from deltaenergy.scores.negatives.taxonomy import own_words
+from deltaenergy.stats.metrics import RankedScores
 
 Floats = np.ndarray
 # AUROC and FPR95 of each score.

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 
 import deltaenergy as de
-from deltaenergy.thresholds import conformal_p_values, count_at_most, rank_of, threshold_of
+from deltaenergy.stats.thresholds import conformal_p_values, count_at_most, rank_of, threshold_of
 
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]

@@ -22,7 +22,7 @@ from default_tests import Case, clip_cases, lite_cases
 from store_tests import Stores
 
 from deltaenergy import load_model
-from deltaenergy.metrics import RankedScores
+from deltaenergy.stats.metrics import RankedScores
 
 TERMS = {
     "ΔE": "delta-energy(tau=0.1,c=1)",

@@ -19,14 +19,14 @@ import numpy as np
 
 import deltaenergy as de
 from deltaenergy.benchmarks.spec import splits
-from deltaenergy.data.inputs import load_images
-from deltaenergy.metrics import RankedScores
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import split
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import get_score_class, list_scores
 from deltaenergy.scoring import AnyScorer, Scored, score_images
-from deltaenergy.specs import split
+from deltaenergy.source import load_images
+from deltaenergy.stats.metrics import RankedScores
 
 OPEN_SETS = ("dtd10", "food3", "caltech101")
 

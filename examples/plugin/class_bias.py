@@ -13,8 +13,8 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
+from deltaenergy.core.needs import Need
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
 
 
 class ClassBiasClassifier(TemplateClassifier):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "load_model": "deltaenergy.models.loading",
+    "load_model": "deltaenergy.models.loading.load",
     "Model": "deltaenergy.models.base",
     "TowerModel": "deltaenergy.models.base",
     "Classifier": "deltaenergy.classifiers.base",
@@ -22,29 +22,28 @@ _PUBLIC = {
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
     "tune": "deltaenergy.tuning.tune",
-    "tune_detector": "deltaenergy.tuned_detector",
+    "tune_detector": "deltaenergy.pipeline",
     "LabelledFeatures": "deltaenergy.tuning.stored",
     "list_methods": "deltaenergy.classifiers.methods",
-    "Detector": "deltaenergy.detector",
-    "Verdict": "deltaenergy.detector",
-    "AdaptiveDetector": "deltaenergy.adaptive",
+    "Detector": "deltaenergy.detector.detector",
+    "Verdict": "deltaenergy.detector.detector",
+    "AdaptiveDetector": "deltaenergy.detector.adaptive",
     "Monitor": "deltaenergy.monitor",
     "Score": "deltaenergy.scores.base",
     "make_score": "deltaenergy.scores.registry",
     "list_scores": "deltaenergy.scores.registry",
-    "image_stream": "deltaenergy.data.inputs",
-    "load_images": "deltaenergy.data.inputs",
-    "FeatureStore": "deltaenergy.data.store",
-    "build_store": "deltaenergy.data.store_writer",
-    "choose": "deltaenergy.choosing.run",
+    "image_stream": "deltaenergy.source",
+    "load_images": "deltaenergy.source",
+    "FeatureStore": "deltaenergy.store.store",
+    "build_store": "deltaenergy.store.writer",
+    "choose": "deltaenergy.evaluation.choosing.run",
     "evaluate": "deltaenergy.evaluation",
+    "explain": "deltaenergy.explanation.run",
     "write_report": "deltaenergy.report.write",
-    "show_progress": "deltaenergy.progress",
+    "show_progress": "deltaenergy.core.progress",
     "DeltaEnergyError": "deltaenergy.errors",
 }
-_SUBMODULES = frozenset(
-    {"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "choosing", "explain", "scale"}
-)
+_SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks", "report", "errors", "scale"})
 
 __all__ = [
     "AdaptiveDetector",
@@ -65,7 +64,6 @@ __all__ = [
     "benchmarks",
     "build_store",
     "choose",
-    "choosing",
     "classifiers",
     "data",
     "errors",
@@ -88,29 +86,29 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from deltaenergy import benchmarks, choosing, classifiers, data, errors, models, report, scale, scores
-    from deltaenergy.adaptive import AdaptiveDetector
-    from deltaenergy.choosing.run import choose
+    from deltaenergy import benchmarks, classifiers, data, errors, models, report, scale, scores
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.classifiers.methods import list_methods
     from deltaenergy.classifiers.precomputed import PrecomputedClassifier
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-    from deltaenergy.data.inputs import image_stream, load_images
-    from deltaenergy.data.store import FeatureStore
-    from deltaenergy.data.store_writer import build_store
-    from deltaenergy.detector import Detector, Verdict
+    from deltaenergy.core.progress import show_progress
+    from deltaenergy.detector.adaptive import AdaptiveDetector
+    from deltaenergy.detector.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
-    from deltaenergy.explain.run import explain
+    from deltaenergy.evaluation.choosing.run import choose
+    from deltaenergy.explanation.run import explain
     from deltaenergy.models.base import Model, TowerModel
-    from deltaenergy.models.loading import load_model
+    from deltaenergy.models.loading.load import load_model
     from deltaenergy.models.precomputed import PrecomputedModel
     from deltaenergy.monitor import Monitor
-    from deltaenergy.progress import show_progress
+    from deltaenergy.pipeline import tune_detector
     from deltaenergy.report.write import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
-    from deltaenergy.tuned_detector import tune_detector
+    from deltaenergy.source import image_stream, load_images
+    from deltaenergy.store.store import FeatureStore
+    from deltaenergy.store.writer import build_store
     from deltaenergy.tuning.stored import LabelledFeatures
     from deltaenergy.tuning.tune import tune
 

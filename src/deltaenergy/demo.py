@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import open_image
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
-    from deltaenergy.detector import Detector, Predictions
+    from deltaenergy.detector.detector import Detector, Predictions
     from deltaenergy.evaluation import Evaluation
 
 CLASSES = ("cat", "cup of coffee", "motorcycle", "rocket", "flower", "temple")
@@ -71,9 +71,9 @@ def run_demo(
 ) -> Demo:
     """Classify the sample photographs, reject those of other things, and measure both."""
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-    from deltaenergy.detector import Detector
+    from deltaenergy.detector.detector import Detector
     from deltaenergy.evaluation import evaluate
-    from deltaenergy.models.loading import load_model
+    from deltaenergy.models.loading.load import load_model
 
     photographs = sample_photographs()
     known = [item for item in photographs if item.label is not None]

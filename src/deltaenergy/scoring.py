@@ -24,19 +24,19 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
+from deltaenergy.core.growing import Growing
+from deltaenergy.core.labels import class_indices
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import InputError
-from deltaenergy.growing import Growing
-from deltaenergy.labels import class_indices
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
 from deltaenergy.models.features import check_features, is_feature_array
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import EVEN, even
+from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.scores.runnable import check_runnable, given_by
+from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
 
 if TYPE_CHECKING:
     import numpy.typing as npt

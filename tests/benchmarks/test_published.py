@@ -8,7 +8,7 @@ import pytest
 
 from deltaenergy.benchmarks.spec import class_list, load_spec
 from deltaenergy.benchmarks.tables import SAW_STREAM, Table, paper_table, published_tables
-from deltaenergy.data.catalogue import get_dataset
+from deltaenergy.data.catalogue.dataset import get_dataset
 from deltaenergy.scores.adaptive import list_adapters, make_adapter
 from deltaenergy.scores.registry import make_score
 

@@ -310,7 +310,7 @@ def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip_folder
 
 
 def test_a_full_disk_is_no_reason_to_skip(tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import deltaenergy.tuning.checkpoints as checkpoints
+    import deltaenergy.training.checkpoints as checkpoints
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -11,7 +11,7 @@ import pytest
 
 from deltaenergy.benchmarks.spec import benchmark_names, class_list, load_spec, parse_spec, splits
 from deltaenergy.benchmarks.tables import paper_tables, published_tables
-from deltaenergy.data.catalogue import get_dataset
+from deltaenergy.data.catalogue.dataset import get_dataset
 from deltaenergy.errors import InputError
 
 EXPECTED = {

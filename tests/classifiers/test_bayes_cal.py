@@ -348,7 +348,7 @@ class TestUse:
         found = de.tune(tiny_clip, CLASSES, tmp_path, "bayes-cal", domains=True, shots=2, views=1, recipe={"epochs": 1})
         assert isinstance(found, BayesCalClassifier) and found.domain_prompts is not None
         context = found.domain_context.detach()
-        from deltaenergy.models.prompts import LearnedPrompts
+        from deltaenergy.models.towers.prompts import LearnedPrompts
 
         expected = LearnedPrompts(tiny_clip.text, ["art painting", "photo"], 16)(context)  # type: ignore[arg-type]
         torch.testing.assert_close(found.domain_prompts(context), expected)

@@ -10,7 +10,7 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import METHODS, Method, list_methods, make_method
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
 from deltaenergy.scores.registry import list_scores, make_score
 from deltaenergy.testing.methods import METHOD_CHECKS, every_score_works_on_it
 from deltaenergy.tuning.prepare import TrainSet

@@ -19,7 +19,7 @@ from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.noise import dropout
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.report.html import Markup
 from deltaenergy.report.provenance import provenance_section
 from deltaenergy.scoring import score_images

@@ -64,7 +64,7 @@ def test_tip_adapter_f_moves_the_keys_only(tiny_clip: Model, train_set: TrainSet
 
 def test_cocoop_shifts_the_context_of_each_image(tiny_clip: Model, train_set: TrainSet, features: Any) -> None:
     classifier = de.tune(tiny_clip, CLASSES, train_set, method="cocoop", recipe={"epochs": 2})
-    from deltaenergy.models.prompts import LearnedPrompts
+    from deltaenergy.models.towers.prompts import LearnedPrompts
 
     t = tensors_of(classifier)
     prompts = LearnedPrompts(tiny_clip.text, CLASSES, 4)
@@ -78,7 +78,7 @@ def test_cocoop_shifts_the_context_of_each_image(tiny_clip: Model, train_set: Tr
 def test_cocoop_with_large_weights_in_every_place(tiny_clip: Model, train_set: TrainSet, features: Any) -> None:
     """Every weight and bias is large enough that leaving it out would show."""
     from deltaenergy.classifiers.cocoop import CoCoOp
-    from deltaenergy.models.prompts import LearnedPrompts
+    from deltaenergy.models.towers.prompts import LearnedPrompts
 
     built = CoCoOp().build(tiny_clip, CLASSES, train_set.images, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(1)
@@ -103,7 +103,7 @@ def test_cocoop_with_large_weights_in_every_place(tiny_clip: Model, train_set: T
 def test_cocoop_s_neutral_image_is_the_mean_training_image(tiny_clip: Model, train_set: TrainSet) -> None:
     """Of unit length; the class texts that are kept are those for it."""
     from deltaenergy.classifiers.cocoop import CoCoOp
-    from deltaenergy.models.prompts import LearnedPrompts
+    from deltaenergy.models.towers.prompts import LearnedPrompts
 
     built = CoCoOp().build(tiny_clip, CLASSES, train_set.images, torch.Generator().manual_seed(0))
     built.get_parameter("w2").data.mul_(20)  # so that another image would give other texts

@@ -15,8 +15,8 @@ from deltaenergy import Model
 from deltaenergy.classifiers.base import Batch, Inputs
 from deltaenergy.classifiers.gallop import GallopClassifier, GallopOutputs, top_mean
 from deltaenergy.classifiers.methods import make_method
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from tests.labelled_pictures import CLASSES
 

@@ -11,7 +11,7 @@ import torch
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
-from deltaenergy.data.inputs import labelled_folders
+from deltaenergy.source import labelled_folders
 from deltaenergy.tuning.data import CachedViews
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]

@@ -20,7 +20,7 @@ from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.lsn import NEGATIVES, POSITIVES, Lsn, LsnClassifier, LsnOutputs, likeness
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
-from deltaenergy.models.prompts import LearnedPrompts
+from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.fit import fit, recipes_of
 from deltaenergy.tuning.prepare import TrainSet
@@ -329,7 +329,7 @@ class TestCost:
     def test_a_detector_that_cannot_be_tuned_is_refused_before_images_are_encoded(
         self, tiny_clip: Model, coloured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from deltaenergy import tuned_detector
+        from deltaenergy import pipeline as tuned_detector
         from deltaenergy.tuning import train_sets
 
         monkeypatch.setattr(estimate, "memory_of", lambda _: 100_000)

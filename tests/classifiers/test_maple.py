@@ -16,14 +16,14 @@ from deltaenergy import Model
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.maple import Maple, MapleClassifier
-from deltaenergy.classifiers.recipe import Recipe
-from deltaenergy.data.inputs import load_images
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.causal_text import CausalTextTower
-from deltaenergy.models.clip import ClipModel
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.vision import VisionTower
+from deltaenergy.models.towers.causal_text import CausalTextTower
+from deltaenergy.models.towers.clip import ClipModel
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.models.towers.vision import VisionTower
+from deltaenergy.source import load_images
+from deltaenergy.training.recipe import Recipe
 from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training, prepare_validation
 from tests.checkpoints import write_clip

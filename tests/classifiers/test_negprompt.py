@@ -165,7 +165,7 @@ def test_the_positives_are_coop_s_and_stay(tiny_clip: Model, train_set: TrainSet
     assert [(log["stage"], log["epoch"]) for log in logs] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     stages = make_method("negprompt").stages
     assert [stage.recipe["epochs"] for stage in stages] == [100, 10]
-    from deltaenergy.models.prompts import LearnedPrompts
+    from deltaenergy.models.towers.prompts import LearnedPrompts
 
     expected = LearnedPrompts(tiny_clip.text, CLASSES, 4, full_stop=False)(short.context)
     torch.testing.assert_close(short.text_features, expected, atol=1e-6, rtol=0)

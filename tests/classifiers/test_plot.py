@@ -16,9 +16,9 @@ from deltaenergy.classifiers.base import Batch, Classifier, Inputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.plot import Plot
-from deltaenergy.classifiers.recipe import Recipe
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
+from deltaenergy.training.recipe import Recipe
 from deltaenergy.tuning.prepare import prepare_training
 from tests.classifiers.prompted_reference import Reference, double
 from tests.classifiers.test_transport import reference_plan

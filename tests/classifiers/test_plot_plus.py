@@ -15,10 +15,10 @@ from deltaenergy import Model
 from deltaenergy.classifiers.base import Batch, Inputs
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.plot_plus import TOKENS_FIRST, PlotPlus
-from deltaenergy.classifiers.recipe import Recipe
-from deltaenergy.data.inputs import load_images
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
+from deltaenergy.source import load_images
+from deltaenergy.training.recipe import Recipe
 from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet
 from tests.classifiers.prompted_reference import Reference, double

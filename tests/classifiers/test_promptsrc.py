@@ -20,9 +20,9 @@ from deltaenergy.classifiers.base import Batch, Inputs, Outputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.promptsrc import PromptSrc, PromptSrcClassifier, epoch_weights
-from deltaenergy.data.class_names import template_ensemble
+from deltaenergy.core.needs import Need
+from deltaenergy.data.catalogue.class_names import template_ensemble
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.classifiers.recipe import Recipe
+from deltaenergy.training.recipe import Recipe
 from deltaenergy.tuning.fit import recipes_of
 
 # What is set, and how each stage departs from the common recipe.

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy.classifiers.methods import METHODS, Method, make_method
+from deltaenergy.core.specs import parameters_of
 from deltaenergy.errors import InputError
-from deltaenergy.specs import parameters_of
 
 NAMES = [name for name, cls in METHODS.items() if issubclass(cls, Method)]
 HOSTILE = st.text(alphabet=st.one_of(st.sampled_from(list("'\"\\,+()[]{}=:/ \n\t")), st.characters()), max_size=20)

@@ -67,4 +67,4 @@ def no_hang() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that refuses the connection is asked again at once."""
-    monkeypatch.setattr("deltaenergy.data.remote.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("deltaenergy.data.remote.client.FIRST_WAIT", 0.001)

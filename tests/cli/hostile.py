@@ -20,7 +20,7 @@ from typing import Any
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from deltaenergy.cli import (
+from deltaenergy.cli.commands import (
     bench,
     calibrate,
     choose,

@@ -96,7 +96,7 @@ def test_wrong_use(
 def test_all_are_those_that_work_on_features(
     labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from deltaenergy.cli.choose import feature_scores
+    from deltaenergy.cli.commands.choose import feature_scores
 
     specs = {score.spec for score in feature_scores(["all"], [])}
     assert {"mcm", "react", "multi-delta-energy", "neglabel", "delta-energy:robust", "odin:features"} <= specs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaenergy.cli.main import run
-from deltaenergy.data.store import FeatureStore
+from deltaenergy.store.store import FeatureStore
 
 
 def call(*arguments: str | Path) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaenergy import build_store
-from deltaenergy.cli.evaluate import _set_names
+from deltaenergy.cli.commands.evaluate import _set_names
 from deltaenergy.cli.main import run
 from tests.colours import paint, paint_sets
 from tests.report.checks import check_page

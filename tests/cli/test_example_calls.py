@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaenergy.cli.examples import EXAMPLES
+from deltaenergy.cli.shell.examples import EXAMPLES
 from tests.cli.runner import Runner
 from tests.cli.world import World, write_images
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from deltaenergy.detector.fiftyone import names_fiftyone, write_fiftyone
 from deltaenergy.errors import InputError
-from deltaenergy.fiftyone_export import names_fiftyone, write_fiftyone
 from tests.cli.runner import Runner
 from tests.colours import paint
 

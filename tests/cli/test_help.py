@@ -12,9 +12,9 @@ import pytest
 import typer
 
 import deltaenergy as de
-from deltaenergy.cli.examples import EXAMPLES, paragraphs
 from deltaenergy.cli.main import app
-from deltaenergy.cli.ray_option import with_ray_address
+from deltaenergy.cli.shell.examples import EXAMPLES, paragraphs
+from deltaenergy.cli.shell.ray_option import with_ray_address
 from deltaenergy.scores.defaults import DEFAULT_SCORE
 from tests.cli.runner import Runner
 

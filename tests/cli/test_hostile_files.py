@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from deltaenergy.cli.text import from_cell
+from deltaenergy.cli.shell.text import from_cell
 from tests.cli.runner import Runner
 from tests.cli.test_hostile import check
 from tests.cli.world import World, content, write_images
@@ -208,8 +208,8 @@ def test_names_everywhere(
 def test_the_terminal_s_table_shows_names_written_out(
     command: Runner, named: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaenergy.cli.streams.StandardOutput.isatty", lambda _: True)
-    monkeypatch.setattr("deltaenergy.cli.console.out.width", 400)
+    monkeypatch.setattr("deltaenergy.cli.shell.streams.StandardOutput.isatty", lambda _: True)
+    monkeypatch.setattr("deltaenergy.cli.shell.console.out.width", 400)
     monkeypatch.setenv("TERM", "xterm")
     result = command("score", named, "--classes", "[red]cat[/],dog", "--model", world["model"], "--id", named)
     check(result)

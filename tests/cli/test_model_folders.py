@@ -14,7 +14,7 @@ from PIL import Image
 import deltaenergy as de
 from tests.cli.runner import Runner
 from tests.families import write_chinese_clip, write_siglip
-from tests.models.test_open_clip import write_open_clip
+from tests.models.loading.test_open_clip import write_open_clip
 
 
 def open_clip(folder: Path) -> Path:

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaenergy import Model, build_store
-from deltaenergy.cli.guard import InterruptedRun
-from deltaenergy.cli.output import ROW_GROUP, stream_rows
+from deltaenergy.cli.shell.exits import InterruptedRun
+from deltaenergy.cli.shell.output import ROW_GROUP, stream_rows
 from deltaenergy.errors import InputError, OutputError
 from tests.cli.runner import Runner
 
@@ -124,7 +124,7 @@ def test_nothing_is_kept_of_a_run_without_a_row(tmp_path: Path) -> None:
 def test_an_interrupted_score_says_where_its_rows_are(
     command: Runner, tiny_clip_folder: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deltaenergy.models.clip import ClipModel
+    from deltaenergy.models.towers.clip import ClipModel
 
     original, calls = ClipModel.image_features, []
 

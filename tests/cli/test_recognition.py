@@ -10,10 +10,10 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.choosing.choice import OnlyStandIns
+from deltaenergy.detector.class_check import UnknownClassesWarning
 from deltaenergy.evaluation import compare
+from deltaenergy.evaluation.choosing.choice import OnlyStandIns
 from deltaenergy.evaluation.notices import NoOpenSet
-from deltaenergy.recognition import UnknownClassesWarning
 from tests.cli.runner import Runner
 
 
@@ -41,7 +41,7 @@ def test_a_random_model_is_found_out_everywhere(
     with pytest.warns(UnknownClassesWarning, match=message):
         de.Detector(classifier, "mcm").calibrate(pictures)
     with pytest.warns(UnknownClassesWarning, match=message):
-        de.choosing.choose(classifier, pictures, ["mcm"])
+        de.choose(classifier, pictures, ["mcm"])
     with pytest.warns(UnknownClassesWarning, match="The detector 'other' names .* " + message):
         compare(
             {"one": de.Detector(classifier, "mcm"), "other": de.Detector(classifier, "energy")}, pictures, resamples=10

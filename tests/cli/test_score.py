@@ -83,7 +83,7 @@ def unique(names: list[str]) -> list[str]:
 def test_what_is_wrong_in_a_later_row_is_said_before_the_model_is_loaded(
     command: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaenergy.models.loading.load_model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("deltaenergy.models.loading.load.load_model", lambda *_, **__: pytest.fail("loaded"))
     table = tmp_path / "t.csv"
     table.write_bytes(b"path\n" + b"".join(b"%d.png\n" % row for row in range(20_000)) + b"\xff\n")
     result = command("score", table, "--classes", "dog,cat", "--out", tmp_path / "out.csv")

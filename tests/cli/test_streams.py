@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from deltaenergy.cli.main import run
-from deltaenergy.cli.streams import StandardOutput
+from deltaenergy.cli.shell.streams import StandardOutput
 from tests.cli.hostile import VALID
 from tests.cli.test_hostile import fill
 from tests.cli.world import World
@@ -70,7 +70,7 @@ def test_where_nothing_can_be_kept_either_closing_is_quiet(monkeypatch: pytest.M
         os.close(handle)
         return Path("/dev/full").open("w", encoding="utf-8")
 
-    monkeypatch.setattr("deltaenergy.cli.streams.os.fdopen", full)
+    monkeypatch.setattr("deltaenergy.cli.shell.streams.os.fdopen", full)
     output = StandardOutput(Failing(errno.ENOSPC))
     output.write("a result")
     output.flush()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy.cli.output import write_csv
-from deltaenergy.cli.text import from_cell, to_cell, to_json, visible
+from deltaenergy.cli.shell.output import write_csv
+from deltaenergy.cli.shell.text import from_cell, to_cell, to_json, visible
 
 STEERING = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 

@@ -124,7 +124,7 @@ def test_a_score_that_cannot_run_is_refused_before_any_work(
     def no_model(*_: object, **__: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("deltaenergy.cli.common.load_model_with_status", no_model)
+    monkeypatch.setattr("deltaenergy.cli.shell.common.load_model_with_status", no_model)
     done = command(
         "tune", "--train", pictures, "--id", given, "--score", score, "--shots", 2,
         *common(tiny_clip_folder, tmp_path),
@@ -163,14 +163,14 @@ def test_methods_lists_tuning(command: Runner) -> None:
 def test_a_full_disk_at_the_end_loses_nothing(
     command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import deltaenergy.artifact
+    import deltaenergy.detector.saved
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     options = ["tune", "--method", "ebm", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
     with monkeypatch.context() as patch:
-        patch.setattr(deltaenergy.artifact, "write_bound", full)
+        patch.setattr(deltaenergy.detector.saved, "write_bound", full)
         failed = command(*options)
     assert failed.code == 2 and "No space left" in failed.err and "finished training is in" in failed.err
     assert not (tmp_path / "out" / "detector.json").exists()
@@ -331,8 +331,8 @@ def test_several_methods_are_tuned_on_the_same_views_and_the_best_is_kept(
 def test_auto_goes_on_after_a_kill(
     command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import deltaenergy.tuned_detector as tuned_detector
-    import deltaenergy.tuning.loop as loop
+    import deltaenergy.pipeline as tuned_detector
+    import deltaenergy.training.loop as loop
     import deltaenergy.tuning.prepare as prepare
 
     epochs: list[int] = []
@@ -427,7 +427,7 @@ def test_settings_without_effect_are_told(
 
 
 def test_the_default_is_the_package_s() -> None:
-    from deltaenergy.cli.tune import DEFAULT_METHOD
+    from deltaenergy.cli.commands.tune import DEFAULT_METHOD
 
     assert importlib.import_module("deltaenergy.tuning.tune").DEFAULT_METHOD == DEFAULT_METHOD
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from deltaenergy.data.content import content_or_error
 from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.inputs import load_images
 from deltaenergy.errors import InputError
+from deltaenergy.source import load_images
 
 
 @functools.cache

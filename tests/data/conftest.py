@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from deltaenergy.data import parquet_images, remote, remote_parts, remote_stores, remote_tar
+from deltaenergy.data.formats import parquet as parquet_images
+from deltaenergy.data.remote import blocks as remote_parts
+from deltaenergy.data.remote import client as remote
+from deltaenergy.data.remote import stores as remote_stores
+from deltaenergy.data.remote import tar as remote_tar
 from tests.clouds import (
     AzureBucket,
     Front,

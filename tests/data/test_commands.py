@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaenergy.data.store import FeatureStore
+from deltaenergy.store.store import FeatureStore
 from tests.cli.runner import Runner
 from tests.data.hostile import PROBLEMS, hostile
 from tests.labelled_pictures import write_pictures

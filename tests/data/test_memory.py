@@ -16,10 +16,10 @@ from PIL import Image
 
 from deltaenergy import TowerModel
 from deltaenergy.data import decode
-from deltaenergy.data.budget import DEFAULT_PIXELS, PixelBudget
 from deltaenergy.data.content import content_or_error
 from deltaenergy.data.decode import open_image, opened
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.pixel_budget import DEFAULT_PIXELS, PixelBudget
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.tuning.views import view_pixels

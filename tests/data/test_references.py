@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from deltaenergy.data.decode import Refusal
-from deltaenergy.data.parquet_images import ParquetImage
+from deltaenergy.data.formats.parquet import ParquetImage
+from deltaenergy.data.formats.tar import TarMember
 from deltaenergy.data.references import in_memory, refer, resolve
-from deltaenergy.data.tar import TarMember
 from deltaenergy.errors import ArtifactError
 
 SOURCES = [

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from deltaenergy.data import streams
-from deltaenergy.data.inputs import image_stream, load_images, with_unique_ids
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import ImageStream, SeenHashes
 from deltaenergy.errors import InputError
+from deltaenergy.source import image_stream, load_images, with_unique_ids
 from tests.data.archives import picture_bytes, write_tar
 from tests.sampling import examples
 
@@ -296,7 +296,7 @@ def test_compressed_archives_name_the_remedy() -> None:
     ],
 )
 def test_braces(text: str, names: list[str]) -> None:
-    from deltaenergy.data.pattern import braces
+    from deltaenergy.data.formats.pattern import braces
 
     assert braces(text) == names
 

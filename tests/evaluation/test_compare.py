@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, ZeroShotClassifier
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import compare, evaluate
-from deltaenergy.metrics import fpr, paired_differences, paired_mean_difference
 from deltaenergy.report import write_report
+from deltaenergy.stats.metrics import fpr, paired_differences, paired_mean_difference
 from tests.colours import ColourModel, paint_sets
 from tests.report.checks import check_page
 

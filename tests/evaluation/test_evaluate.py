@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, ZeroShotClassifier
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation import Group, ImageSet, evaluate
-from deltaenergy.metrics import RankedScores
+from deltaenergy.stats.metrics import RankedScores
 from tests.colours import ColourModel, paint, paint_sets
 
 CLASSES = ["red", "green", "blue"]

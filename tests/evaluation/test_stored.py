@@ -12,7 +12,6 @@ import pytest
 
 from deltaenergy import ZeroShotClassifier, build_store
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.store import FeatureStore
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation import evaluate
 from deltaenergy.evaluation import run as run_module
@@ -21,6 +20,7 @@ from deltaenergy.evaluation.stored_items import StoredItems, each_of
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import deal_folds, fit_scorers, score_images
+from deltaenergy.store.store import FeatureStore
 from tests.colours import ColourModel, paint_sets
 
 CLASSES = ["red", "green", "blue"]

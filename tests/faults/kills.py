@@ -19,11 +19,11 @@ import torch
 
 from deltaenergy import Classifier, Detector
 from deltaenergy.benchmarks.results import Cell, Results
-from deltaenergy.cli.output import write_rows
+from deltaenergy.cli.shell.output import write_rows
 from deltaenergy.errors import OS_REMEDIES
 from deltaenergy.files import hash_value, write_json
 from deltaenergy.models.base import Model
-from deltaenergy.tuning.checkpoints import Checkpoint, CheckpointFolder
+from deltaenergy.training.checkpoints import Checkpoint, CheckpointFolder
 from tests.faults.harness import FAILURES, Fault, Outcome, campaign
 
 # What a user may have put there, some of it under names like ours.

@@ -27,7 +27,7 @@ import torch
 from deltaenergy import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import read_bound, write_bound
-from deltaenergy.files.bound import sealed
+from deltaenergy.files.artifact import sealed
 
 RECORD = "detector.json"
 PATIENCE = 60

@@ -10,9 +10,9 @@ from deltaenergy import Detector, Model
 from deltaenergy.benchmarks.results import Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot
-from deltaenergy.data.store import FeatureStore
-from deltaenergy.data.store_writer import build_store
-from deltaenergy.tuned_detector import TRAINING, tune_detector
+from deltaenergy.pipeline import TRAINING, tune_detector
+from deltaenergy.store.store import FeatureStore
+from deltaenergy.store.writer import build_store
 from tests.benchmarks.small import small_spec
 from tests.data.colour_model import MeanColour
 from tests.faults.harness import Fault, Outcome, campaign

@@ -8,7 +8,7 @@ import numpy as np
 
 import deltaenergy as de
 from deltaenergy import Detector, Model
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from tests.labelled_pictures import CLASSES
 

@@ -16,8 +16,8 @@ import torch
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import list_methods
-from deltaenergy.data.inputs import load_images
 from deltaenergy.scores.clipn.tower import NoTower
+from deltaenergy.source import load_images
 from tests.golden.scene import Scene, normalised
 from tests.labelled_pictures import CLASSES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.towers import Towers
+from tests.models.towers.compared import Towers
 
 
 @pytest.fixture(scope="session")

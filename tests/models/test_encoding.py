@@ -14,12 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.source import image_stream
 
 
 class MeanColour(TowerModel):

@@ -271,7 +271,7 @@ def test_loading_needs_no_network_and_says_what_the_model_is_not(
 
 
 def names_of_imagenet() -> list[str]:
-    with (FOLDER.parents[1] / "data" / "names" / "imagenet.csv").open(encoding="utf-8") as file:
+    with (FOLDER.parents[1] / "data" / "catalogue" / "names" / "imagenet.csv").open(encoding="utf-8") as file:
         return [row["name"] for row in csv.DictReader(file)]
 
 

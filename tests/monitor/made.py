@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy import Detector, PrecomputedClassifier
-from deltaenergy.calibration import Calibration
-from deltaenergy.thresholds import Guarantee
+from deltaenergy.detector.calibration import Calibration
+from deltaenergy.stats.thresholds import Guarantee
 
 CLASSES = ["dog", "cat", "horse"]
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
+from deltaenergy.detector.predictions import Predictions, Verdict
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
-from deltaenergy.files.bound import sealed
+from deltaenergy.files.artifact import sealed
 from deltaenergy.monitor import open_monitor
 from deltaenergy.monitor.rate import log_rate_evidence
-from deltaenergy.predictions import Predictions, Verdict
 from tests.monitor.made import CLASSES, ids_of, labels_of, make_detector
 
 # The streams of these tests are drawn with fixed seeds: nothing here can fail by chance.
@@ -169,8 +169,8 @@ def scored() -> tuple[de.Detector, Predictions]:
 
 
 def test_tables_say_the_same_as_verdicts(scored: tuple[de.Detector, Predictions], tmp_path: Path) -> None:
-    from deltaenergy.cli.output import write_rows
-    from deltaenergy.cli.records import COLUMNS, verdict_record
+    from deltaenergy.cli.shell.output import write_rows
+    from deltaenergy.cli.shell.records import COLUMNS, verdict_record
 
     detector, found = scored
     expected = de.Monitor(detector).add(found).status

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from deltaenergy.monitor.rate import count_below, log_rate_evidence
-from deltaenergy.thresholds import upper_share
+from deltaenergy.stats.thresholds import upper_share
 
 
 def mean_over_stakes(flags: tuple[int, ...], q: Fraction) -> Fraction:

@@ -291,21 +291,21 @@ mutant(
     "the logit scale is left out of the loss",
     "self.model.logit_scale * similarities",
     "similarities",
-    "tuning/test_loop.py",
+    "training/test_loop.py",
 )
 mutant(
-    "classifiers.recipe.Recipe.rate",
+    "training.recipe.Recipe.rate",
     "the cosine ends at the last epoch",
     "(reached - self.warmup_epochs) / self.epochs",
     "(reached - self.warmup_epochs) / (self.epochs - self.warmup_epochs)",
-    "tuning/test_loop.py",
+    "training/test_loop.py",
 )
 mutant(
     "classifiers.bayes_cal.BayesCal.stages",
     "weight decay pulls log σ",
     'undecayed=("log_sigma", "domain_log_sigma")',
     "",
-    "tuning/test_loop.py",
+    "training/test_loop.py",
 )
 mutant(
     "classifiers.bayes_cal.gaussian_divergence",
@@ -340,7 +340,7 @@ mutant(
     "patches that show the label count",
     "(entropy * irrelevant).sum()",
     "entropy.sum()",
-    "tuning/test_loop.py",
+    "training/test_loop.py",
 )
 mutant(
     "classifiers.maple.MapleClassifier.start",
@@ -511,21 +511,21 @@ mutant(
     "text_weight: float = 10.0",
     DEFAULTS,
 )
-mutant("classifiers.recipe.Recipe", "another rate by default", "lr: float = 0.002", "lr: float = 0.02", DEFAULTS)
+mutant("training.recipe.Recipe", "another rate by default", "lr: float = 0.002", "lr: float = 0.02", DEFAULTS)
 mutant("classifiers.ebm.Ebm", "another share by default", "p: float = 0.6", "p: float = 0.5", DEFAULTS)
 mutant(
-    "tuning.loop._StageRun._keep",
+    "training.loop._StageRun._keep",
     "the worst epoch on validation is kept",
     "log.quality > self.logs",
     "log.quality < self.logs",
-    "tuning/test_loop.py",
+    "training/test_loop.py",
 )
 mutant(
-    "tuning.checkpoints.CheckpointFolder._check_identity",
+    "training.checkpoints.CheckpointFolder._check_identity",
     "what only the saved run has is not compared",
     "sorted({*saved, *self.identity})",
     "sorted(self.identity)",
-    "tuning/test_checkpoints.py",
+    "training/test_checkpoints.py",
 )
 mutant(
     "tuning.prepare._encode_or_load",
@@ -533,56 +533,56 @@ mutant(
     "str(sample.seed), ",
     "",
     "tuning/test_views.py",
-    "tuning/test_checkpoints.py",
+    "training/test_checkpoints.py",
 )
 
 # Metrics.
-METRICS = "test_metrics.py"
+METRICS = "stats/test_metrics.py"
 mutant(
-    "ranks.Kept._over_ood",
+    "stats.ranking.Kept._over_ood",
     "a tie counts as a whole pair",
     "2 * pairs + self._ties()",
     "2 * (pairs + self._ties())",
     METRICS,
 )
 mutant(
-    "ranks.Kept.fpr",
+    "stats.ranking.Kept.fpr",
     "OOD images at the threshold are not counted",
     "self.ranks.reach_id[first]",
     "self.ranks.reach_id[first] - 1",
     METRICS,
 )
-mutant("ranks.images_for_rate", "the rate is cut, not rounded up", "math.ceil(", "math.floor(", METRICS)
+mutant("stats.ranking.images_for_rate", "the rate is cut, not rounded up", "math.ceil(", "math.floor(", METRICS)
 mutant(
-    "ranks.Kept.aupr_in",
+    "stats.ranking.Kept.aupr_in",
     "precision counts OOD images alone",
     "every = kept + self.ood_above",
     "every = self.ood_above + 0 * kept",
     METRICS,
 )
 mutant(
-    "metrics._resamples",
+    "stats.metrics._resamples",
     "one seed for every bootstrap",
     "np.random.default_rng(seed)",
     "np.random.default_rng(0)",
     METRICS,
 )
 mutant(
-    "metrics._resamples",
+    "stats.metrics._resamples",
     "ID and OOD images are drawn alike",
     "yield draw(n_id, rows, id_rng), draw(n_ood, rows, ood_rng)",
     "yield draw(n_id, rows, id_rng), draw(n_ood, rows, id_rng)",
     METRICS,
 )
 mutant(
-    "metrics._estimate",
+    "stats.metrics._estimate",
     "a one-sided interval",
     "(1 - confidence) / 2, (1 + confidence) / 2",
     "1 - confidence, confidence",
     METRICS,
 )
 mutant(
-    "metrics.proportion_estimate",
+    "stats.metrics.proportion_estimate",
     "Wilson's centre is the share itself",
     "(share + z * z / (2 * total)) / (1 + z * z / total)",
     "share",
@@ -633,97 +633,109 @@ mutant(
     "test_scoring.py",
 )
 mutant(
-    "data.store.FeatureStore._gather",
+    "store.store.FeatureStore._gather",
     "rows 0, 0, 2 are read as a run of three",
     "bool((np.diff(inside) == 1).all())",
     "inside[-1] - inside[0] == len(inside) - 1",
-    "data/test_store_rows.py",
+    "store/test_rows.py",
 )
 
 # Thresholds and calibration.
-THRESHOLDS = "test_thresholds.py"
+THRESHOLDS = "stats/test_thresholds.py"
 mutant(
-    "thresholds.rank_of",
+    "stats.thresholds.rank_of",
     "the new image is left out of the n + 1",
     "math.floor((1 - keep) * (images + 1) + ROUNDING)",
     "math.floor((1 - keep) * images + ROUNDING)",
     THRESHOLDS,
 )
 mutant(
-    "thresholds.rank_of",
+    "stats.thresholds.rank_of",
     "one rank too many for the confidence",
     "below = np.cumsum(binomial(images, min(1 - keep, 1 - 2**-53)))",
     "below = np.cumsum(binomial(images, min(1 - keep, 1 - 2**-53))) - binomial(images, min(1 - keep, 1 - 2**-53))",
     THRESHOLDS,
 )
-mutant("thresholds.kept_at_least", "the Beta bound of the next rank", "rank - 1", "rank", THRESHOLDS)
-mutant("thresholds.upper_share", "the bound rounded down", "return high", "return low * (1 - 1e-6)", THRESHOLDS)
-mutant("thresholds.threshold_of", "the next score is the threshold", ") - 1])", ")])", THRESHOLDS)
-mutant("thresholds.count_at_most", "equal scores are not counted", 'side="right"', 'side="left"', THRESHOLDS)
+mutant("stats.thresholds.kept_at_least", "the Beta bound of the next rank", "rank - 1", "rank", THRESHOLDS)
+mutant("stats.thresholds.upper_share", "the bound rounded down", "return high", "return low * (1 - 1e-6)", THRESHOLDS)
+mutant("stats.thresholds.threshold_of", "the next score is the threshold", ") - 1])", ")])", THRESHOLDS)
+mutant("stats.thresholds.count_at_most", "equal scores are not counted", 'side="right"', 'side="left"', THRESHOLDS)
 mutant(
-    "thresholds.count_at_most",
+    "stats.thresholds.count_at_most",
     "every calibration score is compared with the first fold's scorer",
     "values[:, k]",
     "values[:, 0]",
     THRESHOLDS,
-    "test_guarantees.py",
+    "detector/test_guarantees.py",
 )
-mutant("thresholds.conformal_p_values", "p-values can be 0", "(1.0 + count_at_most", "(0.0 + count_at_most", THRESHOLDS)
 mutant(
-    "thresholds.benjamini_hochberg",
+    "stats.thresholds.conformal_p_values",
+    "p-values can be 0",
+    "(1.0 + count_at_most",
+    "(0.0 + count_at_most",
+    THRESHOLDS,
+)
+mutant(
+    "stats.thresholds.benjamini_hochberg",
     "the first p-value within its bound, not the last",
     "ordered[within[-1]]",
     "ordered[within[0]]",
     THRESHOLDS,
 )
 mutant(
-    "thresholds.slack_of",
+    "stats.thresholds.slack_of",
     "no slack for the range of the scores",
     "SLACK_OF_RANGE * (high - low) + ",
     "",
     THRESHOLDS,
-    "test_detector.py",
+    "detector/test_detector.py",
 )
 mutant(
-    "calibration.Calibration._too_low",
+    "detector.calibration.Calibration._too_low",
     "an image at the threshold is rejected",
     "< self.rank",
     "<= self.rank",
-    "test_detector.py",
+    "detector/test_detector.py",
 )
-mutant("calibration.Calibration._too_low", "rounding rejects", "values + self.slack", "values", "test_guarantees.py")
 mutant(
-    "calibration.Calibration.p_values",
+    "detector.calibration.Calibration._too_low",
+    "rounding rejects",
+    "values + self.slack",
+    "values",
+    "detector/test_guarantees.py",
+)
+mutant(
+    "detector.calibration.Calibration.p_values",
     "p-values by images that were trained on",
     "if self.guarantee.trained:",
     "if False:",
-    "test_guarantees.py",
+    "detector/test_guarantees.py",
 )
 mutant(
-    "calibration.Calibration.by_class",
+    "detector.calibration.Calibration.by_class",
     "a class's rank is that of all images",
     "images=int(own.sum())",
     "images=len(self.scores)",
-    "test_guarantees.py",
+    "detector/test_guarantees.py",
 )
 mutant(
-    "calibration.class_groups",
+    "detector.calibration.class_groups",
     "images that are classified wrongly set their class's threshold",
     "np.where(truth == named, truth, -1)",
     "truth.copy()",
-    "test_guarantees.py",
+    "detector/test_guarantees.py",
 )
 mutant(
-    "detector.Detector.check_controls",
+    "detector.detector.Detector.check_controls",
     "fdr by p-values that are not exact",
     "if known.folds is not None:",
     "if False:",
-    "test_guarantees.py",
+    "detector/test_guarantees.py",
 )
 mutant(
-    "artifact._calibration",
+    "detector.saved._calibration",
     "a widened slack is lost when a detector is loaded",
     'saved["slack"]',
     "1e-12",
-    "test_guarantees.py",
+    "detector/test_guarantees.py",
 )

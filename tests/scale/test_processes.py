@@ -13,15 +13,15 @@ import pytest
 from PIL import Image
 
 from deltaenergy import Model, build_store, load_model
-from deltaenergy.data.plan import FOLDER
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import Processes, processes
+from deltaenergy.store.plan import FOLDER
 from tests import fresh
 from tests.cli.runner import Runner
-from tests.data.shards import samples
 from tests.scale import kills
 from tests.scale.conftest import content
 from tests.servers import Answer, faulty_server
+from tests.store.shards import samples
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
 

@@ -210,7 +210,7 @@ def test_without_ray_the_line_to_install_it_is_told(
 
 
 def test_an_address_may_be_left_out() -> None:
-    from deltaenergy.cli.ray_option import with_ray_address
+    from deltaenergy.cli.shell.ray_option import with_ray_address
 
     for given, expected in [
         ("score a --ray", "score a --ray local"),

@@ -14,10 +14,10 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_score
-from deltaenergy.cli.common import make_scores
 from deltaenergy.cli.main import run
+from deltaenergy.cli.shell.common import make_scores
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
-from deltaenergy.files.bound import sealed
+from deltaenergy.files.artifact import sealed
 from deltaenergy.scores import clipn
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.clipn.training import NoRecipe, Pairs, encode_pairs, train_no_tower, yes_no_losses

@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deltaenergy import Detector, Score, list_scores, make_score
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import parameters_of
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.registry import get_score_class
-from deltaenergy.specs import parameters_of
 from deltaenergy.testing import SCORE_CHECKS, tiny_model
 from deltaenergy.testing.scores import OTHER_WORDS, classifier_for, looks_at_images
-from tests.test_specs import HOSTILE
+from tests.core.test_specs import HOSTILE
 
 # Every score with its defaults, and every named setting of one.
 SPECS = [

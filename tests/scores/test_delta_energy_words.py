@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy import Detector, Model, PrecomputedClassifier, ZeroShotClassifier, make_score
-from deltaenergy.data.class_names import name_list
+from deltaenergy.data.catalogue.class_names import name_list
 from deltaenergy.errors import InputError
 from deltaenergy.scores import delta_energy_words
 from deltaenergy.scores.base import ScoreInputs, Scorer

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy import Detector, Model, ZeroShotClassifier, make_score
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import background_similarity
 from deltaenergy.scores.multi_delta_energy import multi_delta_energy

@@ -17,15 +17,15 @@ from deltaenergy import (
     PrecomputedModel,
     list_scores,
     make_score,
-    metrics,
     scores,
     tune,
 )
+from deltaenergy.core.specs import parameters_of
 from deltaenergy.errors import InputError
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.id_like import id_like
 from deltaenergy.scores.negprompt import negprompt
-from deltaenergy.specs import parameters_of
+from deltaenergy.stats import metrics
 
 RNG = np.random.default_rng(0)
 S = RNG.normal(0.2, 0.05, (6, 4))

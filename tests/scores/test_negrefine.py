@@ -12,12 +12,12 @@ import torch
 
 from deltaenergy import Model, ZeroShotClassifier, make_score
 from deltaenergy.errors import InputError
+from deltaenergy.scores.availability import Given, runnable_scores
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives import pairs
 from deltaenergy.scores.negatives.mining import Negatives
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scores.negrefine import matches, refine
-from deltaenergy.scores.runnable import Given, runnable_scores
 from tests.scores.reference import Floats
 from tests.scores.test_neglabel import grouped_softmax
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deltaenergy import list_scores, make_score
+from deltaenergy.core.specs import split
 from deltaenergy.errors import InputError
 from deltaenergy.scores.registry import get_score_class
-from deltaenergy.specs import split
 
 
 def test_the_papers_names_are_known() -> None:

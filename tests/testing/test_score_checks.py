@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from deltaenergy import Score
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import SCORES, register_score
 from deltaenergy.testing import SCORE_CHECKS, check_score

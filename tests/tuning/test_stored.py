@@ -15,9 +15,9 @@ import deltaenergy as de
 from deltaenergy import FeatureStore, LabelledFeatures, Model, PrecomputedModel
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.task_res import TaskRes
-from deltaenergy.data.inputs import labelled_folders
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.needs import Need
+from deltaenergy.source import labelled_folders
 from deltaenergy.tuning.prepare import prepare_training, prepare_validation
 from tests.labelled_pictures import CLASSES, write_pictures
 
@@ -400,7 +400,7 @@ def test_too_much_to_tune_again_is_not_chosen_among_blindly(
     vectors: PrecomputedModel, rows: LabelledFeatures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without images to measure on, zero-shot would be the only one with a number, and be kept."""
-    monkeypatch.setattr("deltaenergy.comparing.MOST_WORK", 10)
+    monkeypatch.setattr("deltaenergy.evaluation.tuning_gain.MOST_WORK", 10)
     with pytest.raises(InputError, match=r"centroids.*fold"):
         de.tune_detector(vectors, rows, tmp_path / "out", "auto", classes=CLASSES, shots=6)
     one = de.tune_detector(vectors, rows, tmp_path / "one", "lp++", classes=CLASSES, shots=6)

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from deltaenergy import Model
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.needs import Need
 from deltaenergy.tuning.data import CachedViews, LiveViews
 from deltaenergy.tuning.fewshot import sample_few_shots
 from deltaenergy.tuning.prepare import prepare_training

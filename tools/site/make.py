@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from formulas import with_formulas
 from pages import file_name, list_page, method_page, reference_pages
 
-from deltaenergy.listing import describe_methods
+from deltaenergy.scores.listing import describe_methods
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK, SITE = ROOT / "build" / "site", ROOT / "site"

@@ -23,7 +23,7 @@ from torch.nn.functional import normalize
 
 from training.lite import wordnet
 
-CLASSES_FILE = Path(__file__).parents[2] / "src" / "deltaenergy" / "data" / "names" / "imagenet.csv"
+CLASSES_FILE = Path(__file__).parents[2] / "src" / "deltaenergy" / "data" / "catalogue" / "names" / "imagenet.csv"
 DIMENSIONS = 509  # three constant coordinates make it 512
 ANCESTOR_WEIGHT = 0.3
 TEACHER_WEIGHT = 0.2

@@ -22,7 +22,7 @@ import gzip
 from pathlib import Path
 
 OUTPUT = Path(__file__).resolve().parents[2] / "src/deltaenergy/scores/negatives/data/wordnet-3.0-taxonomy.txt.gz"
-NAMES = Path(__file__).resolve().parents[2] / "src/deltaenergy/data/names/imagenet.csv"
+NAMES = Path(__file__).resolve().parents[2] / "src/deltaenergy/data/catalogue/names/imagenet.csv"
 KIND, INSTANCE = "@", "@i"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.metrics import RankedScores
+from deltaenergy.stats.metrics import RankedScores
 
 ROC_POINTS = 200
 QUANTILES = 200

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.store import StoredImage
-from deltaenergy.progress import Progress
+from deltaenergy.store.store import StoredImage
 
 if TYPE_CHECKING:
-    from deltaenergy.data.store import FeatureStore
     from deltaenergy.models.base import Model
+    from deltaenergy.store.store import FeatureStore
 
 # Called with what is being done; gives the progress callback for it.
 Announce = Callable[[str], Progress | None]
@@ -38,7 +38,7 @@ class Features:
         return [replace(item, source=StoredImage(store, known[item.id])) for item in items if item.id in known]
 
     def _encode(self, items: list[ImageItem], model: Model) -> None:
-        from deltaenergy.data.store_writer import build_store
+        from deltaenergy.store.writer import build_store
 
         store = build_store(
             model,

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaenergy.classifiers.methods import list_methods, make_method
+from deltaenergy.core.specs import cut, format_value, parse, split
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.specs import cut, format_value, parse, split
 
 ZERO_SHOT = "zero-shot"
 # By tuner, then by parameter.

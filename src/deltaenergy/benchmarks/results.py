@@ -25,9 +25,9 @@ from typing import Any
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value, read_json, replacing, write_json
-from deltaenergy.files.bound import CHECKSUM, check_seal, sealed
+from deltaenergy.files.artifact import CHECKSUM, check_seal, sealed
+from deltaenergy.files.atomic import remove_litter
 from deltaenergy.files.schema import Where, list_of, mapping_of, number, optional, path_text, record, text, truth, whole
-from deltaenergy.files.writing import remove_litter
 
 FORMAT = 1
 # Columns of results.parquet: what identifies a value, then the value.

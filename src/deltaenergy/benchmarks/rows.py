@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from deltaenergy.benchmarks.methods import Method, parse_methods
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.benchmarks.tables import paper_table
+from deltaenergy.core.specs import split
 from deltaenergy.errors import InputError
-from deltaenergy.specs import split
 
 # Stands for all rows of the benchmark's tables, in --methods.
 PAPER = "paper"

@@ -27,13 +27,13 @@ from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import chosen_methods
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings, hash_value
-from deltaenergy.needs import Need
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import OF_IMAGES, fit_scorers

@@ -16,7 +16,7 @@ import numpy as np
 
 from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
 from deltaenergy.benchmarks.spec import Case, SetSpec, class_list
-from deltaenergy.data.catalogue import DatasetMissingError, get_dataset
+from deltaenergy.data.catalogue.dataset import DatasetMissingError, get_dataset
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.evaluation.results import Group
@@ -62,7 +62,7 @@ class DataRoot:
 
     def partial(self) -> dict[str, str]:
         """Of the data sets that were read, those of which images are missing, and how many are there."""
-        from deltaenergy.data.check import PARTIAL, check_dataset
+        from deltaenergy.data.catalogue.audit import PARTIAL, check_dataset
 
         found: dict[str, str] = {}
         for name in dict.fromkeys(dataset for dataset, _ in self._read if dataset != DRAWN):

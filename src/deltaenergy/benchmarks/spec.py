@@ -33,9 +33,9 @@ from typing import Any, Union
 
 import yaml
 
-from deltaenergy.classes import DEFAULT_TEMPLATE, check_templates
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_templates
+from deltaenergy.core.registry import Registry
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.registry import Registry
 
 KINDS = ("id", "shifted")
 # Benchmarks are a page long.

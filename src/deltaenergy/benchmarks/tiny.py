@@ -18,14 +18,14 @@ from torch import nn
 from torch.nn import functional
 
 from deltaenergy.benchmarks.drawn import OBJECTS, draw
-from deltaenergy.classifiers.recipe import Recipe
+from deltaenergy.core.progress import Progress
 from deltaenergy.files import read_tensors, write_tensors
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.causal_text import CausalTextTower
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.text import unit
-from deltaenergy.progress import Progress
-from deltaenergy.tuning.loop import PlannedStage, Step, train
+from deltaenergy.models.towers.causal_text import CausalTextTower
+from deltaenergy.models.towers.text import unit
+from deltaenergy.training.loop import PlannedStage, Step, train
+from deltaenergy.training.recipe import Recipe
 
 NAME = "tiny"
 TEMPLATES = ("a drawing of a {}.", "a photo of a {}.", "a {}.")

@@ -10,12 +10,12 @@ from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import PlannedCase
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.saved import RECORD
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.files import FolderLock, hash_value
+from deltaenergy.files.atomic import is_temporary, remove_litter
 from deltaenergy.files.locks import NAME as LOCK
-from deltaenergy.files.writing import is_temporary, remove_litter
-from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
+from deltaenergy.core.display import Shown, some_names
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model, require_towers
 from deltaenergy.models.features import check_features, is_feature_array
-from deltaenergy.needs import Need
-from deltaenergy.showing import Shown, some_names
 
 if TYPE_CHECKING:
     from typing import Self

@@ -26,12 +26,12 @@ from deltaenergy.classifiers.domains import warn_of_one_domain
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.noise import normal_like
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
-from deltaenergy.classifiers.recipe import Phase, Stage
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.training.recipe import Phase, Stage
 
 
 class BayesCalClassifier(PromptClassifier):

@@ -22,8 +22,8 @@ from torch import nn
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model
-from deltaenergy.specs import check_range
 
 
 class ClapClassifier(FrozenTextClassifier):

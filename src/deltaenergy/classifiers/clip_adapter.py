@@ -16,9 +16,9 @@ from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.initial import set_linear
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
 
 REDUCTION = 4
 

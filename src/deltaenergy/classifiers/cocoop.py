@@ -17,9 +17,9 @@ from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.initial import set_linear
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
 
 REDUCTION = 16
 # Images whose text features are computed together in use; each brings K of them.

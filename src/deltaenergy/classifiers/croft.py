@@ -26,11 +26,11 @@ from torch import nn
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.classifiers.recipe import Phase, Stage
 from deltaenergy.classifiers.zero_shot import class_features
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.training.recipe import Phase, Stage
 
 GENERATOR, MAIN = "generator", "main"
 # The ensemble that the authors use for ImageNet.

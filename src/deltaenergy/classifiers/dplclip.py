@@ -29,10 +29,10 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.domains import warn_of_one_domain
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.noise import dropout
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
 
 HIDDEN = 512
 INITIAL_BIAS = 0.01

@@ -23,7 +23,7 @@ import torch
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.methods import Term, register_method
-from deltaenergy.specs import check_range
+from deltaenergy.core.specs import check_range
 
 VANISHED = 1e-4
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classes import DEFAULT_TEMPLATE, check_templates
 from deltaenergy.classifiers.methods import Method, TrainingImages
 from deltaenergy.classifiers.zero_shot import CosineClassifier, class_features
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_templates
 from deltaenergy.models.base import Model
 
 

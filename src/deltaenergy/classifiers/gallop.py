@@ -23,11 +23,11 @@ from torch import nn
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import initial_context
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.text import unit
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.models.towers.text import unit
 
 if TYPE_CHECKING:
     from typing import Self

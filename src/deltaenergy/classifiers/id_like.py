@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classes import DEFAULT_TEMPLATE
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import Estimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
-from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.classifiers.zero_shot import class_features
+from deltaenergy.core.classes import DEFAULT_TEMPLATE
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from typing import Self

@@ -19,13 +19,13 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import Estimate, tower_operations
 from deltaenergy.classifiers.methods import Method
-from deltaenergy.classifiers.recipe import Recipe
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.vision import VisionTower
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.models.towers.vision import VisionTower
+from deltaenergy.training.recipe import Recipe
 
 # The context begins as the first of these words; what is left of them stays between context and name.
 WORDS = ("a", "photo", "of", "a")

@@ -18,9 +18,9 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.logistic import choose_c, fit_logistic
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
 
 
 class LinearProbeClassifier(Classifier):

@@ -17,10 +17,10 @@ import torch
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
 
 PAPER_TOP_K = 200
 

@@ -23,9 +23,9 @@ from torch import nn
 from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
 
 MOMENTUM = 0.9
 FIRST_ALPHA = 250.0

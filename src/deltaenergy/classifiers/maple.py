@@ -18,8 +18,8 @@ from torch import nn
 
 from deltaenergy.classifiers.image_tokens import WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model, require_vision
-from deltaenergy.specs import check_range
 
 
 class MapleClassifier(TokenClassifier):

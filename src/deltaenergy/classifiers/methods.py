@@ -17,12 +17,12 @@ import torch
 
 from deltaenergy.classifiers.base import Batch, Classifier, Outputs
 from deltaenergy.classifiers.estimate import Estimate
-from deltaenergy.classifiers.recipe import Recipe, Stage
+from deltaenergy.core.needs import Need
+from deltaenergy.core.registry import Registry
+from deltaenergy.core.specs import Settings, build, parse
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.registry import Registry
-from deltaenergy.specs import Settings, build, parse
+from deltaenergy.training.recipe import Recipe, Stage
 
 PartType = TypeVar("PartType", bound="type[Part]")
 

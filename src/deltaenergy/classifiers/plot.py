@@ -24,12 +24,12 @@ from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import Estimate
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
-from deltaenergy.classifiers.recipe import Recipe
 from deltaenergy.classifiers.transport import transported
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.training.recipe import Recipe
 
 
 class TextsClassifier(Classifier):

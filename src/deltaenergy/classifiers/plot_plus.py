@@ -25,14 +25,14 @@ from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.plot import TextsClassifier
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
-from deltaenergy.classifiers.recipe import Phase, Recipe, Stage
 from deltaenergy.classifiers.transport import transported
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text, require_vision
-from deltaenergy.models.prompts import LearnedPrompts
-from deltaenergy.models.vision import VisionTower
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts
+from deltaenergy.models.towers.vision import VisionTower
+from deltaenergy.training.recipe import Phase, Recipe, Stage
 
 PHRASES = ("a photo of a", "this is a photo", "this is a", "one picture of a")
 TOKENS_FIRST = "tokens"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.classes import check_classes
 from deltaenergy.classifiers.methods import Method, register_method
 from deltaenergy.classifiers.zero_shot import CosineClassifier
+from deltaenergy.core.classes import check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.models.features import check_features, native_array

@@ -14,12 +14,12 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.prompts import LearnedPrompts, NamePosition
-from deltaenergy.models.text import TextTower
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.prompts import LearnedPrompts, NamePosition
+from deltaenergy.models.towers.text import TextTower
 
 INITIAL_DEVIATION = 0.02
 

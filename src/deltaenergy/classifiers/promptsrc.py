@@ -19,15 +19,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classes import fill
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.data.class_names import template_ensemble
+from deltaenergy.core.classes import fill
+from deltaenergy.core.specs import check_range
+from deltaenergy.data.catalogue.class_names import template_ensemble
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_vision
-from deltaenergy.models.text import TextTower
-from deltaenergy.specs import check_range
+from deltaenergy.models.towers.text import TextTower
 
 # The released list is that of the first 60 of CLIP's 80 templates for ImageNet.
 TEMPLATES = 60

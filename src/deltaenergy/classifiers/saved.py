@@ -85,7 +85,7 @@ def check_classes_hash(saved: Mapping[str, Any], file: Path) -> None:
 
 def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:
     """The model that a record names, or the given one if it is the same."""
-    from deltaenergy.models.loading import load_recorded
+    from deltaenergy.models.loading.load import load_recorded
 
     recorded = saved["model"]
     if model is None and recorded.get("precomputed"):

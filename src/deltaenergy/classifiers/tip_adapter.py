@@ -17,10 +17,10 @@ from torch import nn
 from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import ArtifactError
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.specs import check_range
 
 
 class TipAdapterClassifier(TemplateClassifier):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes, check_templates, fill
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes, check_templates, fill
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.precomputed import PrecomputedModel
-from deltaenergy.models.text import unit
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
+from deltaenergy.models.towers.text import unit
 
 
 class CosineClassifier(Classifier):

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from deltaenergy import __version__
-from deltaenergy.cli import (
+from deltaenergy.cli.commands import (
     bench,
     calibrate,
     choose,
@@ -31,13 +31,13 @@ from deltaenergy.cli import (
     tune,
     undo,
 )
-from deltaenergy.cli.common import err, out, show_warnings_plainly
-from deltaenergy.cli.examples import named
-from deltaenergy.cli.guard import guarded
-from deltaenergy.cli.ray_option import with_ray_address
-from deltaenergy.cli.renamed import with_new_names
+from deltaenergy.cli.shell.common import err, out, show_warnings_plainly
+from deltaenergy.cli.shell.examples import named
+from deltaenergy.cli.shell.exits import guarded
+from deltaenergy.cli.shell.ray_option import with_ray_address
+from deltaenergy.cli.shell.renamed import with_new_names
+from deltaenergy.core.progress import show_progress
 from deltaenergy.errors import InputError
-from deltaenergy.progress import show_progress
 
 # Importing torch makes some hundred thousand objects that all stay: by default the collector walks them many times.
 COLLECT_AFTER = 50_000

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from deltaenergy.data.budget import PIXELS
+from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.regular import why_not_a_file
 from deltaenergy.errors import InputError, UnreachableError
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from deltaenergy.data.decode import ImageSource, Refusal
-from deltaenergy.data.parquet_images import ParquetImage
-from deltaenergy.data.remote import RemoteFile
-from deltaenergy.data.remote_parquet import RemoteParquetImage
-from deltaenergy.data.remote_tar import RemoteMember
-from deltaenergy.data.tar import TarMember
+from deltaenergy.data.formats.parquet import ParquetImage
+from deltaenergy.data.formats.tar import TarMember
+from deltaenergy.data.remote.client import RemoteFile
+from deltaenergy.data.remote.parquet import RemoteParquetImage
+from deltaenergy.data.remote.tar import RemoteMember
 from deltaenergy.errors import ArtifactError
 
 # Frozen dataclasses whose fields are texts, paths, numbers, truth values or None.

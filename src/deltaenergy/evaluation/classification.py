@@ -19,7 +19,7 @@ import numpy.typing as npt
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import EvaluatedSet, Group
 from deltaenergy.evaluation.sets import same_class
-from deltaenergy.metrics import Estimate, proportion_estimate
+from deltaenergy.stats.metrics import Estimate, proportion_estimate
 
 if TYPE_CHECKING:
     from deltaenergy.evaluation.results import Evaluation

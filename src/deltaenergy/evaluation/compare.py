@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets
-from deltaenergy.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.models.base import TowerModel
-from deltaenergy.progress import Progress
 from deltaenergy.scoring import OF_IMAGES
-from deltaenergy.thresholds import check_keep
+from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
+from deltaenergy.stats.thresholds import check_keep
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from deltaenergy.errors import InputError
-from deltaenergy.metrics import check_scores
+from deltaenergy.stats.metrics import check_scores
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,7 +16,7 @@ from deltaenergy.evaluation.results import (
     pools,
     values_of,
 )
-from deltaenergy.metrics import Estimate, RankedScores, proportion_estimate
+from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
 
 
 def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[AccuracyRow]:

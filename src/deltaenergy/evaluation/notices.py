@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from deltaenergy.core.labels import first_of_name
+from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.labels import first_of_name
-from deltaenergy.recognition import warn_of_chance
 
 
 class NoOpenSet(UserWarning):

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deltaenergy.core.display import Shown, some_names
+from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
+from deltaenergy.detector.notebook import Shot, histogram_html, pictures_html
+from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.labels import first_of_name
-from deltaenergy.metrics import Estimate, RankedScores
-from deltaenergy.notebook import Shot, histogram_html, pictures_html
-from deltaenergy.showing import Shown, some_names
-from deltaenergy.verdicts import KNOWN, NONE_OF_THESE
+from deltaenergy.stats.metrics import Estimate, RankedScores
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.calibration import Calibration
+    from deltaenergy.detector.calibration import Calibration
     from deltaenergy.scoring import Scored
 
 
@@ -151,7 +151,7 @@ class Evaluation(Shown):
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
         """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
-        from deltaenergy.plotting import roc_curves
+        from deltaenergy.core.plotting import roc_curves
 
         spec = score or self.primary
         if spec not in self.scores:

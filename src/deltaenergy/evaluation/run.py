@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.calibration import check_numbers
 from deltaenergy.classifiers.base import Classifier, check_classifier
+from deltaenergy.core.progress import Progress, shown
+from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
@@ -18,15 +19,14 @@ from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets, same_class
 from deltaenergy.evaluation.stored_items import StoredItems
-from deltaenergy.progress import Progress, shown
+from deltaenergy.scores.availability import Given, check_runnable, given_by
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scores.runnable import Given, check_runnable, given_by
 from deltaenergy.scoring import AnyScorer, Scored, bind_all, score_images
-from deltaenergy.thresholds import check_keep, threshold_at
+from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
-    from deltaenergy.detector import Detector
+    from deltaenergy.detector.detector import Detector
 
 # Scores that learn from images do so from at most so many of a feature store, evenly spaced: these are held in memory.
 MOST_LEARNED = 20_000

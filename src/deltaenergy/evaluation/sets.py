@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.data.inputs import load_images, with_unique_ids
+from deltaenergy.core.growing import Growing
+from deltaenergy.core.labels import ClassFinder, first_of_name
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.stored_items import StoredItems
-from deltaenergy.growing import Growing
-from deltaenergy.labels import ClassFinder, first_of_name
 from deltaenergy.models.features import is_feature_array
+from deltaenergy.source import load_images, with_unique_ids
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.classifiers.base import Classifier
-    from deltaenergy.data.encoder import Describes
+    from deltaenergy.store.encoder import Describes
 
 UNKNOWN = -1
 

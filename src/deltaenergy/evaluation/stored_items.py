@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.data.encoder import Describes
-from deltaenergy.data.inputs import load_images
+from deltaenergy.core.growing import Growing
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.manifest import read_manifest
-from deltaenergy.data.places import place_at
-from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
-from deltaenergy.growing import Growing
+from deltaenergy.source import load_images
+from deltaenergy.store.encoder import Describes
+from deltaenergy.store.folder import place_at
+from deltaenergy.store.manifest import read_manifest
+from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 from deltaenergy.errors import InputError
+from deltaenergy.files.atomic import make_folder
 from deltaenergy.files.lock_file import LockFile
-from deltaenergy.files.writing import make_folder
 
 NAME = ".deltaenergy.lock"
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from deltaenergy.core.display import Shown
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.encoding import Encoded, EncodedBatch, collect, stream_batches
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.text import TextTower
-from deltaenergy.models.vision import VisionTower
-from deltaenergy.progress import Progress
-from deltaenergy.showing import Shown
+from deltaenergy.models.towers.text import TextTower
+from deltaenergy.models.towers.vision import VisionTower
 
 if TYPE_CHECKING:
     from typing import Self

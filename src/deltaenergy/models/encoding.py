@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.data.budget import PIXELS
+from deltaenergy.core.progress import Progress, shown
 from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
-from deltaenergy.data.inputs import image_stream
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.store import StoredImage
+from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.models.parallel import side_by_side
-from deltaenergy.progress import Progress, shown
+from deltaenergy.source import image_stream
+from deltaenergy.store.store import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.classes import DEFAULT_TEMPLATE, check_classes
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
+from deltaenergy.core.labels import ClassFinder
 from deltaenergy.errors import InputError
-from deltaenergy.labels import ClassFinder
 from deltaenergy.models.base import Model
 from deltaenergy.models.features import check_features, native_array
 

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.artifact import version_of
-from deltaenergy.detector import Detector, Verdict
+from deltaenergy.core.display import Shown
+from deltaenergy.detector.detector import Detector, Verdict
+from deltaenergy.detector.saved import version_of
+from deltaenergy.detector.verdict_tables import check_own, read_rows
 from deltaenergy.errors import InputError
 from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
 from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
 from deltaenergy.monitor.restarts import Restarts, log_halves
 from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
-from deltaenergy.showing import Shown
-from deltaenergy.thresholds import percent, upper_share
-from deltaenergy.verdict_tables import check_own, read_rows
+from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:
+    from deltaenergy.core.progress import Progress
     from deltaenergy.data.items import Unreadable
-    from deltaenergy.progress import Progress
 
 ALPHA, DELTA = 0.04, 0.01
 TESTS = ("rate", "shift")

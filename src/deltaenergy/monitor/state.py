@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, check_writable, read_json, write_text
-from deltaenergy.files.bound import check_seal, sealed
+from deltaenergy.files.artifact import check_seal, sealed
 from deltaenergy.files.schema import Check, Where, list_of, mapping_of, number, optional, record, text, truth, whole
 from deltaenergy.monitor.history import MOST_BLOCKS, MOST_PICTURES, RECENT, Block, SeenPicture
 from deltaenergy.monitor.monitor import ALPHA, DELTA, LARGEST_SEED, TESTS, Monitor

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from deltaenergy.detector.verdicts import KNOWN
 from deltaenergy.evaluation.classification import classification
 from deltaenergy.evaluation.compare import Comparison, Difference
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.metrics import Estimate
 from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, curve_chart, legend_key
 from deltaenergy.report.classification import quality_charts
@@ -14,7 +14,7 @@ from deltaenergy.report.page import Section, figure, render_page, table
 from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
 from deltaenergy.report.summary import headline, kept_estimate
 from deltaenergy.report.words import count, estimate, listed, metric_name, percent, points, smaller_is_better
-from deltaenergy.verdicts import KNOWN
+from deltaenergy.stats.metrics import Estimate
 
 # What is told of every detector: the column, and how it is called.
 _GROUP_WORDS = {Group.ID: "known pictures", Group.SHIFTED: "another style", Group.OPEN: "open pictures"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, HistogramRow, curve_chart, histogram_chart, legend_key
@@ -19,7 +20,6 @@ from deltaenergy.report.page import Section, figure, render_page
 from deltaenergy.report.provenance import provenance_section, score_table
 from deltaenergy.report.summary import summary_section
 from deltaenergy.report.words import count, percent
-from deltaenergy.verdicts import KNOWN, NONE_OF_THESE
 
 GROUP_COLOURS = {Group.ID: 0, Group.SHIFTED: 2, Group.OPEN: 1}
 # More curves than this in one chart cannot be told apart.

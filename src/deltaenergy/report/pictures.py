@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from deltaenergy.data.items import ImageItem
+from deltaenergy.detector.verdicts import verdict_word
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.links import file_link
 from deltaenergy.report.thumbnails import thumbnail
 from deltaenergy.report.words import count, percent, score_value
-from deltaenergy.verdicts import verdict_word
 
 # As many as one row of the page holds.
 SHOWN = 8

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
-from deltaenergy.metrics import paired_differences
 from deltaenergy.report.html import Child, tag
 from deltaenergy.report.words import interval, percent, points
+from deltaenergy.stats.metrics import paired_differences
 
 
 def ranked_scores(evaluation: Evaluation) -> list[DetectionRow]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pools
-from deltaenergy.metrics import Estimate, proportion_estimate
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, Tile, tiles
 from deltaenergy.report.provenance import unreadable_note
 from deltaenergy.report.ranking import best_score
 from deltaenergy.report.words import count, interval, listed, metric_name, one_in, percent
+from deltaenergy.stats.metrics import Estimate, proportion_estimate
 
 # With fewer pictures in a group, a share moves by more than three points with each of them.
 FEW = 30

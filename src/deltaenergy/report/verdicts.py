@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector import Detector, Predictions, Verdict
+from deltaenergy.detector.detector import Detector, Predictions, Verdict
+from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
@@ -23,7 +24,6 @@ from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
 from deltaenergy.report.pictures import Picture, card
 from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
 from deltaenergy.report.words import count, percent
-from deltaenergy.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 
 # Small copies inside the page, all groups together: about six megabytes.
 EMBEDDED = 800

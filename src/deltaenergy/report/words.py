@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from deltaenergy.metrics import Estimate
 from deltaenergy.report.html import Markup, isolated, join, tag
+from deltaenergy.stats.metrics import Estimate
 
 METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out", "accuracy": "accuracy"}
 

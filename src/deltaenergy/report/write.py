@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector import Detector, Predictions, Verdict
+from deltaenergy.detector.detector import Detector, Predictions, Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.compare import Comparison
 from deltaenergy.evaluation.results import Evaluation

@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from deltaenergy import errors
-from deltaenergy.data.filling import PlanGone
-from deltaenergy.data.store_writer import Filled, Task
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.scale.shard_worker import as_filled, settings_of
+from deltaenergy.store.filling import PlanGone
+from deltaenergy.store.writer import Filled, Task
 
 # A shard whose worker died so often is given up: it would kill every other worker, too.
 MOST_DEATHS = 3

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from deltaenergy.data.filling import PlanGone
-from deltaenergy.data.store_writer import Filled, Task
 from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.scale.ray_cluster import Failed, check_device, connected
 from deltaenergy.scale.shard_worker import ShardWorker, as_filled, settings_of
+from deltaenergy.store.filling import PlanGone
+from deltaenergy.store.writer import Filled, Task
 
 _BUSY_SECONDS = 0.5
 

@@ -16,26 +16,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.content import stamp_of
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.manifest import Manifest
-from deltaenergy.data.places import place_at
-from deltaenergy.data.plan import read_present
-from deltaenergy.data.store import FeatureStore, StoredImage
-from deltaenergy.data.store_pass import StorePass, names_a_store, pass_over
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files import hash_strings, hash_value, replacing
 from deltaenergy.files.locks import FolderLock
 from deltaenergy.models.encoding import STORED_BATCH
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.scale.ray_cluster import Failed, check_device, connected
 from deltaenergy.scale.verdict_columns import verdict_table
+from deltaenergy.store.folder import place_at
+from deltaenergy.store.manifest import Manifest
+from deltaenergy.store.plan import read_present
+from deltaenergy.store.store import FeatureStore, StoredImage
+from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltaenergy.detector import Detector
+    from deltaenergy.detector.detector import Detector
 
 # Images of a window: so many batches of the image tower, whatever the number of actors, so that each run finds the
 # parts of the one before.
@@ -99,8 +99,8 @@ class PartScorer:
         if self._detector is None:
             import torch
 
-            from deltaenergy.artifact import version_of
-            from deltaenergy.detector import Detector
+            from deltaenergy.detector.detector import Detector
+            from deltaenergy.detector.saved import version_of
 
             request = self._request
             # Relative paths of images mean what they mean to the process that listed them.
@@ -175,7 +175,7 @@ def score_on_ray(
         progress: told how many images are done.
     """
     check_device(device)
-    from deltaenergy.artifact import version_of
+    from deltaenergy.detector.saved import version_of
 
     version = version_of(detector)
     parts = _parts(detector, images, batch_size)

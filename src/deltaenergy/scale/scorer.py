@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import check_features
-from deltaenergy.needs import Need
 from deltaenergy.scale.batches import Batch
 from deltaenergy.scale.store_rows import StoreRows
 from deltaenergy.scale.verdict_columns import verdict_schema, verdict_table
@@ -57,7 +57,7 @@ class Scorer:
     def __init__(
         self, detector: str | Path, store: str | Path | None = None, *, device: str = "auto", batch_size: int = 32
     ) -> None:
-        from deltaenergy.detector import Detector
+        from deltaenergy.detector.detector import Detector
 
         self.detector = Detector.load(os.fspath(detector), device=device).prepare()
         if self.detector.calibration is None:

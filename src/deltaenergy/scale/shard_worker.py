@@ -7,15 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.data.filling import Filler, PlanGone
-from deltaenergy.data.holding import Hold
-from deltaenergy.data.manifest import Part, ShardRecord, read_manifest
-from deltaenergy.data.places import place_at
-from deltaenergy.data.plan import read_plan
-from deltaenergy.data.store import check_same_model
-from deltaenergy.data.store_writer import Filled, Task
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError
-from deltaenergy.progress import Progress
+from deltaenergy.store.filling import Filler, PlanGone
+from deltaenergy.store.folder import place_at
+from deltaenergy.store.holding import Hold
+from deltaenergy.store.manifest import Part, ShardRecord, read_manifest
+from deltaenergy.store.plan import read_plan
+from deltaenergy.store.store import check_same_model
+from deltaenergy.store.writer import Filled, Task
 
 
 class ShardWorker:
@@ -28,7 +28,7 @@ class ShardWorker:
     def __init__(self, settings: dict[str, Any]) -> None:
         import torch
 
-        from deltaenergy.models.loading import load_recorded
+        from deltaenergy.models.loading.load import load_recorded
 
         if settings["threads"] is not None:
             torch.set_num_threads(settings["threads"])

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.places import place_at
-from deltaenergy.data.plan import read_present
-from deltaenergy.data.shards import Shard, map_array, read_shards
-from deltaenergy.data.store import latest_entries
-from deltaenergy.data.store_pass import pass_over
 from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.store.folder import place_at
+from deltaenergy.store.plan import read_present
+from deltaenergy.store.shards import Shard, map_array, read_shards
+from deltaenergy.store.store import latest_entries
+from deltaenergy.store.store_pass import pass_over
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deltaenergy.verdicts import verdict_word
+from deltaenergy.detector.verdicts import verdict_word
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from deltaenergy.detector import Detector
+    from deltaenergy.detector.detector import Detector
     from deltaenergy.scoring import Scored
 
 

@@ -15,8 +15,8 @@ import sys
 import threading
 from typing import Any
 
-from deltaenergy.data.filling import PlanGone
 from deltaenergy.errors import DeltaEnergyError
+from deltaenergy.store.filling import PlanGone
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ a thin `Score` class for each, in a registry that knows its needs, defaults, for
 alone; bound to a classifier it is a `Scorer`, which holds what was learned.
 """
 
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.nn.functional import normalize
 
-from deltaenergy.progress import Progress
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import check_range
 from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
 from deltaenergy.scores.base import check_positive
 from deltaenergy.scores.neglabel import NegLabel, neglabel
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier

@@ -2,7 +2,7 @@
 
 A `Score` gives an image the same number whatever else is scored. An adapter does not: it keeps a memory of the stream,
 and the same image may be known today and unknown tomorrow. So adapters are no scores, have a registry of their own, and
-run in `deltaenergy.adaptive.AdaptiveDetector` alone, which gives no p-values and says that order matters.
+run in `deltaenergy.detector.adaptive.AdaptiveDetector` alone, which gives no p-values and says that order matters.
 
 An `Adapter` is settings, as a score is. `prepare` makes what depends on the classifier alone, `begin` a fresh memory; a
 `Memory` takes images `batch` by `batch`, learns from each batch and scores it.
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from deltaenergy.classes import check_templates
+from deltaenergy.core.classes import check_templates
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.registry import Registry
+from deltaenergy.core.specs import Settings, build, check_range, parse
 from deltaenergy.errors import InputError
-from deltaenergy.progress import Progress
-from deltaenergy.registry import Registry
 from deltaenergy.scores.base import check_positive
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
-from deltaenergy.specs import Settings, build, check_range, parse
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier

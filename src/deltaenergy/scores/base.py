@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from deltaenergy.classifiers.base import Inputs
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import Settings
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
-from deltaenergy.specs import Settings
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier, Outputs

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_number, check_positive, check_whole
 from deltaenergy.scores.registry import register_score

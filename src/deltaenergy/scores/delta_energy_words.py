@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import check_range
 from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.negatives.competing import CompetingWords, candidates, competing_words
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier

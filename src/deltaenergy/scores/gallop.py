@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.gl_mcm import local_mcm

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import torch
 
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.mcm import mcm
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 # Similarities of one block of patches (float32) stay within 4 MB: read back from cache, not from memory.
 BLOCK_ENTRIES = 1_048_576

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.classes import check_templates
+from deltaenergy.core.classes import check_templates
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.mining import Recipe, prompts
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.neglabel import grouped_score
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores._standard import check_moments, moments
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer

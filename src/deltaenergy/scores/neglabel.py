@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from deltaenergy.classes import check_templates
+from deltaenergy.core.classes import check_templates
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive, check_whole
 from deltaenergy.scores.delta_energy import check_parameters, delta_energy
@@ -34,7 +35,6 @@ from deltaenergy.scores.negatives.competing import imagenet_meanings, remove_own
 from deltaenergy.scores.negatives.mining import Negatives, Recipe, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import even
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.csp import CspPool
@@ -35,7 +36,6 @@ from deltaenergy.scores.negatives.pairs import joined, text_features
 from deltaenergy.scores.negatives.taxonomy import proper_nouns, subcategories
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, IMAGES_PER_BLOCK, NegLabel
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Inputs
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
-from deltaenergy.needs import Need
 from deltaenergy.scores.arrays import as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.msp import msp
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier

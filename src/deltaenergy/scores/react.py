@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.needs import Need
+from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import check_range
 from deltaenergy.scores.arrays import as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_number, check_positive
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.registry import register_score
-from deltaenergy.specs import check_range
 
 
 def react(similarities_of: Callable[[Any], Any], features: Any, bound: float, temperature: float = 0.01) -> Any:

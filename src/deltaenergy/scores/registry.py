@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
+from deltaenergy.core.registry import Registry
+from deltaenergy.core.specs import Named, build, parse
 from deltaenergy.errors import InputError
-from deltaenergy.registry import Registry
 from deltaenergy.scores.base import Score
-from deltaenergy.specs import Named, build, parse
 
 ScoreType = TypeVar("ScoreType", bound="type[Score]")
 

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import check_range
 from deltaenergy.models.base import require_towers
-from deltaenergy.progress import Progress
 from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
 from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.mining import Recipe, prompts
-from deltaenergy.specs import check_range
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,10 +10,10 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.registry import make_score
 from deltaenergy.serve.bodies import Form
 from deltaenergy.serve.targets import guarantee_of

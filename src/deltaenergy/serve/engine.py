@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from deltaenergy.classes import check_classes, check_templates
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+from deltaenergy.core.classes import check_classes, check_templates
 from deltaenergy.data.decode import UnreadableImage, open_header, opened, reasons
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
@@ -200,7 +200,7 @@ class Engine:
 
 def check_unfitted(spec: str) -> None:
     """Refuse a score that must be fitted, or that would encode thousands of words for one request."""
-    from deltaenergy.needs import Need
+    from deltaenergy.core.needs import Need
 
     score = make_score(spec)
     if score.missing is not None or score.own_to is not None or score.needs & {Need.ID_DATA, Need.TEXTS}:

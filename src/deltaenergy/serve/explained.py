@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import Detector
-from deltaenergy.explain import Explainer
+from deltaenergy.detector.detector import Detector
+from deltaenergy.explanation import Explainer
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.serve.answers import SentImage
 from deltaenergy.serve.bodies import (

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.base import TowerModel
 from deltaenergy.monitor import Monitor

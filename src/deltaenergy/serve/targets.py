@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from deltaenergy.artifact import version_of
 from deltaenergy.classifiers.base import Classifier
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.saved import version_of
+from deltaenergy.detector.verdicts import verdict_word
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import check_features
-from deltaenergy.needs import Need
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scoring import score_encoded
 from deltaenergy.serve.answers import ClassConfidence, DetectorInfo, ImageAnswer
-from deltaenergy.verdicts import verdict_word
 
 
 @dataclass(frozen=True, eq=False)

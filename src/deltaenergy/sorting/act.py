@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import OS_REMEDIES, OutputError
-from deltaenergy.files.writing import sync_folder, temporary_folder
-from deltaenergy.progress import Progress
+from deltaenergy.files.atomic import sync_folder, temporary_folder
 from deltaenergy.sorting.plan import How, Left, Placement, Plan
 
 FORMAT, VERSION = "deltaenergy sorted files", 1

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError
-from deltaenergy.verdicts import KNOWN, NONE_OF_THESE
 
 # What some file system refuses in a name, what steers a terminal, and what turns text round.
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f/\\:*?"<>|\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]')

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import OS_REMEDIES, ArtifactError
-from deltaenergy.files.writing import remove_litter
-from deltaenergy.progress import Progress
+from deltaenergy.files.atomic import remove_litter
 from deltaenergy.sorting.act import FORMAT, VERSION, move_new
 from deltaenergy.sorting.plan import How, Left
 

@@ -21,13 +21,13 @@ from PIL import Image
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.methods import METHODS, Method, make_method
-from deltaenergy.data.inputs import load_images
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.store_writer import build_store
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.needs import Need
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+from deltaenergy.source import load_images
+from deltaenergy.store.writer import build_store
 from deltaenergy.testing.models import tiny_model
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from deltaenergy.tuning.tune import tune

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from deltaenergy.models.clip import ClipModel
 from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models.towers.clip import ClipModel
 
 # Words that are one token each; all others are spelt byte by byte.
 WORDS = ("a", "photo", "of", "the", "nice", "dog", "cat", "red", "blue", "car", "sketch")

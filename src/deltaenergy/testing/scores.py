@@ -24,10 +24,10 @@ import torch
 
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector import Detector
+from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.needs import Need
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.testing.samples import (

@@ -12,10 +12,10 @@ import torch
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
+from deltaenergy.core.labels import class_indices
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
-from deltaenergy.labels import class_indices
-from deltaenergy.progress import Progress
 from deltaenergy.scoring import score_images
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.hessian import HessianCheck, check_hessians

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Batch, Inputs
+from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import TowerModel
-from deltaenergy.needs import Need
 from deltaenergy.tuning.views import encode, normalise, view_pixels
 
 # Images of a validation batch that pass through a prompted tower, or whose patches are compared, together.

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from deltaenergy.core.labels import class_indices
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
-from deltaenergy.labels import class_indices
 
 
 @dataclass(frozen=True)

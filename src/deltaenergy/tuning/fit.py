@@ -10,10 +10,10 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method
-from deltaenergy.classifiers.recipe import Recipe, make_recipe
-from deltaenergy.tuning.checkpoints import CheckpointFolder
+from deltaenergy.training.checkpoints import CheckpointFolder
+from deltaenergy.training.loop import EpochLog, PlannedStage, Step, Trained, train
+from deltaenergy.training.recipe import Recipe, make_recipe
 from deltaenergy.tuning.data import TrainImages, Validation
-from deltaenergy.tuning.loop import EpochLog, PlannedStage, Step, Trained, train
 
 
 def recipes_of(method: Method, changes: Mapping[str, Any]) -> list[Recipe]:

@@ -12,19 +12,19 @@ from typing import Any, Literal
 
 import torch
 
-from deltaenergy.classes import check_classes
-from deltaenergy.data.addresses import is_remote_folder
+from deltaenergy.core.classes import check_classes
+from deltaenergy.core.labels import class_indices
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import Refusal
-from deltaenergy.data.inputs import labelled_folders, load_images
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.manifest import is_store
+from deltaenergy.data.remote.addresses import is_remote_folder
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
-from deltaenergy.labels import class_indices
 from deltaenergy.models.base import Model, TowerModel
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
-from deltaenergy.tuning.checkpoints import saving
+from deltaenergy.source import labelled_folders, load_images
+from deltaenergy.store.manifest import is_store
+from deltaenergy.training.checkpoints import saving
 from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, TrainImages, Validation
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, read_stored

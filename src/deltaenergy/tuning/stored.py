@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from deltaenergy.core.needs import Need
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.store import FeatureStore, StoredImage
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import check_features, is_feature_array, native_array
-from deltaenergy.needs import Need
+from deltaenergy.store.store import FeatureStore, StoredImage
 from deltaenergy.tuning.views import Encoded
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from deltaenergy.classifiers.methods import Method
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import Model
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 
 # Told what is being done; gives the progress callback for it.

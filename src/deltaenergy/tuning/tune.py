@@ -10,21 +10,21 @@ from typing import Any
 
 import torch
 
-from deltaenergy.classes import check_classes
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.estimate import Estimate, check_memory, warn_of_cost
 from deltaenergy.classifiers.methods import Method, make_method
-from deltaenergy.classifiers.recipe import make_recipe
+from deltaenergy.core.classes import check_classes
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model
 from deltaenergy.models.precomputed import PrecomputedModel
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
-from deltaenergy.tuning.checkpoints import CheckpointFolder
+from deltaenergy.training.checkpoints import CheckpointFolder
+from deltaenergy.training.loop import EpochLog, Trained
+from deltaenergy.training.recipe import make_recipe
 from deltaenergy.tuning.data import Validation
 from deltaenergy.tuning.fit import fit, recipes_of, validate
-from deltaenergy.tuning.loop import EpochLog, Trained
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
 
 # What the measurements support (docs/results.md, "Few-shot methods").

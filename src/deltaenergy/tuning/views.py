@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 
 from deltaenergy.classifiers.estimate import memory_of
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import UnreadableImage, opened
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing, resized
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     import numpy.typing as npt

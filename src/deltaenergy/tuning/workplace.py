@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from deltaenergy.files import remove_bound
-from deltaenergy.tuning.checkpoints import RECORD
+from deltaenergy.training.checkpoints import RECORD
 from deltaenergy.tuning.prepare import TEST_VIEWS_FILE, VIEWS_FILE
 
 # Inside of the folder that the result goes to. Nobody else uses the name.

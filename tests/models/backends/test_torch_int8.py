@@ -15,11 +15,11 @@ from torch import nn
 
 import deltaenergy as de
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.models import clip
 from deltaenergy.models.backends import check_place
 from deltaenergy.models.backends.int8 import Int8Linear, QuickGeluMlp
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.vision import VisionTower
+from deltaenergy.models.towers import clip
+from deltaenergy.models.towers.vision import VisionTower
 from tests.checkpoints import write_clip
 from tests.families import WRITERS
 from tests.models.test_parallel import cores

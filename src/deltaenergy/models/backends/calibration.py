@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.inputs import load_images
-from deltaenergy.data.store import StoredImage
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import decode_ahead
 from deltaenergy.models.features import is_feature_array
+from deltaenergy.source import load_images
+from deltaenergy.store.store import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from deltaenergy import __version__
-from deltaenergy.cache import cache_folder
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_file, hash_strings, read_json, write_json
-from deltaenergy.files.bound import check_seal, sealed
+from deltaenergy.files.artifact import check_seal, sealed
+from deltaenergy.files.atomic import sync_file, sync_folder, temporary_folder
+from deltaenergy.files.cache import cache_folder
 from deltaenergy.files.schema import Where, mapping_of, record, text, whole
-from deltaenergy.files.writing import sync_file, sync_folder, temporary_folder
 
 RECORD = "export.json"
 FORMAT = "deltaenergy export 1"

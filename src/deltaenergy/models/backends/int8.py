@@ -20,8 +20,8 @@ from torch import nn
 from deltaenergy.errors import InputError
 from deltaenergy.models.backends.base import Engine
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.clip import TransformersModel
-from deltaenergy.models.convolutional import ConvolutionalModel
+from deltaenergy.models.towers.clip import TransformersModel
+from deltaenergy.models.towers.convolutional import ConvolutionalModel
 
 _TOKEN_STEPS, _WEIGHT_STEPS = 127.0, 63.0
 # x̂ + 128 is what oneDNN takes, without a sign; the half makes cutting off a rounding.

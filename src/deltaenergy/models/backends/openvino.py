@@ -22,7 +22,7 @@ import torch
 from deltaenergy.models.backends.base import Engine, exported_program, library
 from deltaenergy.models.backends.calibration import CalibrationPixels
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.convolutional import ConvolutionalModel
+from deltaenergy.models.towers.convolutional import ConvolutionalModel
 
 XML, BIN = "tower.xml", "tower.bin"
 

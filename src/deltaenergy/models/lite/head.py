@@ -18,7 +18,7 @@ import math
 import torch
 from torch import nn
 
-from deltaenergy.models.text import unit
+from deltaenergy.models.towers.text import unit
 
 
 class CosineRange:

@@ -18,10 +18,6 @@ from torch import nn
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files.reading import read_json
 from deltaenergy.files.schema import Where, number, rebuilding, record, whole
-from deltaenergy.models.causal_text import CausalTextTower
-from deltaenergy.models.clip import hash_weights
-from deltaenergy.models.convolutional import ConvolutionalModel
-from deltaenergy.models.families import TEXT_ENTRIES
 from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
     CLASSES,
@@ -34,8 +30,12 @@ from deltaenergy.models.lite.network import (
     load_network,
 )
 from deltaenergy.models.lite.text import LiteText, LiteTokenizer
+from deltaenergy.models.loading.families import TEXT_ENTRIES
+from deltaenergy.models.loading.tokenizing import check_tokenizer
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.models.tokenizing import check_tokenizer
+from deltaenergy.models.towers.causal_text import CausalTextTower
+from deltaenergy.models.towers.clip import hash_weights
+from deltaenergy.models.towers.convolutional import ConvolutionalModel
 
 logger = logging.getLogger(__name__)
 

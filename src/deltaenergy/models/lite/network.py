@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from deltaenergy.files.reading import check_ordinary
-from deltaenergy.models.weights import check_headers, fill, read_headers, read_weights, weight_shapes
+from deltaenergy.models.loading.weights import check_headers, fill, read_headers, read_weights, weight_shapes
 
 WEIGHTS = Path(__file__).parent / "image_tower.safetensors"
 

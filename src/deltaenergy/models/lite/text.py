@@ -17,7 +17,7 @@ from torch import nn
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files.reading import read_json
 from deltaenergy.files.schema import Where, record, text, whole
-from deltaenergy.models.blocks import run_blocks
+from deltaenergy.models.towers.blocks import run_blocks
 
 _TOKENIZER = record(
     {"bos_token": text(), "eos_token": text(), "pad_token": text(), "model_max_length": whole(1, 10**6)}, others=True

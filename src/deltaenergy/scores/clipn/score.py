@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.needs import Need
-from deltaenergy.progress import Progress
 from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
 from deltaenergy.scores.registry import register_score

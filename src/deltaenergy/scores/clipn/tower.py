@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from deltaenergy.classes import fill
+from deltaenergy.core.classes import fill
+from deltaenergy.core.progress import Progress
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
 from deltaenergy.models.base import Model, require_text
-from deltaenergy.models.text import unit
-from deltaenergy.progress import Progress
+from deltaenergy.models.towers.text import unit
 
 WEIGHTS, RECORD = "no_tower.safetensors", "no_tower.json"
 # The paper's number of prompts, and the usual deviation of fresh token embeddings.

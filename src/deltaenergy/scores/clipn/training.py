@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.functional import softplus
 
-from deltaenergy.classifiers.recipe import Recipe
-from deltaenergy.data.inputs import load_images
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, TowerModel, require_towers
-from deltaenergy.progress import Progress
 from deltaenergy.scores.clipn.tower import PROMPTS, RECORD, NoTower
-from deltaenergy.tuning.checkpoints import CheckpointFolder
-from deltaenergy.tuning.loop import PlannedStage, Step, train
+from deltaenergy.source import load_images
+from deltaenergy.training.checkpoints import CheckpointFolder
+from deltaenergy.training.loop import PlannedStage, Step, train
+from deltaenergy.training.recipe import Recipe
 
 # Steps are clipped to this gradient norm.
 MAX_NORM = 1.0

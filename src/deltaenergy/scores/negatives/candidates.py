@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.cache import cache_folder, load_cached, store_cached
+from deltaenergy.core.progress import Progress
 from deltaenergy.files import hash_strings
+from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
 from deltaenergy.models.base import require_text
-from deltaenergy.progress import Progress
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

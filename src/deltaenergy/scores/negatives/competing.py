@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.classes import fill, read_classes
-from deltaenergy.data.class_names import name_list
+from deltaenergy.core.classes import fill, read_classes
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.catalogue.class_names import name_list
 from deltaenergy.errors import InputError
-from deltaenergy.models.text import unit
-from deltaenergy.progress import Progress
+from deltaenergy.models.towers.text import unit
 from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.taxonomy import own_words
 

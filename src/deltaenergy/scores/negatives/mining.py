@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.cache import cache_folder, load_cached, store_cached
-from deltaenergy.classes import fill
+from deltaenergy.core.classes import fill
+from deltaenergy.core.progress import Progress
 from deltaenergy.files import hash_strings
+from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
-from deltaenergy.progress import Progress
 from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.pools import Pool
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.classes import fill
+from deltaenergy.core.classes import fill
 from deltaenergy.scores.negatives.candidates import encode_candidates
 
 if TYPE_CHECKING:

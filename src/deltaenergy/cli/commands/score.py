@@ -1,0 +1,225 @@
+"""`deltaenergy score`: class, confidence, score and verdict for every image; a page of them, and folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deltaenergy.cli.commands.ray_scored import check_goes_with_ray, score_with_ray
+from deltaenergy.cli.shell import common, sorted_files
+from deltaenergy.cli.shell.common import err
+from deltaenergy.cli.shell.options import check_count
+from deltaenergy.cli.shell.output import check_output
+from deltaenergy.cli.shell.ray_option import RayOption, WorkersOption
+from deltaenergy.cli.shell.scored import Run, emit, say_counts, say_promise
+from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.data.items import ImageItem, Unreadable
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.scores.availability import Given
+    from deltaenergy.scores.base import Score
+
+
+def score(
+    context: typer.Context,
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
+    ],
+    classes: common.ClassesOption = None,
+    model: common.ModelOption = "lite",
+    scores: common.ScoreOption = None,
+    template: common.TemplateOption = None,
+    detector: common.DetectorOption = None,
+    id_images: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="In-distribution images to set the threshold with, if there is no --detector."),
+    ] = None,
+    keep: common.KeepOption = 0.95,
+    confidence: common.ConfidenceOption = None,
+    fdr: common.FdrOption = None,
+    out_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Write the table to FILE.csv, .jsonl or .parquet, or to a folder called fiftyone."
+        ),
+    ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(help="Adapt to the images as they come: adaneg or tanl. Order matters, there are no p-values."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", "-r", help="Write the verdicts with their images to FILE.html.")
+    ] = None,
+    copy_to: sorted_files.CopyOption = None,
+    link_to: sorted_files.LinkOption = None,
+    move_to: sorted_files.MoveOption = None,
+    dry_run: sorted_files.DryRunOption = False,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=1, callback=check_count, help="Tell so many of the most similar classes.")
+    ] = 1,
+    json_output: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+    backend: common.BackendOption = None,
+    precision: common.PrecisionOption = "auto",
+    calibrate_on: common.CalibrateOnOption = None,
+    batch_size: common.BatchOption = 32,
+    ray: RayOption = None,
+    workers: WorkersOption = None,
+) -> None:
+    """Say which class each image is, how sure that is, and whether it is any of the classes.
+
+    The verdict, known or none of these, needs a threshold: give --detector (written by calibrate or tune), or --id
+    with known images. Without either, the table has labels and scores only. With --fdr, verdicts come at the
+    end, when all images have been looked at.
+    """
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.scoring import stream_scores
+    from deltaenergy.source import load_images
+    from deltaenergy.store.store_pass import names_a_store
+
+    place = common.Place(device, backend, precision, calibrate_on)
+    check_output(out_file)
+    common.check_report(report)
+    if ray is not None:
+        own = {"classes": classes, "score": scores, "template": template, "id": id_images, "fdr": fdr, "adapt": adapt}
+        acts = {"report": report, "copy_to": copy_to, "link_to": link_to, "move_to": move_to, "json": json_output}
+        check_goes_with_ray(detector, out_file, **own, **acts)
+    elif workers is not None:
+        raise InputError("--workers belongs to --ray: add it, or leave --workers out.")
+    if adapt is None:
+        own_parts = ("classes", "scores", "template", "id_images", "model", "keep", "confidence")
+        common.refuse_beside_detector(context, detector, *own_parts)
+    request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
+    if fdr is not None and detector is None and not id_images:
+        raise InputError("--fdr needs known images to compare with: give --detector, or --id with some.")
+    acting = [*(["--report"] if report else []), *([request.option] if request else [])]
+    if acting and not detector and not id_images:
+        raise InputError(f"{acting[0]} needs verdicts, and these a threshold: add --id DIR or --detector DIR.")
+    # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
+    given = common.read_image_arguments(images)
+    items = given if names_a_store(given) else common.list_images(given, hold=request is not None)
+    if ray is not None and detector is not None and out_file is not None:
+        score_with_ray(ray, workers, detector, items, out_file, place, top_k, batch_size)
+        return
+    if request is not None:
+        sorted_files.check_request(request, given, items)
+    unreadable: list[Unreadable] = []
+    if adapt is not None:
+        others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
+        for name, value in (*others, ("--top-k", top_k > 1), ("--fdr", fdr)):
+            if value:
+                raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
+        from deltaenergy.cli.commands.adapt import score_adapted
+        from deltaenergy.scores.adaptive import make_adapter
+
+        make_adapter(adapt)
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
+        classifier = common.zero_shot(model, place, classes, template)
+        score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
+        return
+    if detector is not None:
+        detectors = [common.load_detector(detector, place)]
+        classifier, used = detectors[0].classifier, [detectors[0].score]
+    else:
+        id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
+        used = common.make_scores(scores, _given(items, id_items, place))
+        if acting and len(used) > 1:
+            raise InputError(f"{acting[0]} goes by one score: give --score once.")
+        classifier = common.zero_shot(model, place, classes, template)
+        detectors, unreadable = _calibrate(classifier, used, id_items, keep, confidence, batch_size)
+    if fdr is not None:
+        for one in detectors:
+            one.check_controls(fdr)
+    prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
+    run = Run(classifier, used, detectors, unreadable, top_k=top_k, fdr=fdr, keep_verdicts=bool(acting))
+    with common.progress_bar("Scoring") as progress:
+        scorers = [one.scorer for one in prepared]
+        batches = stream_scores(classifier, scorers, items, top_k=top_k, batch_size=batch_size, progress=progress)
+        parts = run.records(batches)
+        # What is asked for besides is done before anything is printed: a reader of standard output that goes away must
+        # not stop it. A table on disk is written as its rows come.
+        print_later = bool(acting) and (out_file is None or json_output)
+        if print_later:
+            parts = iter(list(parts))
+        else:
+            emit(run, parts, out_file, json_output)
+    if request is not None:
+        _sort(run, request)
+    if report is not None:
+        _write_report(run, report)
+    if print_later:
+        emit(run, parts, out_file, json_output)
+    say_counts(run)
+    say_promise(run)
+    common.finish(run.unreadable)
+
+
+def _write_report(run: Run, report: Path) -> None:
+    from deltaenergy.files import keeping_result
+    from deltaenergy.report import write_verdicts
+
+    with common.status("Writing the report …"):
+        keeping_result(
+            report,
+            lambda place: write_verdicts(
+                run.judged,
+                place,
+                detector=run.detectors[0],
+                unreadable=run.unreadable,
+                fdr=run.fdr,
+                command=common.typed(),
+            ),
+            what="The report",
+        )
+    err.print(f"Report written to {report}")
+
+
+def _sort(run: Run, request: sorted_files.SortRequest) -> None:
+    """Sort the files; the report then finds those that were moved in their new place."""
+    from deltaenergy.sorting import Entry
+
+    files = [sorted_files.file_of(item, request.option) for item, _ in run.judged]
+    entries = [Entry(file, verdict.label, verdict.is_ood) for file, (_, verdict) in zip(files, run.judged)]
+    moved = sorted_files.act(request, entries)
+    run.judged = [
+        (replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, run.judged)
+    ]
+
+
+def _calibrate(
+    classifier: Classifier,
+    scores: list[Score],
+    images: list[ImageItem],
+    keep: float,
+    confidence: float | None,
+    batch_size: int,
+) -> tuple[list[Detector], list[Unreadable]]:
+    """One detector per score, calibrated on the same encoded images; none if there are no images."""
+    import warnings
+
+    from deltaenergy.detector.calibration import calibrate_together
+    from deltaenergy.detector.detector import Detector
+
+    if not images:
+        return [], []
+    detectors = [common.prepare(Detector(classifier, score)) for score in scores]
+    with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
+        # Both are told at the end.
+        warnings.filterwarnings("ignore", message=".*calibration image.*")
+        calibrate_together(detectors, images, keep, confidence, batch_size=batch_size, progress=progress)
+    return detectors, list(detectors[0].unreadable)
+
+
+def _given(images: Any, id_images: list[ImageItem], place: common.Place) -> Given:
+    """What is there for scores, before a model is loaded and a prompt encoded."""
+    from deltaenergy.scores.availability import Lack, closed_tower, given_by, unlabelled
+
+    nothing = Lack("no --id", "it is fitted on known images. Give some with --id, or a --detector.")
+    given = given_by([images, id_images]).without(labels=unlabelled(id_images))
+    return given.without(id_data=None if id_images else nothing, pixels=closed_tower(place.backend, place.precision))

@@ -1,0 +1,1 @@
+"""What every room uses: specifications, registries, class names and labels, progress, display."""

@@ -1,0 +1,253 @@
+"""The data sets of the field as data: one YAML file each in datasets/, read into a `Dataset`.
+
+    dataset = get_dataset("pacs")
+    items = dataset.images("data/", domain="sketch")        # ImageItems with canonical labels
+    classifier = ZeroShotClassifier(model, dataset.names, dataset.template)
+
+A data set lies in a folder of the data root that bears one of its names, whatever the case and punctuation; a
+number after the name marks a part of the data set (`dtd10`). How it may lie in there is the business of `sources.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from deltaenergy.core.classes import DEFAULT_TEMPLATE
+from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
+from deltaenergy.data.catalogue.layouts import CoopSplit, Folders, Found, Lists, Source, Table, Vocabulary
+from deltaenergy.data.decode import Refusal
+from deltaenergy.data.formats.walk import Kind, list_folder
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.regular import is_folder, user_path
+from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
+
+_FOLDER = resources.files("deltaenergy.data.catalogue") / "datasets"
+_KINDS: Mapping[str, type[Source]] = {"folders": Folders, "coop": CoopSplit, "lists": Lists, "table": Table}
+Built = TypeVar("Built", "Dataset", Source)
+LABELS = ("name", "key", "superclass")
+
+
+class DatasetMissingError(DeltaEnergyError):
+    """A data set, or the split of it that was asked for, is not under the data root."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a data set was found, and in which form."""
+
+    folder: Path
+    source: Source
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set: where it lies, what its classes are called, how many images it has, and where a person gets it.
+
+    Attributes:
+        name, title: for commands and for tables.
+        folders: names that its folder may bear; unless `parts` is false, also with a number after them.
+        sources: the ways in which it may lie there; the first that is there counts.
+        names_from: its canonical name list, None if its images have no class or any folder is a class.
+        labelled: whether its images have classes at all; open sets need none.
+        base: the data set whose images it takes, restricted to its own classes, where it has no folder of its own.
+        label_by: what `images` labels by unless told: `name`, or `superclass`.
+        template: the single prompt used for it; `ensemble` names CLIP's list of prompts.
+        test_split: the split that figures are reported on; images of a source without splits belong to it.
+        licence, obtain, paper: for people.
+    """
+
+    name: str
+    title: str
+    folders: tuple[str, ...]
+    sources: tuple[Source, ...]
+    licence: str
+    obtain: str
+    paper: str
+    names_from: str | None = None
+    labelled: bool = True
+    aliases: tuple[str, ...] = ()
+    parts: bool = True
+    base: str | None = None
+    label_by: str = "name"
+    template: str = DEFAULT_TEMPLATE
+    ensemble: str | None = None
+    splits: Mapping[str, tuple[str, ...]] | None = None
+    domains: Mapping[str, tuple[str, ...]] | None = None
+    test_split: str = "test"
+
+    @property
+    def classes(self) -> tuple[ClassName, ...]:
+        """Keys, names and superclasses in canonical order; empty where folders are the classes, or there are none."""
+        return self._names.classes if self._names is not None else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The class names in canonical order: what a classifier is told. Superclasses stand once each."""
+        texts = [self._label(entry, self.label_by) for entry in self.classes]
+        return tuple(dict.fromkeys(texts)) if self.label_by == "superclass" else tuple(texts)
+
+    @property
+    def names_hash(self) -> str | None:
+        """Identity of the name list, for reports."""
+        return self._names.hash if self._names is not None else None
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """CLIP's ensemble of prompts for it, or else its one template."""
+        return template_ensemble(self.ensemble) if self.ensemble is not None else (self.template,)
+
+    def locate(self, root: str | Path) -> Located | None:
+        """Where the data set lies under `root`, or None."""
+        for folder in self.candidates(user_path(root)):
+            for source in self.sources:
+                if source.is_there(folder, self._words):
+                    return Located(folder, source)
+        return get_dataset(self.base).locate(root) if self.base is not None else None
+
+    def find(self, root: str | Path) -> Iterator[Found]:
+        """Every image with its class, split and domain. Raises `DatasetMissingError`."""
+        located = self.locate(root)
+        if located is None:
+            raise DatasetMissingError(self.missing(root))
+        for found in located.source.find(located.folder, self._words):
+            # A folder that cannot be listed may have no class of its own, and is still to be told of.
+            if found.entry is not None or found.problem is not None or not self.labelled:
+                yield found
+
+    def images(
+        self, root: str | Path, split: str | None = None, domain: str | None = None, *, label: str | None = None
+    ) -> list[ImageItem]:
+        """The images under `root`, labelled with canonical class names.
+
+        Args:
+            root: the data root.
+            split: `train`, `val` or `test`; None for all. Images that lie there without splits are its test split.
+            domain: one domain; None for all.
+            label: `name`, `key` (what the data set itself calls the class; unique) or `superclass`.
+        """
+        label = label or self.label_by
+        if label not in LABELS:
+            raise InputError(f"Unknown label {label!r}.{did_you_mean(label, LABELS)}")
+        if domain is not None and self.domains and domain not in self.domains:
+            raise InputError(f"{self.title} has no domain {domain!r}.{did_you_mean(domain, self.domains)}")
+        everything = list(self.find(root))
+        chosen = [found for found in everything if split is None or (found.split or self.test_split) == split]
+        if split is not None and not chosen:
+            known = sorted({found.split or self.test_split for found in everything})
+            raise DatasetMissingError(
+                f"{self.title} has no images of the split {split!r} under {root} (found: {', '.join(known) or 'none'})."
+            )
+        return [
+            ImageItem(
+                found.path.as_posix(),
+                found.path if found.problem is None else Refusal(found.problem),
+                self._label(found.entry, label) if found.entry is not None else None,
+                found.domain,
+            )
+            for found in chosen
+            if domain is None or found.domain == domain
+        ]
+
+    def missing(self, root: str | Path) -> str:
+        """What to tell somebody who does not have it."""
+        names = " or ".join(repr(str(Path(root) / folder)) for folder in self.folders[:2])
+        base = f", or {get_dataset(self.base).title}" if self.base is not None else ""
+        return f"{self.title} is not there: no folder {names}{base}. {self.obtain}"
+
+    @property
+    def _names(self) -> NameList | None:
+        return name_list(self.names_from) if self.names_from is not None else None
+
+    @property
+    def _words(self) -> Vocabulary:
+        splits = self.splits or (get_dataset(self.base).splits if self.base is not None else None)
+        return Vocabulary(self._names, splits or {}, self.domains or {}, self.labelled)
+
+    def _label(self, entry: ClassName, label: str) -> str:
+        text = getattr(entry, label)
+        if text is None:
+            raise InputError(f"{self.title} has no superclasses.")
+        return str(text)
+
+    def candidates(self, root: Path) -> list[Path]:
+        """The folders of `root` that may be this data set: those with its name, then parts of it."""
+        if not is_folder(root):
+            raise InputError(f"The data root {str(root)!r} is not a folder.")
+        if self.folders == (".",):
+            return [root]
+        exact, parts = [], []
+        for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is Kind.FOLDER):
+            plain = _plain(child.name)
+            if plain in map(_plain, self.folders):
+                exact.append(child)
+            elif self.parts and plain not in _all_folder_names() and self._is_part(plain):
+                parts.append(child)
+        order = [_plain(folder) for folder in self.folders]
+        return sorted(exact, key=lambda child: order.index(_plain(child.name))) + parts
+
+    def _is_part(self, plain: str) -> bool:
+        return any(re.fullmatch(re.escape(_plain(folder)) + r"\d+", plain) for folder in self.folders)
+
+
+def get_dataset(name: str) -> Dataset:
+    """The data set called `name`."""
+    catalogue = _catalogue()
+    wanted = name.strip().lower().replace("_", "-")
+    for dataset in catalogue.values():
+        if wanted == dataset.name or wanted in dataset.aliases:
+            return dataset
+    raise InputError(f"Unknown data set {name!r}.{did_you_mean(wanted, catalogue)}")
+
+
+def list_datasets() -> list[str]:
+    """The names of all data sets, sorted."""
+    return list(_catalogue())
+
+
+@functools.cache
+def _catalogue() -> dict[str, Dataset]:
+    files = (file for file in _FOLDER.iterdir() if file.name.endswith(".yaml"))
+    datasets = (_parse(file.name, yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    return {dataset.name: dataset for dataset in sorted(datasets, key=lambda dataset: dataset.name)}
+
+
+@functools.cache
+def _all_folder_names() -> frozenset[str]:
+    return frozenset(_plain(folder) for dataset in _catalogue().values() for folder in dataset.folders)
+
+
+def _parse(file: str, record: dict[str, Any]) -> Dataset:
+    record["sources"] = [_parse_source(file, dict(source)) for source in record.get("sources", [])]
+    for key in ("splits", "domains"):
+        if key in record:
+            record[key] = {name: tuple(aliases) for name, aliases in record[key].items()}
+    record = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in record.items()}
+    return _build(file, Dataset, record)
+
+
+def _parse_source(file: str, record: dict[str, Any]) -> Source:
+    kind = record.pop("kind")
+    return _build(f"{file}, source {kind}", _KINDS[kind], record)
+
+
+def _build(where: str, cls: type[Built], record: dict[str, Any]) -> Built:
+    known = {field.name for field in fields(cls)}
+    if unknown := record.keys() - known:
+        raise InputError(f"{where}: unknown entry {min(unknown)!r}.{did_you_mean(min(unknown), known)}")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,264 @@
+"""How a data set lies on disk. Each source finds its files under the data set's folder and says each one's class.
+
+    folders  one folder per class, domain or split:            layouts: ["{domain}/{class}", "images/{split}/{class}"]
+    coop     a split file of CoOp (Zhou et al., IJCV 2022):    file: split_zhou_OxfordPets.json
+    lists    text files that name the images of each split:    files: {train: annotations/trainval.txt}
+    table    a CSV file with a line per image                  file: metadata.csv
+
+Only names are read, never pictures.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from deltaenergy.data.catalogue.class_names import ClassName, NameList
+from deltaenergy.data.formats.walk import Kind, Listed, list_or_problem, look_at, walk
+from deltaenergy.data.regular import is_file, is_folder
+from deltaenergy.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An image of a data set: where it is, and its class, split and domain as far as the source tells.
+
+    With a `problem` it is something that should be an image, or a folder of them, and cannot be read.
+    """
+
+    path: Path
+    entry: ClassName | None = None
+    split: str | None = None
+    domain: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a data set calls its classes, splits and domains. `names` is None where any folder is a class."""
+
+    names: NameList | None
+    splits: Mapping[str, tuple[str, ...]]
+    domains: Mapping[str, tuple[str, ...]]
+    labelled: bool
+
+    def class_of(self, text: str) -> ClassName | None:
+        """The class that a folder or a name means."""
+        return ClassName(text, text) if self.names is None else self.names.find(text)
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """One way in which a data set may lie on disk.
+
+    `expected` counts its images when it is complete: by split, by domain, or `all`.
+    """
+
+    expected: Mapping[str, int] = field(default_factory=dict, kw_only=True)
+    per_class: Mapping[str, int] = field(default_factory=dict, kw_only=True)
+
+    @abstractmethod
+    def is_there(self, folder: Path, words: Vocabulary) -> bool:
+        """Whether the data set lies in `folder` in this way, whole or in part."""
+
+    @abstractmethod
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
+        """Its images, in a stable order."""
+
+
+@dataclass(frozen=True)
+class Folders(Source):
+    """Folders whose names tell class, domain and split; the first layout that is there counts.
+
+    A layout's last part is `{class}`, or anything else where images have no class. With `class_is: index` class
+    folders are numbers, counted from 0.
+    """
+
+    layouts: tuple[str, ...]
+    class_is: str = "key"
+
+    def is_there(self, folder: Path, words: Vocabulary) -> bool:
+        """Whether some layout leads to at least one image."""
+        return self._layout(folder, words) is not None
+
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
+        """The images of the first layout that is there."""
+        layout = self._layout(folder, words)
+        if layout is not None:
+            yield from self._follow(folder, layout, words, {})
+
+    def _layout(self, folder: Path, words: Vocabulary) -> tuple[str, ...] | None:
+        for layout in self.layouts:
+            parts = PurePosixPath(layout).parts
+            if any(found.problem is None for found in self._follow(folder, parts, words, {})):
+                return parts
+        return None
+
+    def _follow(
+        self, folder: Path, parts: tuple[str, ...], words: Vocabulary, known: dict[str, Any]
+    ) -> Iterator[Found]:
+        if not parts:
+            for entry in walk(folder, strict=False):
+                yield self._found(entry, known)
+            return
+        part, rest = parts[0], parts[1:]
+        if not part.startswith("{"):
+            if is_folder(folder / part):
+                yield from self._follow(folder / part, rest, words, known)
+            return
+        kind = part.strip("{}")
+        for child, meaning in self._children(folder, kind, words):
+            more = known if meaning is None else {**known, kind: meaning}
+            if child.problem is not None:
+                yield self._found(child, more)
+            else:
+                yield from self._follow(child.path, rest, words, more)
+
+    def _found(self, entry: Listed, known: dict[str, Any]) -> Found:
+        return Found(entry.path, known.get("class"), known.get("split"), known.get("domain"), entry.problem)
+
+    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Listed, Any]]:
+        """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
+        children = [child for child in list_or_problem(folder) if child.kind in (Kind.FOLDER, Kind.CLOSED)]
+        aliases = words.splits if kind == "split" else words.domains
+        by_name = {alias.lower(): name for name, others in aliases.items() for alias in (name, *others)}
+        for child in children:
+            name = child.path.name
+            if child.path == folder:
+                yield child, None
+            elif kind == "class":
+                if (entry := self._class(name, words)) is not None:
+                    yield child, entry
+            elif not aliases:
+                yield child, name
+            elif name.lower() in by_name:
+                yield child, by_name[name.lower()]
+        # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
+        for entry in words.names.classes if kind == "class" and words.names is not None else ():
+            if "/" in entry.key and (inner := look_at(folder / entry.key)) is not None and inner.kind is Kind.FOLDER:
+                yield inner, entry
+
+    def _class(self, name: str, words: Vocabulary) -> ClassName | None:
+        if self.class_is == "index" and words.names is not None:
+            return words.names.classes[int(name)] if name.isdigit() and int(name) < len(words.names.classes) else None
+        return words.class_of(name)
+
+
+@dataclass(frozen=True)
+class CoopSplit(Source):
+    """`{"train": [[path, label, name], …], "val": …, "test": …}`; paths are relative to one of the `images` folders.
+
+    The class is found by the image's folder, else by the name; with `label: index` by the label.
+    """
+
+    file: str
+    images: tuple[str, ...]
+    label: str = "name"
+
+    def is_there(self, folder: Path, words: Vocabulary) -> bool:
+        """Whether the split file is there."""
+        return is_file(folder / self.file)
+
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
+        """The images that the file names, whether or not they are on disk."""
+        file = folder / self.file
+        try:
+            splits = json.loads(file.read_text(encoding="utf-8"))
+            rows = [(split, str(row[0]), int(row[1]), str(row[2])) for split in splits for row in splits[split]]
+        except (OSError, ValueError, TypeError, IndexError, KeyError, RecursionError) as error:
+            raise InputError(f"{str(file)!r} cannot be read as a CoOp split file: {error}") from error
+        images = _first_folder(folder, self.images)
+        for split, path, index, name in rows:
+            yield Found(images / path, self._class(words, file, path, index, name), split)
+
+    def _class(self, words: Vocabulary, file: Path, path: str, index: int, name: str) -> ClassName:
+        entry: ClassName | None
+        if self.label == "index" and words.names is not None and 0 <= index < len(words.names.classes):
+            entry = words.names.classes[index]
+        else:
+            folder = PurePosixPath(path).parent
+            entry = words.class_of(str(folder)) or words.class_of(folder.name) or words.class_of(name)
+        if entry is None:
+            raise InputError(f"{str(file)!r}: the class {name!r} of {path!r} is none of this data set's.")
+        return entry
+
+
+@dataclass(frozen=True)
+class Lists(Source):
+    """Text files with one image per line, one file per split; `image` is its path with `{}` for the line's first word.
+
+    The class is the rest of the line (`label: rest`), the image's folder (`folder`), or its file name without the
+    number at its end (`file`).
+    """
+
+    files: Mapping[str, str]
+    image: str
+    label: str
+
+    def is_there(self, folder: Path, words: Vocabulary) -> bool:
+        """Whether any of the files is there."""
+        return any(is_file(folder / file) for file in self.files.values())
+
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
+        """The images that the files name, whether or not they are on disk."""
+        for split, name in self.files.items():
+            file = folder / name
+            if not is_file(file):
+                continue
+            try:
+                lines = file.read_text(encoding="utf-8").splitlines()
+            except (OSError, ValueError) as error:
+                raise InputError(f"{str(file)!r} cannot be read as a list of images: {error}") from error
+            for line in lines:
+                if line.strip() and not line.startswith("#"):
+                    first, _, rest = line.strip().partition(" ")
+                    yield Found(folder / self.image.format(first), self._class(words, file, first, rest), split)
+
+    def _class(self, words: Vocabulary, file: Path, first: str, rest: str) -> ClassName:
+        path = PurePosixPath(first)
+        texts = {"rest": rest, "folder": path.parent.name, "file": re.sub(r"_\d+$", "", path.stem)}
+        entry = words.class_of(texts[self.label])
+        if entry is None:
+            raise InputError(f"{str(file)!r}: the class {texts[self.label]!r} of {first!r} is none of this data set's.")
+        return entry
+
+
+@dataclass(frozen=True)
+class Table(Source):
+    """A CSV file with a line per image: its columns for path, class, split and domain, the last three as numbers."""
+
+    file: str
+    path_column: str
+    class_column: str
+    split_column: str
+    domain_column: str
+    splits: tuple[str, ...]
+    domains: tuple[str, ...]
+
+    def is_there(self, folder: Path, words: Vocabulary) -> bool:
+        """Whether the table is there."""
+        return is_file(folder / self.file)
+
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
+        """The images that the table names, whether or not they are on disk."""
+        file = folder / self.file
+        assert words.names is not None
+        try:
+            with file.open(encoding="utf-8", newline="") as lines:
+                for row in csv.DictReader(lines):
+                    entry = words.names.classes[int(row[self.class_column])]
+                    split, domain = self.splits[int(row[self.split_column])], self.domains[int(row[self.domain_column])]
+                    yield Found(folder / row[self.path_column], entry, split, domain)
+        except (OSError, KeyError, ValueError, TypeError, IndexError, csv.Error) as error:
+            raise InputError(f"{str(file)!r} cannot be read as this data set's table: {error!r}") from error
+
+
+def _first_folder(folder: Path, names: tuple[str, ...]) -> Path:
+    """The first of the folders that is there, or the first."""
+    return next((folder / name for name in names if is_folder(folder / name)), folder / names[0])

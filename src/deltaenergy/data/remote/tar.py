@@ -1,0 +1,119 @@
+"""Images in tar archives at addresses, read where they lie: nothing is unpacked, and nothing is written to disk.
+
+Headers stand between the pictures, and each is found only by the one before. So to list an archive is to read through
+it, in large parts of which several are on their way at a time; only where files are larger than a part, the parts
+between are passed over. What was found is kept, packed, up to 64 MiB in all: about four million pictures. Whoever
+goes over more archives than that lists some of them again each time.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, ClassVar
+
+from deltaenergy.data.decode import Streamed, UnreadableImage
+from deltaenergy.data.formats.tar import not_an_archive
+from deltaenergy.data.formats.tar_contents import TarContents
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.remote.blocks import reader_of, to_the_end
+from deltaenergy.data.remote.client import Refused, fetched_picture
+from deltaenergy.data.remote.version import RemoteObject
+from deltaenergy.errors import InputError
+
+KEPT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMember(Streamed):
+    """One file inside an uncompressed archive at an address; `length` and `version` are the archive's."""
+
+    url: str
+    length: int
+    version: str
+    offset: int
+    size: int
+
+    far: ClassVar[bool] = True
+
+    @property
+    def stamp(self) -> str:
+        """A member is as old as its archive."""
+        return f"{self.version}, at {self.offset}"
+
+    def open(self) -> IO[bytes]:
+        """The file's bytes, out of the parts of its archive. Raises `UnreachableError` if its store is out of reach."""
+        if self.offset + self.size > self.length:
+            raise UnreadableImage("the archive ends before the image does")
+        reader = reader_of(RemoteObject(self.url, self.length, self.version))
+        start, end = self.offset, self.offset + self.size
+        return fetched_picture(self.size, lambda: reader.read(start, end), "its archive cannot be read: ")
+
+
+def remote_tar_images(of: RemoteObject) -> Iterator[ImageItem]:
+    """The images of an archive, in its order; one more, unreadable, stands for a damaged rest."""
+    contents = _kept.get(of)
+    if contents is None:
+        contents = _read(of)
+        _kept.put(of, contents)
+    yield from contents.items(
+        of.address, lambda offset, size: RemoteMember(of.address, of.size, of.version, offset, size)
+    )
+
+
+def _read(of: RemoteObject) -> TarContents:
+    contents, raw = TarContents(), to_the_end(of)
+    # Headers are far apart: a small buffer copies less in vain.
+    file = io.BufferedReader(raw, 4096)
+    start = b""
+    try:
+        start = file.read(6)
+        contents.read(file)
+        if raw.failure is not None:  # taken for the end of a damaged archive
+            raise raw.failure
+    except tarfile.ReadError as error:
+        raise not_an_archive(of.address, error, start) from error
+    except Refused as refused:
+        raise InputError(f"The archive {of.address} cannot be read: {refused}.") from refused
+    if not contents.names:
+        raise InputError(f"The archive {of.address} holds no image.")
+    return contents
+
+
+class _Kept:
+    """Lists of archives, packed. What makes room is drawn at random: who goes over more than fits, again and again from
+    the first, would never find one if the oldest had to go.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lists: dict[RemoteObject, bytes] = {}
+
+    def get(self, of: RemoteObject) -> TarContents | None:
+        """What an archive holds, if that is known."""
+        with self._lock:
+            packed = self._lists.get(of)
+        return None if packed is None else TarContents.unpacked(packed)
+
+    def put(self, of: RemoteObject, contents: TarContents) -> None:
+        """Keep it."""
+        packed = contents.packed()
+        with self._lock:
+            total = sum(map(len, self._lists.values())) + len(packed)
+            while total > KEPT_BYTES and self._lists:
+                total -= len(self._lists.pop(random.choice(list(self._lists))))
+            if total <= KEPT_BYTES:
+                self._lists[of] = packed
+
+
+def forget_lists() -> None:
+    """List every archive anew."""
+    global _kept
+    _kept = _Kept()
+
+
+_kept = _Kept()

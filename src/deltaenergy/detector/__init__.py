@@ -1,0 +1,1 @@
+"""A classifier, a score and a calibration: verdicts, and a detector on disk."""

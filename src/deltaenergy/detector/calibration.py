@@ -1,0 +1,301 @@
+"""What a calibration finds; and several detectors at once, with one pass over the images."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deltaenergy.core.labels import ClassFinder, class_indices, first_of_name
+from deltaenergy.core.progress import Progress
+from deltaenergy.detector.class_check import asks_words, check_known
+from deltaenergy.detector.predictions import Predictions
+from deltaenergy.errors import InputError
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
+from deltaenergy.scoring import CrossFitted, Scored, score_images
+from deltaenergy.stats.thresholds import (
+    Guarantee,
+    NoGuarantee,
+    check_confidence,
+    check_keep,
+    conformal_p_values,
+    count_at_most,
+    least_images,
+)
+from deltaenergy.store.store_pass import names_a_store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.detector.detector import Detector
+
+    Floats = npt.NDArray[np.float64]
+    Ints = npt.NDArray[np.int64]
+
+# So many calibration images next to the threshold are scored again alone, and what that changes is multiplied by so
+# much: rounding must not decide.
+SCORED_AGAIN, SLACK_OF_CHANGE, LARGEST_ROUNDING = 4, 8.0, 1e-3
+# So many differences of scores (8 bytes each) are held at a time.
+MARGINS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The scores of n known images, and what they say about new ones.
+
+    A score that learns nothing from these images has one number per image, and an image is kept if at least k of the n
+    scores are at most its own: if it reaches the threshold s_(k). A cross-fitted score has one number per fold, and s_i
+    is compared with the number of the fold that did not learn from image i (CV+: Barber et al., Annals of Statistics
+    2021; Vovk, Annals of Mathematics and Artificial Intelligence 2015). Then there is no single threshold.
+
+    By class (Mondrian): an image that is classified as c is judged by G_c, the known images of c that are classified as
+    c. A new image of class c that is classified as c is exchangeable with these, whatever the other classes do, how
+    frequent they are, or how often they are classified as c. So the guarantee holds within c, and
+    P(p ≤ a | class c, classified as c) ≤ a. Nothing is guaranteed for images of another class: to keep those as well,
+    thresholds would have to fall to where unknown images are.
+
+    Attributes:
+        scores: of the known images, ascending; out of fold where the score was cross-fitted.
+        guarantee: which share of new images is kept, and in which sense.
+        slack: how far below a threshold is rounding.
+        folds: the fold of each score, if the score was cross-fitted.
+        groups: for each score the class whose G_c it belongs to, by position; −1 if that class is not judged by itself.
+    """
+
+    scores: Floats
+    guarantee: Guarantee
+    slack: float = 0.0
+    folds: Ints | None = None
+    groups: Ints | None = None
+
+    @cached_property
+    def threshold(self) -> float | None:
+        """s_(k) of all images; None if the score was cross-fitted."""
+        return float(self.scores[self.rank - 1]) if self.folds is None else None
+
+    @property
+    def rank(self) -> int:
+        """k; 1 where the images are too few for the guarantee."""
+        return max(1, self.guarantee.rank)
+
+    @cached_property
+    def class_thresholds(self) -> dict[int, float]:
+        """By position, the thresholds of the classes that have their own."""
+        return {c: one.threshold for c, one in self.by_class.items() if one.threshold is not None}
+
+    @cached_property
+    def by_class(self) -> dict[int, Calibration]:
+        """By position, the classes that are judged by their own images, each with its part of the calibration."""
+        found: dict[int, Calibration] = {}
+        if self.groups is not None:
+            for c in np.unique(self.groups[self.groups >= 0]).tolist():
+                own = self.groups == c
+                guarantee = replace(self.guarantee, images=int(own.sum()), own=(), pooled=())
+                folds = None if self.folds is None else self.folds[own]
+                found[c] = Calibration(self.scores[own], guarantee, self.slack, folds)
+        return found
+
+    def rejects(self, values: Floats, named: Ints | None = None) -> npt.NDArray[np.bool_]:
+        """Which images are rejected: fewer than k of the scores are at most theirs, or theirs is not a number.
+
+        `values` has a column for each fold if the score was cross-fitted. `named` is the class that each image is
+        classified as, which is needed with thresholds by class.
+        """
+        result = self._too_low(values)
+        for c, group in self.by_class.items():
+            rows = _needed(named) == c
+            result[rows] = group._too_low(values[rows])
+        return result
+
+    def p_values(self, values: Floats, named: Ints | None = None) -> Floats:
+        """Conformal p-values; NaN where none is valid.
+
+        That is: if the classifier, or a score that had one image, learned from these very images; and, with thresholds
+        by class, for images classified as a class that is not judged by itself.
+        """
+        if self.guarantee.trained or self.guarantee.folds == 1:
+            return np.full(len(values), np.nan)
+        if self.groups is None:
+            return conformal_p_values(self.scores, values, self.folds)
+        result = np.full(len(values), np.nan)
+        for c, group in self.by_class.items():
+            rows = _needed(named) == c
+            result[rows] = conformal_p_values(group.scores, values[rows], group.folds)
+        return result
+
+    def margins(self, values: Floats) -> Floats:
+        """How far each image is from being rejected, below 0 if it is: the k-th largest of f(x) − s_i, and the slack.
+
+        For a score that is not cross-fitted this is f(x) − s_(k). Not for thresholds by class.
+        """
+        most = max(1, MARGINS_AT_ONCE // len(self.scores))
+        found = [np.zeros(0)]
+        for start in range(0, len(values), most):
+            block = values[start : start + most]
+            each = (block[:, None] if self.folds is None else block[:, self.folds]) - self.scores
+            found.append(np.partition(each, -self.rank, axis=1)[:, -self.rank] + self.slack)
+        return np.concatenate(found)
+
+    def _too_low(self, values: Floats) -> npt.NDArray[np.bool_]:
+        return count_at_most(self.scores, values + self.slack, self.folds) < self.rank
+
+
+def _needed(named: Ints | None) -> Ints:
+    if named is None:
+        raise InputError("This detector has thresholds by class: pass the predicted class of each score as well.")
+    return named
+
+
+def class_groups(truth: Ints, named: Ints, keep: float, confidence: float | None) -> Ints:
+    """`Calibration.groups` from the class of each known image and the one that it is classified as."""
+    groups = np.where(truth == named, truth, -1)
+    classes, counts = np.unique(groups, return_counts=True)
+    return np.where(np.isin(groups, classes[counts >= least_images(keep, confidence)]), groups, -1)
+
+
+def calibrate_together(
+    detectors: Sequence[Detector],
+    images: Any,
+    keep: float = 0.95,
+    confidence: float | None = None,
+    *,
+    by_class: bool = False,
+    labels: Sequence[str] | None = None,
+    trained: bool = False,
+    keep_images: bool = False,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> list[Detector]:
+    """`Detector.calibrate` of several detectors of one classifier, with one pass over the images."""
+    check_calibration(keep, confidence, by_class=by_class, labels=labels)
+    classifier = detectors[0].classifier
+    given = given_by([images], classifier).without(labels=unlabelled(images))
+    check_runnable([one.score for one in detectors], given)
+    # What they learned from other images is learned again.
+    scorers = [one.unfitted_scorer for one in detectors]
+    scored = score_images(
+        classifier,
+        scorers,
+        images,
+        fit=True,
+        measured=False,
+        labels=labels,
+        keep_features=keep_images or asks_words(classifier),
+        batch_size=batch_size,
+        progress=progress,
+    )
+    check_known(classifier, scored.items, scored.predicted, scored.features, stacklevel=3)
+    if scored.unreadable:
+        first = scored.unreadable[0]
+        warnings.warn(
+            f"{len(scored.unreadable):,} of the calibration images are unreadable and were skipped, the first is "
+            f"{first.id}: {first.reason}",
+            stacklevel=3,
+        )
+    for one in detectors:
+        one.calibrate_scored(
+            scored, keep, confidence, by_class=by_class, labels=labels, trained=trained, keep_images=keep_images
+        )
+    if not (is_feature_array(images) or names_a_store(images)):
+        _widen_slack(detectors, scored)
+    for guarantee in {one.guarantee for one in detectors if one.guarantee is not None}:
+        if keep < 1 and not guarantee.holds:
+            warnings.warn(str(guarantee), NoGuarantee, stacklevel=3)
+    return list(detectors)
+
+
+def _widen_slack(detectors: Sequence[Detector], scored: Scored) -> None:
+    """Score the images next to each threshold again, one at a time, and give way to several times what that changes.
+
+    How much a score is moved by the rounding of a tower depends on both: some saturated scores by far more, relative
+    to their size, than any rule would allow for. What changes by more than a thousandth does not change by rounding,
+    and is given no way: such a score depends on its batch.
+    """
+    for one in detectors:
+        values, known = scored.values[one.score.spec], one.calibration
+        assert known is not None
+        bounds = one.bounds()
+        above = np.flatnonzero(values >= (-np.inf if bounds is None else bounds.min()))
+        near = above[np.argsort(values[above], kind="stable")[:SCORED_AGAIN]]
+        again = score_images(one.classifier, [one.scorer], [scored.items[row] for row in near], batch_size=1)
+        found = dict(zip((item.id for item in again.items), one.values_of(again)))
+        rows = [row for row in near if scored.items[row].id in found]
+        fitted = scored.scorers.get(one.score.spec)
+        folds = fitted.folds if isinstance(fitted, CrossFitted) else None
+        new_values = [found[scored.items[row].id] for row in rows]
+        if folds is not None:  # the number of the fold that had not seen the image
+            new_values = [each[folds[row]] for each, row in zip(new_values, rows)]
+        pairs = list(zip(new_values, values[rows]))
+        changes = [abs(new - old) for new, old in pairs if abs(new - old) <= LARGEST_ROUNDING * max(1.0, abs(old))]
+        slack = max([known.slack, *(SLACK_OF_CHANGE * change for change in changes)])
+        one.calibration = replace(known, slack=slack)
+
+
+def judge_together(
+    detectors: Sequence[Detector], batches: Iterable[Scored], fdr: float | None = None
+) -> Iterator[tuple[Scored, list[Predictions]]]:
+    """Each batch with the verdicts of every detector. With `fdr` all batches are read before the first is returned."""
+    if fdr is None:
+        for batch in batches:
+            yield batch, [one.judge(batch) for one in detectors]
+        return
+    found = list(batches)
+    ends = np.cumsum([len(batch.items) for batch in found]).tolist()
+    controlled = []
+    for one in detectors:
+        verdicts = [verdict for batch in found for verdict in one.judge(batch)]
+        controlled.append(one.control(Predictions(verdicts, []), fdr))
+    for batch, end in zip(found, ends):
+        rows = slice(end - len(batch.items), end)
+        yield batch, [Predictions(verdicts[rows], batch.unreadable, fdr) for verdicts in controlled]
+
+
+def check_calibration(
+    keep: float, confidence: float | None, *, by_class: bool = False, labels: Sequence[str] | None = None
+) -> None:
+    """Raise `InputError` for settings of `Detector.calibrate` that make no sense, before any work."""
+    check_keep(keep)
+    check_confidence(confidence)
+    if by_class and keep == 1:
+        raise InputError("by_class needs keep below 1: one threshold for all keeps every calibration image as it is.")
+    if labels is not None and not by_class:
+        raise InputError("labels are for thresholds by class: pass by_class=True as well.")
+
+
+def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] | None) -> npt.NDArray[np.int64]:
+    """The class of each image, by its first position in the class list."""
+    if labels is None:
+        if scored.items and all(item.label is None for item in scored.items):
+            raise InputError(
+                "by_class needs to know the class of each image. Give a folder with one subfolder per class, a table "
+                "with a label column, or labels with rows of features."
+            )
+        found = class_indices(scored.items, classes, "by_class")
+    else:
+        if len(labels) != len(scored.items) or scored.unreadable:
+            raise InputError(
+                f"labels must hold one class name for each of the {len(scored.items)} rows, got {len(labels)}."
+            )
+        finder = ClassFinder(classes)
+        positions = [finder.find(str(label)) for label in labels]
+        for row, position in enumerate(positions):
+            if position is None:
+                raise finder.unknown("by_class", f"row {row}", [str(labels[row])])
+        found = [position for position in positions if position is not None]
+    return np.array(first_of_name(classes), dtype=np.int64)[np.array(found, dtype=np.int64)]
+
+
+def check_numbers(scored: Scored, spec: str) -> None:
+    """Raise `InputError` if an image's score is NaN: a threshold among such values would mean nothing."""
+    bad = np.flatnonzero(np.isnan(scored.values[spec]))
+    if len(bad):
+        raise InputError(
+            f"The score {spec} of the known image {scored.items[bad[0]].id} is not a number"
+            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
+            "Leave it out, or use another score."
+        )

@@ -1,0 +1,145 @@
+"""Whether the model knows the classes at all, told by how often it names labelled images rightly.
+
+Of N labelled images, c are named rightly; guessing among K classes is right with probability 1/K. The model is said not
+to know the classes if an exact binomial test cannot tell it from guessing, P(Binomial(N, 1/K) ≥ c) ≥ 0.01, or if it is
+hardly better: κ = (c/N − 1/K) / (1 − 1/K) < 0.1. Nothing is said of so few images that a model with κ = ½ would not
+pass the test.
+
+Without labels there is another sign: images are no nearer to the class names than to as many random words (50 at most).
+w is the number of images whose best class name is nearer than their best word, and the classes are said to be strange
+to the model if P(Binomial(N, ½) ≥ w) ≥ 0.01.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deltaenergy.classifiers.zero_shot import ZeroShotClassifier, class_features
+from deltaenergy.core.labels import ClassFinder, first_of_name, normal_name
+from deltaenergy.scores.negatives.pools import lexicographer_lists
+from deltaenergy.stats.thresholds import binomial
+
+if TYPE_CHECKING:
+    from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.data.items import ImageItem
+
+SIGNIFICANCE = 0.01
+LEAST_KAPPA = 0.1
+# Words to compare class names with: things that can be seen. However many classes there are, these are enough: more
+# names than words favour the names, and the warning is left out rather than given wrongly.
+WORD_FILES = ("noun.artifact", "noun.animal", "noun.food", "noun.plant", "noun.object")
+MOST_WORDS = 50
+FEWEST_IMAGES = 20
+
+
+class UnknownClassesWarning(UserWarning):
+    """The model does not seem to know the classes."""
+
+
+def binomial_tail(successes: int, trials: int, chance: float) -> float:
+    """P(Binomial(trials, chance) ≥ successes)."""
+    if successes <= 0:
+        return 1.0
+    if not 0 < chance < 1:
+        return float(chance >= 1)
+    return min(1.0, float(binomial(trials, chance)[successes:].sum()))
+
+
+def names_by_chance(correct: int, images: int, classes: int) -> bool:
+    """Whether so many right answers are no sign of knowing the classes; False where there are too few to tell."""
+    if classes < 2 or images < 1:
+        return False
+    chance = 1 / classes
+    half_way = math.ceil(images * (1 + chance) / 2)
+    if binomial_tail(half_way, images, chance) >= SIGNIFICANCE:
+        return False
+    kappa = (correct / images - chance) / (1 - chance)
+    return kappa < LEAST_KAPPA or binomial_tail(correct, images, chance) >= SIGNIFICANCE
+
+
+def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The model", stacklevel: int = 2) -> bool:
+    """Say so if `who` does not know the classes; returns whether it was said."""
+    if not names_by_chance(correct, images, classes):
+        return False
+    warnings.warn(
+        f"{who} names {_percent(correct / images)} of these {images} images correctly; guessing among {classes} "
+        f"classes would be right for {_percent(1 / classes)}. It does not seem to know these classes, so that nothing "
+        "it says about them can be relied on. Say the class names in other words, take another model, or learn them "
+        "from a few images each: `deltaenergy tune --method linear-probe` does not look at names.",
+        UnknownClassesWarning,
+        stacklevel=stacklevel + 1,
+    )
+    return True
+
+
+def check_predictions(
+    classes: Sequence[str], truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], *, stacklevel: int = 2
+) -> None:
+    """Warn if predictions of labelled images are no better than guesses; a name that stands twice is one class."""
+    first = np.array(first_of_name(classes))
+    correct = int((first[truth] == first[predicted]).sum())
+    warn_of_chance(correct, len(truth), len(set(first.tolist())), stacklevel=stacklevel + 1)
+
+
+def check_known(
+    classifier: Classifier,
+    items: Sequence[ImageItem],
+    predicted: npt.NDArray[np.int64],
+    features: npt.NDArray[np.float32] | None = None,
+    *,
+    stacklevel: int = 2,
+) -> None:
+    """Warn if the classes of some images seem unknown: by their labels if all have one, else by random words.
+
+    Labels that are no classes, such as folders by year, tell nothing. Words are asked about where there are features,
+    and class names alone made the classifier.
+    """
+    finder = ClassFinder(classifier.classes)
+    places = [None if item.label is None else finder.find(item.label) for item in items]
+    labelled = [(place, row) for row, place in enumerate(places) if place is not None]
+    if labelled and len(labelled) == len(items):
+        truth = np.array([place for place, _ in labelled], dtype=np.int64)
+        check_predictions(classifier.classes, truth, predicted, stacklevel=stacklevel + 1)
+    elif not labelled and features is not None and asks_words(classifier):
+        check_words(classifier, features, stacklevel=stacklevel + 1)
+
+
+def asks_words(classifier: Classifier) -> bool:
+    """Whether class names can be compared with other words: they made the classifier, by a text tower."""
+    return isinstance(classifier, ZeroShotClassifier) and classifier.base_model.text is not None
+
+
+def check_words(classifier: Classifier, features: npt.NDArray[np.float32], *, stacklevel: int = 2) -> None:
+    """Warn if images are no nearer to the class names than to as many random words."""
+    if len(features) < FEWEST_IMAGES:
+        return
+    words = random_words(min(len(set(classifier.classes)), MOST_WORDS), classifier.classes)
+    z, own = torch.from_numpy(np.asarray(features)), classifier.text_features.float().cpu()
+    other = class_features(classifier.base_model, words, classifier.templates).float().cpu()
+    wins = int(((z @ own.T).amax(dim=1) > (z @ other.T).amax(dim=1)).sum())
+    if binomial_tail(wins, len(z), 0.5) >= SIGNIFICANCE:
+        warnings.warn(
+            f"Of these {len(z)} images {wins} are nearer to one of the class names than to one of {len(words)} random "
+            "words. The model does not seem to know these classes, or the images show none of them. Check the names "
+            "and the images, or take another model.",
+            UnknownClassesWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def random_words(count: int, names: Sequence[str]) -> list[str]:
+    """Words for things, always the same ones, none of them among `names`."""
+    lists = lexicographer_lists()
+    pool = sorted({word for name in WORD_FILES for word in lists[name]} - {normal_name(name) for name in names})
+    return [pool[i] for i in np.random.default_rng(0).choice(len(pool), size=count, replace=False)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share == 0 or share >= 0.0995 else f"{100 * share:.1f} %"

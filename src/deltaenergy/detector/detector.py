@@ -1,0 +1,423 @@
+"""The Detector: classifier + score + threshold. It says which class an image is, and whether it is any of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from deltaenergy.classifiers.base import Classifier, check_classifier
+from deltaenergy.core.display import Shown, some_names
+from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.items import Unreadable
+from deltaenergy.detector.calibration import (
+    Calibration,
+    calibrate_together,
+    check_calibration,
+    check_numbers,
+    class_groups,
+    true_classes,
+)
+from deltaenergy.detector.predictions import Predictions, Verdict
+from deltaenergy.detector.reference_images import KeptImages
+from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.scores.base import FoldScorer, Score, Scorer
+from deltaenergy.scores.defaults import default_score
+from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
+from deltaenergy.scores.negatives.competing import CompetingWords
+from deltaenergy.scores.registry import make_score
+from deltaenergy.scoring import CrossFitted, Scored, stream_scores
+from deltaenergy.stats.thresholds import Guarantee, benjamini_hochberg, check_fdr, percent, slack_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from deltaenergy.models.base import Model
+
+__all__ = ["Detector", "Predictions", "Stream", "Verdict"]
+
+
+class Stream(Iterator[Verdict]):
+    """Verdicts as they are found, one batch ahead at most; `unreadable` grows on the way."""
+
+    def __init__(self, detector: Detector, batches: Iterator[Scored]) -> None:
+        self.unreadable: list[Unreadable] = []
+        self._verdicts = self._judge(detector, batches)
+
+    def _judge(self, detector: Detector, batches: Iterator[Scored]) -> Iterator[Verdict]:
+        for batch in batches:
+            self.unreadable += batch.unreadable
+            yield from detector.judge(batch)
+
+    def __next__(self) -> Verdict:
+        return next(self._verdicts)
+
+
+class Detector(Shown):
+    """A classifier that knows what it does not know.
+
+    Any number of threads may `predict` and `stream` with one detector at the same time.
+
+    Args:
+        classifier: zero-shot or tuned.
+        score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`; by default
+            `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.defaults`).
+        state: what the score has learned before, if this detector was saved.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        score: str | Score | None = None,
+        *,
+        state: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        check_classifier(classifier, "A detector")
+        self.classifier = classifier
+        self.score = make_score(default_score(classifier.model) if score is None else score)
+        # What the known images say about new ones; None before `calibrate`.
+        self.calibration: Calibration | None = None
+        # The calibration images themselves, where it was asked to keep them.
+        self.kept_images: KeptImages | None = None
+        # Calibration images that could not be read.
+        self.unreadable: list[Unreadable] = []
+        # Bound when it is first needed: negative labels take minutes.
+        self._scorer = self.score.bind(classifier, state=state) if state else None
+        self._binding = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # For other processes of the same program: a lock cannot be sent.
+        return {name: value for name, value in self.__dict__.items() if name != "_binding"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _binding=threading.Lock())
+
+    def calibrate(
+        self,
+        images: Any,
+        keep: float = 0.95,
+        confidence: float | None = None,
+        *,
+        by_class: bool = False,
+        labels: Sequence[str] | None = None,
+        trained: bool = False,
+        keep_images: bool = False,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Detector:
+        """Set the threshold on known images, so that the share `keep` of new images like these is kept.
+
+        The threshold is s_(k), the k-th smallest of the n scores (`thresholds.rank_of`). By default `keep` holds on
+        average: k = ⌊(1 − keep)(n + 1)⌋. With a `confidence` such as 0.9, at least the share `keep` of new images is
+        kept, with this confidence: k is smaller. `guarantee` says which it is. Where the images are too few, the
+        smallest score is the threshold, and a `NoGuarantee` warning says how many are needed.
+
+        Their scores also give every later image its conformal p-value (1 + #{i: s_i ≤ s}) / (n + 1): for images
+        exchangeable with these, P(p ≤ a) ≤ a (Bates et al., Annals of Statistics 2023).
+
+        A score that must learn from images is cross-fitted: it learns from four fifths of them at a time, each image is
+        scored by the scorer that did not see it, and a new one is compared with each of these (`Calibration`). Then
+        there is no single threshold, and the guarantee is not exact.
+
+        With `by_class`, each class that has enough images gets its own threshold (see `calibration.Calibration`).
+        Images have their class from their folder or table; for rows of features pass `labels`. Unreadable images are
+        skipped with a warning.
+
+        With `trained`, the classifier was trained on these images: nothing is guaranteed then, and there are no
+        p-values.
+
+        With `keep_images`, features and thumbnails of the images that set the threshold are kept, and saved with the
+        detector: a rejected image can be compared with them (`explain.why`).
+        """
+        return calibrate_together(
+            [self],
+            images,
+            keep,
+            confidence,
+            by_class=by_class,
+            labels=labels,
+            trained=trained,
+            keep_images=keep_images,
+            batch_size=batch_size,
+            progress=progress,
+        )[0]
+
+    def calibrate_scored(
+        self,
+        scored: Scored,
+        keep: float = 0.95,
+        confidence: float | None = None,
+        *,
+        by_class: bool = False,
+        labels: Sequence[str] | None = None,
+        trained: bool = False,
+        keep_images: bool = False,
+    ) -> Detector:
+        """`calibrate` from what `score_images(…, fit=True)` found."""
+        check_calibration(keep, confidence, by_class=by_class, labels=labels)
+        spec = self.score.spec
+        truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
+        values, folds = scored.values[spec], None
+        if not len(values):
+            raise InputError("calibrate needs at least one readable known image, and got none.")
+        check_numbers(scored, spec)
+        fitted = scored.scorers.get(spec)
+        if isinstance(fitted, CrossFitted):
+            self._scorer, folds = FoldScorer.of(fitted.scorers), fitted.folds
+        elif self.score.needs_fit:
+            raise InputError(
+                f"calibrate needs scores of {spec} that were cross-fitted: score the images with fit=True."
+            )
+        order = np.argsort(values, kind="stable")
+        values = values[order]
+        folds = None if folds is None else folds[order]
+        guarantee = Guarantee(keep, confidence, len(values), 0 if folds is None else 1 + int(folds.max()), trained)
+        groups = None
+        if truth is not None:
+            first, classes = self._first, self.classifier.classes
+            groups = class_groups(truth[order], first[scored.predicted[order]], keep, confidence)
+            own = [k for k in sorted(set(first.tolist())) if k in groups]
+            pooled = tuple(classes[k] for k in sorted(set(first.tolist())) if k not in groups)
+            guarantee = replace(guarantee, own=tuple(classes[k] for k in own), pooled=pooled)
+        self.calibration = Calibration(values, guarantee, slack_of(values), folds, groups)
+        self.unreadable = scored.unreadable
+        self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
+        return self
+
+    def predict(
+        self, images: Any, *, fdr: float | None = None, batch_size: int = 32, progress: Progress | None = None
+    ) -> Predictions:
+        """A verdict for every readable image (or row of unit features); the others are in `.unreadable`.
+
+        With `fdr`, the threshold plays no part: in expectation at most that share of the images called unknown are
+        known ones (`thresholds.benjamini_hochberg` on the p-values of all these images together).
+        """
+        if fdr is not None:
+            self.check_controls(fdr)
+        stream = self.stream(images, batch_size=batch_size, progress=progress)
+        found = Predictions(list(stream), stream.unreadable)
+        return found if fdr is None else self.control(found, fdr)
+
+    def control(self, predictions: Predictions, fdr: float) -> Predictions:
+        """The same images, called unknown so that at most the share `fdr` of those are known ones, in expectation."""
+        self.check_controls(fdr)
+        rejected = benjamini_hochberg(np.array([verdict.p_value for verdict in predictions]), fdr)
+        verdicts = [
+            replace(verdict, is_ood=bool(unknown or np.isnan(verdict.score)))
+            for verdict, unknown in zip(predictions, rejected)
+        ]
+        return Predictions(verdicts, predictions.unreadable, fdr)
+
+    def check_controls(self, fdr: float) -> None:
+        """Raise unless this detector's p-values can control the share of false discoveries."""
+        check_fdr(fdr)
+        known = self.require_calibration()
+        if known.groups is not None:
+            raise InputError("fdr needs one threshold for all classes: calibrate a detector without by_class.")
+        if known.folds is not None:
+            raise InputError(
+                f"fdr needs exact p-values, and those of {self.score.spec} are not: it learned from the calibration "
+                "images. Use a score that does not, such as max-logit."
+            )
+        if known.guarantee.trained:
+            raise InputError(
+                "fdr needs p-values, which are not valid here: the classifier was trained on the images that set the "
+                "threshold. Calibrate the detector on other images."
+            )
+
+    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Stream:
+        """The verdicts of `predict` one by one, as they are found: memory does not grow with the number of images.
+
+        What is wrong with the arguments is said at once; images are read as verdicts are asked for.
+        """
+        self.require_calibration()
+        batches = stream_scores(self.classifier, [self.scorer], images, batch_size=batch_size, progress=progress)
+        return Stream(self, batches)
+
+    def judge(self, scored: Scored) -> Predictions:
+        """Verdicts from scores that are known already."""
+        values, compared = scored.values[self.score.spec], self.values_of(scored)
+        p_values, rejected = self.p_values(compared, scored.predicted), self.rejects(compared, scored.predicted)
+        verdicts = [
+            Verdict(
+                id=item.id,
+                label=self.classifier.classes[scored.predicted[i]],
+                confidence=float(scored.confidence[i]),
+                score=float(values[i]),
+                p_value=None if np.isnan(p_values[i]) else float(p_values[i]),
+                is_ood=bool(rejected[i]),
+            )
+            for i, item in enumerate(scored.items)
+        ]
+        return Predictions(verdicts, scored.unreadable)
+
+    def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
+        """What `rejects` and `p_values` compare: the scores, with a column for each fold if there are folds."""
+        return scored.by_fold.get(self.score.spec, scored.values[self.score.spec])
+
+    def rejects(
+        self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Which scores are below the threshold by more than rounding, or not a number.
+
+        A detector with thresholds by class needs the position of the class that each image is classified as.
+        """
+        return self.require_calibration().rejects(values, None if predicted is None else self._first[predicted])
+
+    def p_values(
+        self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Conformal p-values (1 + #{calibration ≤ score}) / (n + 1); NaN where none is valid (`Calibration.p_values`).
+
+        With thresholds by class, the calibration images are those of the class that the image is classified as.
+        """
+        return self.require_calibration().p_values(values, None if predicted is None else self._first[predicted])
+
+    @property
+    def threshold(self) -> float | None:
+        """Images that score below it are rejected; None before `calibrate`, and for a score that was cross-fitted."""
+        return None if self.calibration is None else self.calibration.threshold
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What the threshold guarantees for new images; None before `calibrate`."""
+        return None if self.calibration is None else self.calibration.guarantee
+
+    @property
+    def calibration_scores(self) -> npt.NDArray[np.float64]:
+        """Of the known images, ascending: the reference distribution of p-values."""
+        return np.zeros(0) if self.calibration is None else self.calibration.scores
+
+    @property
+    def class_thresholds(self) -> dict[str, float]:
+        """The thresholds of the classes that have their own."""
+        own = {} if self.calibration is None else self.calibration.class_thresholds
+        return {self.classifier.classes[k]: bound for k, bound in own.items()}
+
+    def bounds(self) -> npt.NDArray[np.float64] | None:
+        """The threshold of each class, by position: its own, or the one of all; None if there is no threshold."""
+        known = self.require_calibration()
+        if known.threshold is None:
+            return None
+        return np.array([known.class_thresholds.get(k, known.threshold) for k in self._first.tolist()])
+
+    @property
+    def _first(self) -> npt.NDArray[np.int64]:
+        """For each class the first position of the same name: classes that stand twice count as one."""
+        return np.array(first_of_name(self.classifier.classes), dtype=np.int64)
+
+    def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
+        """Probabilities (N, K) of the classes among themselves, as `Classifier.predict_proba`; no verdict."""
+        return self.classifier.predict_proba(images, batch_size=batch_size)
+
+    def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
+        """The k most probable classes of each image with their probabilities, as `Classifier.top_k`; no verdict."""
+        return self.classifier.top_k(images, k, batch_size=batch_size)
+
+    def plot(self, predictions: Predictions | None = None, ax: Any = None) -> Any:
+        """A histogram of the calibration scores with the threshold, and of the scores of `predictions` beside them.
+
+        On matplotlib's axes `ax` or new ones, which are returned.
+        """
+        from deltaenergy.core.plotting import score_histogram
+
+        groups = {"calibration images": self.calibration_scores}
+        if predictions is not None:
+            groups["these images"] = np.array([verdict.score for verdict in predictions], np.float64)
+        self.require_calibration()
+        return score_histogram(groups, self.threshold, self.score.spec, ax)
+
+    def _facts(self) -> dict[str, object]:
+        classes = self.classifier.classes
+        facts: dict[str, object] = {
+            "score": self.score.spec,
+            "classes": f"{len(classes)} ({some_names(classes)})",
+            "method": self.classifier.method.spec,
+            "model": repr(self.classifier.base_model.name),
+        }
+        if self.calibration is None:
+            facts["threshold"] = "none yet, call calibrate"
+        else:
+            keeps = f"keeps {percent(self.calibration.guarantee.keep)} by {len(self.calibration_scores):,} images"
+            facts["threshold"] = f"{'none' if self.threshold is None else f'{self.threshold:.6g}'}, {keeps}"
+        return facts
+
+    @property
+    def scorer(self) -> Scorer:
+        """The score bound to the classifier, with what it has learned."""
+        return self._bind(None)
+
+    @property
+    def words(self) -> CompetingWords:
+        """The words that compete with the classes (`.kept`), and which were removed and why (`.removed`)."""
+        if not isinstance(self.score, DeltaEnergyWords):
+            raise InputError(f"Score {self.score.spec!r} has no list of words: use {DeltaEnergyWords.name}.")
+        return words_of(self.scorer)
+
+    @property
+    def unfitted_scorer(self) -> Scorer:
+        """The same, to learn from other images."""
+        scorer = self.scorer.scorers[0] if isinstance(self.scorer, FoldScorer) else self.scorer
+        return replace(scorer, fitted=not self.score.needs_fit)
+
+    def prepare(self, progress: Progress | None = None) -> Detector:
+        """Compute the score's text-side state now rather than with the first image: negative labels take minutes."""
+        self._bind(progress)
+        return self
+
+    @property
+    def score_state(self) -> Mapping[str, torch.Tensor]:
+        """What the score has learned so far, by name: nothing if it has not been prepared."""
+        return {} if self._scorer is None else self._scorer.state
+
+    def _bind(self, progress: Progress | None) -> Scorer:
+        with self._binding:
+            if self._scorer is None:
+                self._scorer = self.score.bind(self.classifier, progress)
+            return self._scorer
+
+    def save(self, folder: str | Path) -> None:
+        """Write the detector to a folder, in place of one that is there: `detector.json` and a safetensors file."""
+        from deltaenergy.detector.saved import save_detector
+
+        save_detector(self, folder)
+
+    def push_to_hub(self, repo: str, **options: Any) -> str:
+        """Send it to the Hugging Face hub as owner/name, with a model card; options of `hub_detectors.push_detector`.
+
+        These are `evaluation`, whose figures the card tells, `private`, `with_images` and `message`.
+        """
+        from deltaenergy.detector.hub import push_detector
+
+        return push_detector(self, repo, **options)
+
+    @classmethod
+    def load(cls, folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Detector:
+        """Read a detector that `save` wrote, with the model it names or the one given, and check that they match.
+
+        `hf:owner/name` is one that `push_to_hub` sent; `hf:owner/name@revision` an earlier one.
+        """
+        from deltaenergy.detector.saved import load_detector
+
+        return load_detector(folder, model, device)
+
+    def require_kept_images(self, who: str) -> KeptImages:
+        """The calibration images that it kept, or an error that says what `who` cannot do without them."""
+        if self.kept_images is None:
+            raise InputError(
+                f"{who} compares with calibration images, and this detector kept none: calibrate it again with "
+                "keep_images=True (deltaenergy calibrate --keep-images)."
+            )
+        return self.kept_images
+
+    def require_calibration(self) -> Calibration:
+        """What `calibrate` found, or an error that says to call it."""
+        if self.calibration is None:
+            raise NotFittedError("This detector has no threshold yet: call calibrate(known_images) first.")
+        return self.calibration

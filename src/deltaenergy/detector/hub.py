@@ -1,0 +1,194 @@
+"""Detectors on the Hugging Face hub: a repository holds the folder that `Detector.save` writes, and a model card.
+
+    detector.push_to_hub("me/pets", evaluation=result)
+    Detector.load("hf:me/pets")                              # or hf:me/pets@REVISION; --detector hf:me/pets
+
+Only what a detector is made of is fetched: JSON and safetensors. The model that it was made with is not part of it, and
+is not downloaded because its name stands in a file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltaenergy import __version__
+from deltaenergy.detector.saved import HUB, RECORD, save_detector
+from deltaenergy.errors import InputError, ModelUnavailableError
+from deltaenergy.files import write_text
+
+if TYPE_CHECKING:
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.evaluation import Evaluation
+    from deltaenergy.stats.metrics import Estimate
+
+CARD = "README.md"
+_PATTERNS = [RECORD, f"{Path(RECORD).stem}-*.safetensors"]
+# Longer lists of classes are cut in the card; the detector has them all.
+_CLASSES_SHOWN = 200
+
+
+def fetch_detector(name: str) -> Path:
+    """The local folder of `owner/name` or `owner/name@revision`, downloaded if it is not in the cache."""
+    from huggingface_hub import snapshot_download
+
+    repo, _, revision = name.partition("@")
+    _check_repo(repo)
+    try:
+        return Path(snapshot_download(repo, revision=revision or None, allow_patterns=_PATTERNS))
+    except Exception as error:  # of many kinds: no network, no such repository or revision, no right to read it
+        raise ModelUnavailableError(
+            f"The detector {HUB}{name} could not be had from the Hugging Face hub: {_first_line(error)}\n"
+            f"Check the name and your rights, or fetch it where there is network, with `hf download {repo}`, and give "
+            "the folder."
+        ) from error
+
+
+def push_detector(
+    detector: Detector,
+    repo: str,
+    *,
+    evaluation: Evaluation | None = None,
+    private: bool = False,
+    with_images: bool = False,
+    message: str | None = None,
+) -> str:
+    """Send a detector to the hub, with a model card; returns the address of the commit.
+
+    Args:
+        detector: calibrated.
+        repo: owner/name; made if it does not exist.
+        evaluation: what `evaluate` found, for the card's figures.
+        private: whether only its owner can see a repository that is made now.
+        with_images: whether small pictures of calibration images may go along, where the detector keeps some.
+        message: of the commit.
+    """
+    from huggingface_hub import HfApi
+
+    _check_repo(repo)
+    detector.require_calibration()
+    if detector.kept_images is not None and not with_images:
+        raise InputError(
+            "This detector holds small pictures of its calibration images, which everyone who can read the repository "
+            "could see. Give with_images=True if they may, or calibrate without keep_images."
+        )
+    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as place:
+        folder = Path(place) / "detector"
+        save_detector(detector, folder)
+        write_text(folder / CARD, model_card(detector, repo, evaluation))
+        api = HfApi()
+        try:
+            api.create_repo(repo, private=private, exist_ok=True)
+            told = api.upload_folder(
+                repo_id=repo,
+                folder_path=str(folder),
+                commit_message=message or f"Detector by deltaenergy {__version__}",
+                allow_patterns=[*_PATTERNS, CARD],
+                # Tensors of the detector before, which no record names any more.
+                delete_patterns=[_PATTERNS[1]],
+            )
+        except Exception as error:  # of many kinds: no network, not signed in, no right to write
+            raise ModelUnavailableError(
+                f"The detector could not be sent to {repo!r}: {_first_line(error)}\n"
+                "Sign in with `hf auth login`, and check that you may write to that repository."
+            ) from error
+    return str(getattr(told, "commit_url", told))
+
+
+def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = None) -> str:
+    """The README.md of a repository: what it is, classes, calibration, measured figures, limits, how to use it."""
+    classifier, score = detector.classifier, detector.score
+    classes = list(dict.fromkeys(classifier.classes))
+    shown = ", ".join(_plain(name) for name in classes[:_CLASSES_SHOWN])
+    more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
+    base = classifier.base_model.name
+    threshold = "none, cross-fitted" if detector.threshold is None else f"{detector.threshold:.6g}"
+    lines = [
+        "---",
+        "library_name: deltaenergy",
+        "pipeline_tag: image-classification",
+        "tags:",
+        "- out-of-distribution-detection",
+        "- open-set-recognition",
+        "---",
+        "",
+        f"# {repo.split('/')[-1]}",
+        "",
+        f"Says which of {len(classes):,} classes an image is, and whether it is any of them at all.",
+        "",
+        "```python",
+        "import deltaenergy as de",
+        "",
+        f'detector = de.Detector.load("{HUB}{repo}")',
+        'for verdict in detector.predict("photos/"):',
+        "    print(verdict.id, verdict.label, verdict.is_ood)",
+        "```",
+        "",
+        "## What it is",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| model | {_plain(base)} (`{classifier.base_model.fingerprint}`), not part of this repository |",
+        f"| classifier | `{classifier.method.spec}` |",
+        f"| score | `{score.spec}`: {_plain(score.formula)} ({_plain(score.paper)}) |",
+        f"| threshold | {threshold}, set on {len(detector.calibration_scores):,} images |",
+        f"| made with | deltaenergy {__version__} |",
+        "",
+        f"**Classes.** {shown}{more}.",
+        "",
+        "## Calibration",
+        "",
+        str(detector.guarantee),
+        "",
+        "## Measured",
+        "",
+        *_figures(evaluation),
+        "",
+        "## Limits",
+        "",
+        "- The threshold holds for images like those it was set on. Calibrate again on your own: "
+        "`deltaenergy calibrate good/ --detector …`.",
+        "- How many unknown images are found depends on the unknowns; only those above were measured.",
+        "- An image that was made to be accepted may be.",
+        *(["- It holds small pictures of its calibration images."] if detector.kept_images is not None else []),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _figures(evaluation: Evaluation | None) -> list[str]:
+    if evaluation is None or not (evaluation.accuracy or evaluation.detection):
+        return ["Not measured: give `push_to_hub(…, evaluation=de.evaluate(…))`."]
+    lines = ["| what | on | value | 95 % interval |", "|---|---|---:|---:|"]
+    lines += [_row("accuracy", row.set, row.accuracy) for row in evaluation.accuracy]
+    for found in evaluation.detection:
+        where = f"{found.closed} against {found.open}"
+        lines += [_row(f"{name} of {found.score}", where, value) for name, value in found.metrics.items()]
+    return lines
+
+
+def _row(what: str, where: str, value: Estimate) -> str:
+    interval = f"{100 * value.low:.1f} to {100 * value.high:.1f}"
+    return f"| {_plain(what)} | {_plain(where)} | {100 * value.value:.1f} % | {interval} |"
+
+
+def _plain(text: str) -> str:
+    """Names come from anywhere: in a card they are text, neither markup nor a new line."""
+    kept = " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
+    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in kept)
+
+
+def _check_repo(repo: str) -> None:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError:
+        raise InputError(f"{repo!r} is no repository of the hub: write owner/name.") from None
+    if repo.count("/") != 1:
+        raise InputError(f"{repo!r} is no repository of the hub: write owner/name.")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,281 @@
+"""Whether a model on another backend is as good as on torch, measured in what users see: labels and verdicts.
+
+Both towers see the same pixels, in turns. Class texts, score and class list are the same. Every other in-distribution
+image sets thresholds, one on torch's features and one on the backend's; the others, and those of the open set, are
+judged three times: torch by its threshold, the backend by torch's threshold, the backend by its own.
+
+They are called equal only if no label and no verdict differs, and the images are enough for that to mean something.
+With k of n images judged otherwise, at most the share p of new images like these is, with 95 % confidence, where
+
+    P(Binomial(n, p) ≤ k) = 0.05        (Clopper & Pearson, Biometrika 1934);   for k = 0:  p = 1 − 0.05^(1/n)
+
+and p must be at most 1 %: 299 images without a difference.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.items import Unreadable
+from deltaenergy.detector.detector import Detector, Verdict
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import TowerModel
+from deltaenergy.scores.availability import check_runnable, given_by
+from deltaenergy.scores.base import Score
+from deltaenergy.source import load_images
+from deltaenergy.stats.metrics import Estimate, auroc, paired_differences
+from deltaenergy.stats.thresholds import upper_share
+from deltaenergy.store.store import StoredImage
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float32]
+
+CONFIDENCE, MOST_SHARE = 0.95, 0.01
+# A threshold on fewer images would be one image's score.
+LEAST_IMAGES = 4
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was found. Shares and differences are of the backend against torch.
+
+    Attributes:
+        images: that were read, in-distribution and of the open set; each has a label from both.
+        judged: those that did not set thresholds; each has verdicts from both.
+        known: the in-distribution ones among `images`.
+        labels_differ: of the in-distribution images.
+        open_labels_differ: of the open set, whose labels mean little.
+        verdicts_differ: of those judged, by torch's threshold.
+        own_verdicts_differ: of those judged, the backend by its own threshold.
+        judged_differ: of those judged, with another label or any other verdict.
+        largest_score_difference: of one image, by the score that was fitted on torch.
+        score_deviation: the standard deviation of torch's scores, to hold it against.
+        least_cosine: between the two features of one image.
+        auroc, difference: of torch; the backend's minus that, with its paired 95 % interval. None without an open set.
+        milliseconds: of torch and of the backend, per image, in the tower alone.
+        ratios: torch's time over the backend's, of each batch.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    score: str
+    images: int
+    known: int
+    judged: int
+    labels_differ: int
+    open_labels_differ: int
+    verdicts_differ: int
+    own_verdicts_differ: int
+    judged_differ: int
+    thresholds: tuple[float | None, float | None]
+    largest_score_difference: float
+    score_deviation: float
+    least_cosine: float
+    milliseconds: tuple[float, float]
+    ratios: tuple[float, ...]
+    auroc: float | None = None
+    difference: Estimate | None = None
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    @property
+    def bound(self) -> float:
+        """At most this share of new images like these is judged otherwise, with 95 % confidence."""
+        return upper_share(self.judged_differ, self.judged, 1 - CONFIDENCE)
+
+    @property
+    def differs(self) -> bool:
+        """Whether any label or verdict is another."""
+        return bool(self.labels_differ or self.open_labels_differ or self.judged_differ)
+
+    @property
+    def equal(self) -> bool:
+        """Whether no label or verdict differs, among enough images."""
+        return not self.differs and self.bound <= MOST_SHARE
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as torch."""
+        return self.milliseconds[0] / self.milliseconds[1]
+
+    def conclusion(self) -> str:
+        """One sentence: equal, different, or not enough images to say."""
+        share = f"with 95 % confidence at most {self.bound:.2%} of images like these would be judged otherwise"
+        if self.equal:
+            return f"Equal: no label and no verdict differs, and {share}."
+        if not self.differs:
+            needed = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - MOST_SHARE))
+            return (
+                f"Not shown to be equal: nothing differs among {self.judged} judged images, but {share}. "
+                f"{needed} of them would be enough."
+            )
+        differ = self.judged_differ
+        if not differ:
+            return f"Not equal: {self.labels_differ} of the images that set thresholds get another label."
+        return f"Not equal: {differ} of {self.judged} judged images get another label or verdict; {share}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = {name: value for name, value in asdict(self).items() if name not in ("unreadable", "difference")}
+        change = None if self.difference is None else self.difference._asdict()
+        ours = {"bound": self.bound, "equal": self.equal, "speed": self.speed, "conclusion": self.conclusion()}
+        unreadable = [{"path": image.id, "reason": image.reason} for image in self.unreadable]
+        return {**found, "auroc_difference": change, **ours, "unreadable": unreadable}
+
+
+def check_agreement(
+    reference: TowerModel,
+    candidate: TowerModel,
+    classes: Sequence[str],
+    images: Any,
+    open_images: Any = None,
+    *,
+    score: Score,
+    templates: Sequence[str] | None = None,
+    keep: float = 0.95,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Agreement:
+    """Run both models over the same images and compare what they say of them.
+
+    Args:
+        reference: on torch.
+        candidate: the same weights on another backend.
+        classes: for zero-shot labels.
+        images: in-distribution.
+        open_images: of none of the classes, for the AUROC and for more verdicts.
+        score: one that works on features.
+        templates: prompts.
+        keep: the share that thresholds are to accept.
+        batch_size: images per step of both towers.
+        progress: of the encoding.
+    """
+    base = reference.fingerprint
+    if reference.backend != "torch" or not candidate.fingerprint.startswith(f"{base}+"):
+        raise InputError(
+            "check_agreement compares a model on torch with the same weights on another backend; these are "
+            f"{reference.fingerprint} and {candidate.fingerprint}."
+        )
+    known, unknown = load_images(images), load_images(open_images) if open_images is not None else []
+    if any(isinstance(item.source, StoredImage) for item in (*known, *unknown)):
+        raise InputError("Agreement is measured on images: a feature store holds the features of one backend alone.")
+    check_runnable([score], given_by([np.zeros((1, reference.feature_dim))], model=reference))
+    classifier = ZeroShotClassifier(reference, classes, templates=templates)
+    both = _SideBySide(reference, candidate)
+    parts = [both.encode(part, batch_size=batch_size, progress=progress) for part in (known, unknown) if part]
+    features = np.concatenate([part.features for part in parts])
+    opened = np.arange(len(features)) >= len(parts[0].features)
+    unreadable = [image for part in parts for image in part.unreadable]
+    return _compare(both, classifier, score, keep, features, opened, unreadable)
+
+
+def _compare(
+    both: _SideBySide,
+    classifier: ZeroShotClassifier,
+    score: Score,
+    keep: float,
+    features: Array,
+    opened: npt.NDArray[np.bool_],
+    unreadable: list[Unreadable],
+) -> Agreement:
+    ours, theirs = np.split(features, 2, axis=1)
+    ours, theirs = np.ascontiguousarray(ours), np.ascontiguousarray(theirs)
+    known = np.flatnonzero(~opened)
+    if len(known) < LEAST_IMAGES:
+        raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable in-distribution images, got {len(known)}.")
+    calibrating, judged = known[::2], np.concatenate([known[1::2], np.flatnonzero(opened)])
+    on_torch = Detector(classifier, score).calibrate(ours[calibrating], keep, None)
+    on_backend = Detector(classifier, score).calibrate(theirs[calibrating], keep, None)
+    plain, carried = on_torch.predict(ours[judged]), on_torch.predict(theirs[judged])
+    own = on_backend.predict(theirs[judged])
+    labels = [np.asarray(classifier.similarities(part)).argmax(1) for part in (ours, theirs)]
+    other_label = labels[0] != labels[1]
+    other, other_own = _other(plain, carried), _other(plain, own)
+    values, moved = (np.array([verdict.score for verdict in found]) for found in (plain, carried))
+    outside = opened[judged]
+    measured = bool(outside.any())
+    pairs = [(found[~outside], found[outside]) for found in (values, moved)] if measured else []
+    return Agreement(
+        model=both.reference.name,
+        backend=both.candidate.backend,
+        precision=both.candidate.precision,
+        score=score.spec,
+        images=len(features),
+        known=len(known),
+        judged=len(judged),
+        labels_differ=int(other_label[known].sum()),
+        open_labels_differ=int(other_label[opened].sum()),
+        verdicts_differ=int(other.sum()),
+        own_verdicts_differ=int(other_own.sum()),
+        judged_differ=int((other_label[judged] | other | other_own).sum()),
+        thresholds=(on_torch.threshold, on_backend.threshold),
+        largest_score_difference=float(np.abs(values - moved).max()),
+        score_deviation=float(values.std()),
+        least_cosine=float((ours.astype(np.float64) * theirs).sum(1).min()),
+        milliseconds=both.milliseconds(),
+        ratios=both.ratios(),
+        auroc=auroc(*pairs[0]) if measured else None,
+        difference=paired_differences(pairs[0], pairs[1])["auroc"] if measured else None,
+        unreadable=unreadable,
+    )
+
+
+def _other(first: Sequence[Verdict], second: Sequence[Verdict]) -> npt.NDArray[np.bool_]:
+    return np.array([one.is_ood != two.is_ood for one, two in zip(first, second)], dtype=bool)
+
+
+class _SideBySide(TowerModel):
+    """Both towers on the same pixels, each timed, in turns so that neither is always first: features (B, 2D)."""
+
+    def __init__(self, reference: TowerModel, candidate: TowerModel) -> None:
+        self.reference, self.candidate = reference, candidate
+        self.name, self.fingerprint = reference.name, f"{reference.fingerprint}|{candidate.fingerprint}"
+        self.feature_dim, self.logit_scale = 2 * reference.feature_dim, reference.logit_scale
+        self.device, self.dtype = reference.device, reference.dtype
+        self.preprocessing, self.text = reference.preprocessing, reference.text
+        self._times: list[tuple[int, float, float]] = []
+
+    @property
+    def runs_side_by_side(self) -> bool:
+        """No: a batch beside it would be timed with it."""
+        return False
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Unit features of the reference and of the candidate, side by side."""
+        models = (self.reference, self.candidate)
+        if not self._times:  # the first run of a shape also sets it up
+            for model in models:
+                model.image_features(pixels)
+        found: dict[int, torch.Tensor] = {}
+        seconds = [0.0, 0.0]
+        for position in (0, 1) if len(self._times) % 2 else (1, 0):
+            began = time.perf_counter()
+            found[position] = models[position].image_features(pixels).float().cpu()  # which waits for a GPU
+            seconds[position] = time.perf_counter() - began
+        self._times.append((len(pixels), seconds[0], seconds[1]))
+        return torch.cat([found[0], found[1]], dim=1)
+
+    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Not asked for: only scores that work on features are compared."""
+        raise InputError("Agreement is measured on image features, without patches.")
+
+    def milliseconds(self) -> tuple[float, float]:
+        """Per image, over all batches."""
+        images = sum(count for count, _, _ in self._times)
+        return tuple(1000 * sum(times[i] for times in self._times) / images for i in (1, 2))  # type: ignore[return-value]
+
+    def ratios(self) -> tuple[float, ...]:
+        """Of each whole batch; the last may be too small to say much."""
+        whole = self._times[0][0]
+        return tuple(first / second for count, first, second in self._times if count == whole)

@@ -1,0 +1,336 @@
+"""Whether tuning helped: tuned classifiers beside zero-shot, on images that they were not trained on.
+
+    accuracy   share of the images whose class is named rightly, all classes known
+    AUROC      detection of classes that were left out: they are dealt into parts, each part is left out in turn, and
+               its images are told from those of the other classes by the detector's score; mean over the parts. A score
+               that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`)
+
+For AUROC every method is tuned anew without the part. To take the columns off a finished classifier would flatter it:
+it has seen the images of those classes as examples of what the others are not. That is done for methods whose training
+runs no tower; for the others AUROC is not measured.
+
+The images are held out. Where there are none, the drawn ones are: in fold f of five, image j of its class is held out
+if j mod 5 = f, and what was tuned on the rest is asked; for AUROC part f of the classes goes with fold f of the images.
+
+An estimate is a mean of terms φ_i over images (for AUROC: their placements among those of the other group, DeLong et
+al., Biometrics 1988), so that its variance is Σ φ_i², and that of a difference of two methods is Σ (φ_i − φ'_i)².
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from deltaenergy.classifiers.base import Classifier, Inputs
+from deltaenergy.classifiers.logistic import held_out_in
+from deltaenergy.classifiers.methods import Method
+from deltaenergy.classifiers.subset import ClassSubset
+from deltaenergy.core.needs import Need
+from deltaenergy.data.items import ImageItem
+from deltaenergy.models.base import Model
+from deltaenergy.scores.base import Score, ScoreInputs
+from deltaenergy.scoring import bind_all, cross_fit, deal_folds, score_images, score_inputs
+from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
+from deltaenergy.tuning.data import CachedViews
+from deltaenergy.tuning.prepare import TrainSet
+from deltaenergy.tuning.tune import tune
+
+PARTS = 5
+# A class is left out of at least two others: one alone cannot be tuned.
+FEWEST_CLASSES = 3
+# Trained images times classes beyond which tuning five times more would take long.
+MOST_WORK = 4_000_000
+NORMAL = NormalDist().inv_cdf(0.975)
+ZERO_SHOT = "zero-shot"
+TOO_FEW = "AUROC not measured: there are too few images"
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TestImages:
+    """Labelled images to measure on, encoded by the model; `drawn` if they are the ones that were trained on."""
+
+    __test__ = False  # for pytest, which takes the name for its own
+
+    items: Sequence[ImageItem]
+    labels: Ints
+    features: torch.Tensor
+    source: str
+    drawn: bool = False
+
+
+@dataclass(frozen=True)
+class Term:
+    """An estimate as a mean over so many images: its value, and the share φ_i of each image in its error."""
+
+    value: float
+    shares: Floats
+    images: int
+
+    def interval(self, base: Term | None = None) -> Estimate:
+        """The value with its 95 % interval, or what it is above `base`, image by image."""
+        value = self.value - (base.value if base else 0.0)
+        half = NORMAL * float(np.sqrt(np.square(self.shares - (base.shares if base else 0.0)).sum()))
+        return Estimate(value, value - half, value + half)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one method; None is not measured. Gains are over zero-shot on the same images."""
+
+    method: str
+    accuracy: Estimate | None
+    auroc: Estimate | None
+    accuracy_gain: Estimate | None
+    auroc_gain: Estimate | None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        names = ("accuracy", "auroc", "accuracy_gain", "auroc_gain")
+        found: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
+        measured = {name: None if one is None else one._asdict() for name, one in found.items()}
+        return {"method": self.method, **measured, "note": self.note}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Zero-shot (where there are class texts) and the tuned methods, in the order in which they were tried."""
+
+    rows: list[Row]
+    kept: str
+    source: str
+    images: int
+    score: str
+
+    @property
+    def kept_row(self) -> Row:
+        """The row of the method that was kept."""
+        return next(row for row in self.rows if row.method == self.kept)
+
+    def warnings(self) -> list[str]:
+        """A sentence for each measure in which the method that was kept is behind zero-shot."""
+        found = []
+        for what, name in (("accuracy", "accuracy"), ("auroc", "detection of left-out classes (AUROC)")):
+            gain: Estimate | None = getattr(self.kept_row, f"{what}_gain")
+            after: Estimate | None = getattr(self.kept_row, what)
+            if gain is None or after is None or gain.value >= 0:
+                continue
+            chance = ", so that it may be chance" if gain.high >= 0 else ""
+            found.append(
+                f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f} % with zero-shot, "
+                f"{100 * after.value:.1f} % with {self.kept} (difference {100 * gain.value:+.1f}, 95 % interval "
+                f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}{chance}). Try another method (--method auto), more "
+                "images, or stay with zero-shot."
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {
+            "kept": self.kept,
+            "measured_on": self.source,
+            "images": self.images,
+            "score": self.score,
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A tuned classifier, and what it was tuned on."""
+
+    method: Method
+    classifier: Classifier
+    train: TrainSet
+
+
+def compare(
+    model: Model,
+    tried: Sequence[Tried],
+    test: TestImages,
+    score: Score,
+    *,
+    kept: str | None = None,
+    seed: int = 1,
+    recipe: Mapping[str, Any] | None = None,
+    batch_size: int = 32,
+) -> Comparison:
+    """Measure every method on `test`. What is kept is `kept`, or the one with the largest mean of accuracy and AUROC.
+
+    By accuracy alone where AUROC was not measured of all of them; the earlier one of two that are alike.
+    """
+    judge = _Judge(model, test, score, seed, dict(recipe or {}), batch_size)
+    measured = [(one, judge.accuracy(one), judge.auroc(one)) for one in tried]
+    base = next(((accuracy, auroc) for one, accuracy, auroc in measured if one.method.name == ZERO_SHOT), (None, None))
+    rows = []
+    for one, accuracy, auroc in measured:
+        is_base = one.method.name == ZERO_SHOT
+        rows.append(
+            Row(
+                one.method.spec,
+                None if accuracy is None else _share(accuracy),
+                None if auroc is None else _clipped(auroc.interval()),
+                None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
+                None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),
+                judge.why_not(one) or TOO_FEW if auroc is None else "",
+            )
+        )
+    return Comparison(rows, kept or best(rows), test.source, len(test.labels), score.spec)
+
+
+def best(rows: Sequence[Row]) -> str:
+    """The method with the largest mean of accuracy and AUROC, or accuracy where AUROC is not known of all."""
+    both = all(row.auroc is not None for row in rows)
+
+    def quality(row: Row) -> float:
+        accuracy = -1.0 if row.accuracy is None else row.accuracy.value
+        return (accuracy + row.auroc.value) / 2 if both and row.auroc is not None else accuracy
+
+    return max(rows, key=quality).method
+
+
+def can_tune_again(method: Method, train: TrainSet) -> bool:
+    """Whether a method can be tuned several times more: it runs no tower, its views are there, and are not too many."""
+    work = len(train.sample.items) * len(train.sample.classes)
+    return method.quick and isinstance(train.images, CachedViews) and work <= MOST_WORK
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What is the same for every method."""
+
+    model: Model
+    test: TestImages
+    score: Score
+    seed: int
+    recipe: dict[str, Any]
+    batch_size: int
+
+    def accuracy(self, one: Tried) -> Term | None:
+        """Which images are named rightly."""
+        labels = self.test.labels
+        if not self.test.drawn or one.method.name == ZERO_SHOT:
+            asked = np.ones(len(labels), dtype=bool) if not self.test.drawn else self._folds() >= 0
+            return _mean(self._predicted(one.classifier) == labels, asked) if asked.any() else None
+        if not can_tune_again(one.method, one.train):
+            return None
+        folds, hits = self._folds(), np.zeros(len(labels), dtype=bool)
+        for fold in np.unique(folds[folds >= 0]):
+            tuned = self._tune(one, folds != fold, range(len(one.classifier.classes)))
+            hits[folds == fold] = (self._similarities(tuned).argmax(axis=1) == labels)[folds == fold]
+        return _mean(hits, folds >= 0) if (folds >= 0).any() else None
+
+    def auroc(self, one: Tried) -> Term | None:
+        """How well the score tells left-out classes from the others, mean over the parts."""
+        if self.why_not(one):
+            return None
+        classes, labels, folds = len(one.classifier.classes), self.test.labels, self._folds()
+        shuffled = np.random.default_rng(self.seed).permutation(classes)
+        found = []
+        for part, left_out in enumerate(np.array_split(shuffled, min(PARTS, classes))):
+            kept = np.setdiff1d(np.arange(classes), left_out)
+            unknown = np.isin(labels, left_out)
+            known = ~unknown & (folds == part) if self.test.drawn else ~unknown
+            # A score that learns from known images is measured on others.
+            if known.sum() < (2 if self.score.needs_fit else 1) or not unknown.any():
+                continue
+            if one.method.name == ZERO_SHOT:
+                classifier: Classifier = ClassSubset(one.classifier, kept.tolist())
+            else:
+                classifier = self._tune(one, folds != part if self.test.drawn else None, kept.tolist())
+            found.append(_placements(*self._scores(classifier, known, unknown), known, unknown))
+        if not found:
+            return None
+        shares = np.mean([term.shares for term in found], axis=0)
+        return Term(float(np.mean([term.value for term in found])), shares, len(labels))
+
+    def why_not(self, one: Tried) -> str:
+        """Why AUROC is not measured; empty if it is."""
+        if self.score.needs & {Need.PATCHES, Need.PIXELS, Need.TEXTS} or self.score.own_to is not None:
+            return f"AUROC not measured: {self.score.spec} looks at more than features"
+        if len(one.classifier.classes) < FEWEST_CLASSES:
+            return "AUROC not measured: it takes at least three classes to leave one out"
+        if one.method.name != ZERO_SHOT and not can_tune_again(one.method, one.train):
+            return f"AUROC not measured: {one.method.name} would have to be tuned {PARTS} times more"
+        if self.test.drawn and (self._folds() < 0).all():
+            return "nothing measured: there is one image of each class, and none beside"
+        return ""
+
+    def _folds(self) -> Ints:
+        return held_out_in(torch.from_numpy(self.test.labels), PARTS).numpy()
+
+    def _tune(self, one: Tried, rows: npt.NDArray[np.bool_] | None, classes: Sequence[int]) -> Classifier:
+        """The method on some of its training images, for some of its classes."""
+        labels = np.array(one.train.sample.labels)
+        chosen = np.isin(labels, np.array(list(classes))) & (True if rows is None else rows)
+        part = one.train.take(np.flatnonzero(chosen).tolist(), list(classes))
+        with warnings.catch_warnings():
+            # What there is to say was said when the method was tuned on all of them.
+            warnings.simplefilter("ignore")
+            return tune(self.model, part.sample.classes, part, one.method, seed=self.seed, recipe=self.recipe)
+
+    def _predicted(self, classifier: Classifier) -> Ints:
+        if classifier.needs_to_predict <= {Need.FEATURES} and not classifier.prompts_images:
+            return np.asarray(self._similarities(classifier).argmax(axis=1), dtype=np.int64)
+        found = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
+        return np.asarray(found.predicted, dtype=np.int64)
+
+    def _similarities(self, classifier: Classifier) -> npt.NDArray[Any]:
+        with torch.inference_mode():
+            return np.asarray(classifier(Inputs(self.test.features)).similarities.float().cpu())
+
+    def _scores(
+        self, classifier: Classifier, known: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
+    ) -> tuple[Floats, Floats]:
+        """Those of the known images and of the unknown ones; a score that learns is cross-fitted on the known ones."""
+        with torch.inference_mode():
+            of_known, of_unknown = (
+                ScoreInputs(classifier(Inputs(rows)).similarities, rows)
+                for rows in (self.test.features[torch.from_numpy(chosen)] for chosen in (known, unknown))
+            )
+        (scorer,) = bind_all(classifier, [self.score])
+        labels = self.test.labels[known].tolist()
+        fitted = scorer if scorer.fitted else cross_fit(scorer, of_known, deal_folds(labels))
+        known_scores = score_inputs([fitted], of_known, known=True)[scorer.spec]
+        return known_scores, score_inputs([fitted], of_unknown)[scorer.spec]
+
+
+def _mean(hits: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> Term:
+    value, images = float(hits[asked].mean()), int(asked.sum())
+    return Term(value, np.where(asked, hits - value, 0.0) / images, images)
+
+
+def _share(term: Term) -> Estimate:
+    """An accuracy with its Wilson interval."""
+    return proportion_estimate(round(term.value * term.images), term.images)
+
+
+def _clipped(one: Estimate) -> Estimate:
+    return Estimate(one.value, max(0.0, one.low), min(1.0, one.high))
+
+
+def _placements(
+    known_scores: Floats, unknown_scores: Floats, known: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
+) -> Term:
+    """AUROC, and the share of each image in its error: (V_i − AUROC) / size of its group."""
+    value = RankedScores(known_scores, unknown_scores).auroc()
+    shares = np.zeros(len(known))
+    for own, other, rows, sign in (
+        (known_scores, unknown_scores, known, 1.0),
+        (unknown_scores, known_scores, unknown, -1.0),
+    ):
+        ranked = np.sort(other)
+        below = (np.searchsorted(ranked, own, "left") + np.searchsorted(ranked, own, "right")) / (2 * len(ranked))
+        placement = below if sign > 0 else 1 - below
+        shares[rows] = (placement - value) / len(own)
+    return Term(value, shares, len(known))

@@ -1,0 +1,1 @@
+"""From a folder or the Hugging Face Hub to a model."""

@@ -1,0 +1,135 @@
+"""A folder with a checkpoint in transformers format -> a model, or an error that says what is wrong with it.
+
+Nothing is taken on trust: config.json is read by our own rules, weights are compared with it by their headers before
+anything is allocated, and tokenizer and preprocessing must fit the towers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from deltaenergy.errors import ArtifactError
+from deltaenergy.files import read_json
+from deltaenergy.files.schema import Check, Where, record
+from deltaenergy.models.loading.families import FAMILIES, NOT_SUPPORTED, Family
+from deltaenergy.models.loading.weights import (
+    check_headers,
+    counters,
+    fill,
+    read_headers,
+    read_weights,
+    weight_files,
+    weight_shapes,
+)
+from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models.towers.clip import TransformersModel
+
+# Buffers of older checkpoints, which are nothing but 0, 1, 2, …
+_COUNTED = ("text_model.embeddings.position_ids", "vision_model.embeddings.position_ids")
+
+
+def load_checkpoint(name: str, folder: Path) -> TransformersModel:
+    """The model in `folder`, on the host in float32."""
+    family, config = _read_config(folder / "config.json")
+    headers = read_headers(weight_files(folder))
+    module = build_empty(family, config, folder / "config.json")
+    shapes = weight_shapes(module)
+    check_headers(headers, shapes, folder, (*_COUNTED, *counters(module)))
+    tokenizer = family.tokenizer(folder, module.config.text_config)
+    preprocessing = _preprocessing(folder, family, int(module.config.vision_config.image_size))
+    tensors = read_weights(headers, shapes)
+    check_scale(tensors[family.scale], family, folder)
+    fill(module, tensors)
+    return family.model(name, module, tokenizer, preprocessing)
+
+
+def _read_config(file: Path) -> tuple[Family, dict[str, Any]]:
+    """The entries of config.json that shape the towers, each of a sensible kind and size; all others are left out."""
+    if not file.is_file():
+        raise ArtifactError(f"{file.parent} holds no config.json: it is not a model in transformers format.")
+    found, where = read_json(file), Where(str(file))
+    if not isinstance(found, dict):
+        raise where.wrong(found, "an object with named entries")
+    kind = str(found.get("model_type"))[:60]
+    if kind not in FAMILIES:
+        instead = f", {NOT_SUPPORTED[kind]}" if kind in NOT_SUPPORTED else ""
+        known = ", ".join(sorted(FAMILIES))
+        raise ArtifactError(f"{file} describes a model of type {kind!r}{instead}. Supported types are {known}.")
+    family = FAMILIES[kind]
+    config: dict[str, Any] = {}
+    # The `_dict` forms are those of older checkpoints.
+    for part, entries in (("text_config", family.text), ("vision_config", family.vision)):
+        for key in (part, f"{part}_dict"):
+            if found.get(key) is not None:
+                config[key] = _known(found[key], entries, where.at(key))
+    return family, config | _known(found, family.top, where)
+
+
+def _known(found: Any, entries: Mapping[str, Check], where: Where) -> dict[str, Any]:
+    record(entries, others=True, may_lack=entries)(found, where)
+    return {key: found[key] for key in entries if key in found}
+
+
+def build_empty(family: Family, config: dict[str, Any], file: Path) -> Any:
+    """The module that the config in `file` describes, without memory for its weights."""
+    import transformers
+    from transformers.activations import ACT2FN
+
+    if not hasattr(transformers, family.module):
+        raise ArtifactError(
+            f"{file}: models of type {family.model.family!r} need a newer transformers than "
+            f"{transformers.__version__}, which is installed."
+        )
+    try:
+        described = getattr(transformers, family.config)(**config)
+        for part in (described.text_config, described.vision_config):
+            if part.hidden_act not in ACT2FN:
+                raise ArtifactError(f"{file}: the activation {part.hidden_act[:60]!r} is not known.")
+        patch = getattr(described.vision_config, "patch_size", 0)
+        if patch > described.vision_config.image_size:
+            raise ArtifactError(f"{file}: patches are larger than the image.")
+        with torch.device("meta"):
+            return getattr(transformers, family.module)(described)
+    except ArtifactError:
+        raise
+    except Exception as error:  # of many kinds, as transformers and torch find it
+        raise ArtifactError(f"{file} describes no model that can be built: {error}") from error
+
+
+def check_scale(scale: torch.Tensor, family: Family, folder: Path) -> None:
+    """Raise `ArtifactError` unless cosines can be multiplied with exp(scale), or divided by it."""
+    value = float(scale)
+    if family.divides:
+        if not (value > 0 and math.isfinite(1 / value)):
+            raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {value:g}, which nothing can be divided by.")
+    elif not torch.isfinite(scale.exp()).all():
+        raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {value:g}, and its exp infinite.")
+
+
+def _preprocessing(folder: Path, family: Family, side: int) -> Preprocessing:
+    """From `preprocessor_config.json`, or from the one file that newer processors write."""
+    file, newer = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if file.is_file():
+        found = read_json(file)
+    elif newer.is_file():
+        file, content = newer, read_json(newer)
+        found = content.get("image_processor") if isinstance(content, dict) else None
+    else:
+        raise ArtifactError(
+            f"{folder} holds no preprocessor_config.json, which says how images are resized and normalised. "
+            "Copy it from where the model came from."
+        )
+    preprocessing = Preprocessing.from_processor_config(
+        found, where=str(file), crops=family.crops, offset=family.offset
+    )
+    if preprocessing.crop != side and not family.any_size:
+        raise ArtifactError(
+            f"{file} makes images of {preprocessing.crop} × {preprocessing.crop} pixels, but the image tower in "
+            f"{folder / 'config.json'} takes {side} × {side}. They do not belong together: get both again."
+        )
+    return preprocessing

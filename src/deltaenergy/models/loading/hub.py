@@ -1,0 +1,150 @@
+"""Where the files of a hub model are: in the local cache or, if that is allowed, downloaded into it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from deltaenergy.errors import InputError, ModelUnavailableError, did_you_mean
+from deltaenergy.models.loading.tokenizing import TOKENIZER_FILES, has_tokenizer
+from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS
+
+logger = logging.getLogger(__name__)
+
+# Offered when a name is misspelt; any other model of a known family loads just as well.
+WELL_KNOWN = (
+    "openai/clip-vit-base-patch32",
+    "openai/clip-vit-base-patch16",
+    "openai/clip-vit-large-patch14",
+    "openai/clip-vit-large-patch14-336",
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K",
+    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K",
+    "facebook/metaclip-b16-fullcc2.5b",
+    "facebook/metaclip-l14-fullcc2.5b",
+    "google/siglip-base-patch16-224",
+    "google/siglip2-base-patch16-224",
+    "facebook/metaclip-2-worldwide-huge-quickgelu",
+    "OFA-Sys/chinese-clip-vit-base-patch16",
+    "kakaobrain/align-base",
+)
+# What a model is made of. Safetensors only: the older .bin weights are pickles.
+_PATTERNS = (
+    "config.json", WEIGHTS, INDEX, "model-*.safetensors", "preprocessor_config.json", "processor_config.json",
+    OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, *TOKENIZER_FILES,
+)  # fmt: skip
+# Where a repository's main branch holds pickles only, the hub's own bot offers the same weights as safetensors.
+_CONVERTER = "SFconvertbot"
+
+
+def find_snapshot(name: str, *, download: bool) -> Path:
+    """The folder with the files of the hub model `name`."""
+    _check_name(name)
+    not_cached = "it holds nothing of that name"
+    for revision in ("main", *_cached_conversions(name)):
+        try:
+            folder = _snapshot(name, revision, local_files_only=True)
+        except Exception as error:  # of many kinds, all of them: not there
+            logger.debug("%s at %s is not cached: %s", name, revision, error)
+            continue
+        missing = _missing(folder)
+        if not missing:
+            return folder
+        not_cached = f"it holds only a part, without {', '.join(missing)}"
+    if not download:
+        raise ModelUnavailableError(
+            f"The model {name!r} is not in the local cache {_cache()}: {not_cached}.\n"
+            "It is not downloaded here, where only its name was read from a file. Load it by its name first, with "
+            f"`load_model({name!r})` or `hf download {name}`, or give the loaded model."
+        )
+    logger.warning("%s is not in the local cache; downloading it from the Hugging Face hub.", name)
+    try:
+        folder = _snapshot(name, "main", local_files_only=False)
+        if "weights" in _missing(folder):
+            folder = _snapshot(name, _conversion(name), local_files_only=False)
+        missing = _missing(folder)
+        if missing:
+            raise FileNotFoundError(f"the repository holds no {', '.join(missing)}")
+    except Exception as error:  # of many kinds: no network, no such repository, no right to read it
+        raise ModelUnavailableError(
+            f"The weights of {name!r} could not be had.\n"
+            f"  tried: a folder of that name: there is none\n"
+            f"  tried: the local cache {_cache()}: {not_cached}\n"
+            f"  tried: the Hugging Face hub: {_first_line(error)}\n"
+            "Two ways to get them:\n"
+            f"  1. on a machine with network, run `hf download {name}`, which fills the cache named above;\n"
+            f"  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) here "
+            "and give its path instead of the name.\n"
+            "For a first look without any download, use the bundled model: `lite`."
+            f"{_near_name(name)}"
+        ) from error
+    return folder
+
+
+def _check_name(name: str) -> None:
+    """Raise `InputError` for what no model on the hub can be called."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise InputError(
+            f"model {name!r} is neither a folder nor a hub id (owner/name).{did_you_mean(name, WELL_KNOWN)}"
+        ) from None
+
+
+def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS), local_files_only=local_files_only)
+    )
+
+
+def _missing(folder: Path) -> list[str]:
+    """What a model needs and the folder lacks, in words."""
+    open_clip = not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
+    weights = (WEIGHTS, OPEN_CLIP_WEIGHTS) if open_clip else (WEIGHTS, INDEX)
+    preprocessing = (OPEN_CLIP_CONFIG,) if open_clip else ("preprocessor_config.json", "processor_config.json")
+    present = {
+        "config.json": open_clip or (folder / "config.json").is_file(),
+        "weights": any((folder / name).is_file() for name in weights),
+        "tokenizer": has_tokenizer(folder),
+        "preprocessor_config.json": any((folder / name).is_file() for name in preprocessing),
+    }
+    return [what for what, there in present.items() if not there]
+
+
+def _conversion(name: str) -> str:
+    """The revision at which the converter offers the weights of `name`."""
+    from huggingface_hub import HfApi
+
+    for offer in HfApi().get_repo_discussions(name, author=_CONVERTER, discussion_type="pull_request"):
+        if offer.author == _CONVERTER and offer.status == "open":
+            return f"refs/pr/{offer.num}"
+    raise FileNotFoundError("the repository holds its weights as pickles only, which can run code and are never read")
+
+
+def _cached_conversions(name: str) -> Iterator[str]:
+    """Revisions of the converter's kind that are in the cache."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    for ref in sorted(
+        (_cache() / repo_folder_name(repo_id=name, repo_type="model") / "refs" / "refs" / "pr").glob("*")
+    ):
+        yield f"refs/pr/{ref.name}"
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _near_name(name: str) -> str:
+    return "" if name in WELL_KNOWN else f"\nIf the name is misspelt:{did_you_mean(name, WELL_KNOWN)}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,350 @@
+"""Tune, compare, calibrate and save in one call: what `deltaenergy tune` does.
+
+While it runs, the folder holds the encoded views and a checkpoint of each method inside `.deltaenergy-tuning`; the same
+call goes on from there. When it is done, they are gone and the folder holds the detector with
+`deltaenergy-training.json`. What else is in the folder is never touched: an unfinished run of other settings is
+refused, or, with `overwrite`, removed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deltaenergy.classifiers.methods import Method, make_method
+from deltaenergy.classifiers.zero_shot import ZeroShot
+from deltaenergy.core.labels import class_names
+from deltaenergy.core.needs import Need
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector.class_check import check_predictions
+from deltaenergy.detector.detector import Detector
+from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.evaluation.tuning_gain import Comparison, TestImages, Tried, can_tune_again, compare
+from deltaenergy.files import FolderLock, check_writable, read_json, write_json
+from deltaenergy.models.base import Model
+from deltaenergy.models.precomputed import PrecomputedModel
+from deltaenergy.scores import defaults
+from deltaenergy.scores.availability import Lack, check_runnable, given_by, unlabelled
+from deltaenergy.scores.base import Score
+from deltaenergy.scores.registry import make_score
+from deltaenergy.source import load_images
+from deltaenergy.stats.thresholds import check_confidence, check_keep
+from deltaenergy.training.checkpoints import saving
+from deltaenergy.training.loop import EpochLog
+from deltaenergy.tuning.data import CachedViews, Validation
+from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, encode_readable, labelled_items, prepare_validation
+from deltaenergy.tuning.stored import has_no_pictures, read_stored
+from deltaenergy.tuning.train_sets import Announce, TrainSets
+from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_recipe, check_tuned_classes, tune
+from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
+
+# Training images beyond the sample make an honest calibration set; this many are plenty.
+MAX_HELD_OUT = 1000
+# What `auto` tries: methods whose training runs no tower (docs/results.md shows them all).
+AUTO = ("centroids", "linear-probe", "lp++", "clap", "tip-adapter-f", "task-res")
+WITHOUT_TEXTS = ("centroids", "linear-probe")
+# The sample and the log of the training, beside the detector.
+TRAINING = "deltaenergy-training.json"
+FORMAT = "deltaenergy training 1"
+
+
+@dataclass(frozen=True)
+class TunedDetector:
+    """The detector, what its threshold was set on, whether tuning helped, and the images that could not be read.
+
+    `comparison` is None where there were no images to measure on.
+    """
+
+    detector: Detector
+    calibrated_on: str
+    training_images: int
+    unreadable: list[Unreadable] = field(default_factory=list)
+    comparison: Comparison | None = None
+
+
+def tune_detector(
+    model: Model | Callable[[], Model],
+    train: Any,
+    out: str | Path,
+    method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
+    *,
+    classes: str | Sequence[str] | None = None,
+    shots: int = 16,
+    seed: int = 1,
+    val: Any = None,
+    id_images: Any = None,
+    score: str | Score | None = None,
+    keep: float = 0.95,
+    confidence: float | None = None,
+    domains: bool = False,
+    views: int | str = DEFAULT_VIEWS,
+    search: bool = False,
+    recipe: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    batch_size: int = 32,
+    on_epoch: Callable[[EpochLog], None] | None = None,
+    on_candidate: Callable[[str, float], None] | None = None,
+    announce: Announce = lambda _: nullcontext(),
+) -> TunedDetector:
+    """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
+
+    `method` may be several, or "auto", which stands for `AUTO`: all are tuned on the same images, and the one with the
+    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `compare`). `model` may be a function
+    that loads one: it is called once everything else has been checked. Without `classes`, the training folders' names
+    are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training images that
+    were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in `out`, and
+    to give up an unfinished run of other settings there. `announce` is called with what is being done, and gives the
+    progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
+    """
+    out, asked, methods = Path(out), None if score is None else make_score(score), _methods(method)
+    check_keep(keep)
+    check_confidence(confidence)
+    for one in methods:
+        check_recipe(one, recipe or {})
+    if search and val is None:
+        raise InputError("search needs validation images: give val (--val DIR).")
+    check_writable(out, folder=True, option="--out")
+    _check_replaceable(out, overwrite)
+    items = labelled_items(train, domains, classes or ())
+    names = check_tuned_classes(classes or _names_of(items, train))
+    held_out = None if id_images is None else load_images(id_images)
+    validation_items = None if val is None else labelled_items(val, domains, classes or ())
+    to_calibrate = held_out or validation_items or items
+    if asked is not None:
+        _check_score(asked, methods, to_calibrate)
+    loaded = model() if callable(model) else model
+    scored = asked or make_score(defaults.default_score(loaded))
+    if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
+        methods = [one for one in methods if one.name in WITHOUT_TEXTS]
+    for one in methods:
+        check_fits(one, loaded, names, shots * len(names), recipe or {})
+    _check_score(scored, methods, to_calibrate, loaded)
+    workplace = out / FOLDER
+    with FolderLock(out):
+        if overwrite:
+            clear_workplace(workplace)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, workplace, announce)
+        prepared = sets.of(methods[0])
+        validation = None
+        if validation_items is not None:
+            with announce("Encoding validation images") as progress:
+                validation = prepare_validation(
+                    loaded,
+                    names,
+                    validation_items,
+                    needs=frozenset().union(*(one.needs_to_validate for one in methods)),
+                    progress=progress,
+                    who=methods[0].name,
+                )
+        rest = _not_drawn(prepared, items) if validation is None else []
+        test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
+        _check_comparable(methods, sets, test)
+        tried = []
+        for number, one in enumerate(methods):
+            tuned = tune(
+                loaded,
+                names,
+                sets.of(one),
+                one,
+                seed=seed,
+                val=validation,
+                search=search,
+                recipe=recipe if one.trains or len(methods) == 1 else None,
+                checkpoints=place_of(workplace, number, len(methods)),
+                on_epoch=on_epoch,
+                on_candidate=on_candidate,
+            )
+            tried.append(Tried(tuned.method, tuned, sets.of(one)))
+        comparison = None
+        if test is not None:
+            with announce("Measuring"):
+                # Unasked, by a score that needs no words mined anew for every part of the classes.
+                measure = asked or make_score(defaults.WITHOUT_TEXTS)
+                comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, batch_size)
+        classifier = tried[0].classifier
+        if comparison is not None:
+            classifier = next(one.classifier for one in tried if one.method.spec == comparison.kept)
+            for message in comparison.warnings():
+                warnings.warn(message, stacklevel=2)
+        detector = Detector(classifier, scored)
+        with announce("Calibrating") as progress:
+            readable = None if test is None or test.drawn else test
+            images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
+            detector.calibrate(images, keep, confidence, trained=trained, batch_size=batch_size, progress=progress)
+        with saving("The tuned detector", out, f"The finished training is in {workplace}."):
+            record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
+            record["comparison"] = None if comparison is None else comparison.to_dict()
+            write_json(out / TRAINING, {**record, "sample": prepared.sample.record()})
+            detector.save(out)
+        clear_workplace(workplace)
+    skipped = {image.id: image for image in (*prepared.unreadable, *unreadable, *detector.unreadable)}
+    return TunedDetector(detector, source, len(prepared.sample.items), list(skipped.values()), comparison)
+
+
+def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
+    """The methods that were asked for, each once."""
+    if given == "auto":
+        given = AUTO
+    several = [given] if isinstance(given, (str, Method)) else list(given)
+    if not several:
+        raise InputError("method is empty: name a tuning method, several, or auto.")
+    if len(several) > 1 and "auto" in several:
+        raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
+    return list({one.spec: one for one in map(make_method, several)}.values())
+
+
+def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem], model: Model | None = None) -> None:
+    """Refuse a score that cannot run on the images for the threshold or with one of the methods, before any work."""
+    lacks = {"labels": unlabelled(images)}
+    if model is not None and has_no_pictures(model, images):
+        features = Lack("features were given", "give it images, not features.")
+        lacks = {"labels": features, "patches": features, "pixels": features}
+    for one in methods:
+        check_runnable([score], given_by([images], model=model, method=one.name).without(**lacks))
+
+
+def _test_images(
+    model: Model,
+    sets: TrainSets,
+    methods: Sequence[Method],
+    validation: Validation | None,
+    rest: list[ImageItem],
+    announce: Announce,
+) -> tuple[TestImages | None, list[Unreadable]]:
+    """What the methods are measured on, from the best to the least: validation, images not drawn, the drawn ones."""
+    if validation is not None:
+        labels = validation.labels.cpu().numpy()
+        return TestImages(validation.images, labels, validation.features, "validation images"), []
+    if rest:
+        with announce("Encoding images that were not drawn") as progress:
+            found, unreadable = encode_readable(model, sets.classes, rest, progress)
+        if len(found.labels):
+            labels = found.labels.cpu().numpy()
+            return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
+    # Without a method that can be tuned anew for each fold there is nothing to encode for.
+    if not any(can_tune_again(one, sets.of(one)) for one in methods):
+        return None, []
+    drawn = sets.test_view()
+    assert isinstance(drawn.images, CachedViews)
+    labels = drawn.images.labels.cpu().numpy()
+    if len(labels) == len(set(labels.tolist())):
+        return None, []
+    source = "training images, cross-validated"
+    return TestImages(drawn.sample.items, labels, drawn.images.mean_features(), source, drawn=True), []
+
+
+def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImages | None) -> None:
+    """Refuse to choose among methods that cannot be measured, before they are trained."""
+    if len(methods) == 1 or (test is not None and not test.drawn):
+        return
+    dear = [one.name for one in methods if not can_tune_again(one, sets.of(one))]
+    if test is None or dear:
+        which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
+        raise InputError(
+            f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
+            "--val, or a training folder with more images than --shots."
+        )
+
+
+def _compare(
+    model: Model,
+    tried: list[Tried],
+    test: TestImages,
+    score: Score,
+    seed: int,
+    recipe: Mapping[str, Any],
+    batch_size: int,
+) -> Comparison:
+    """All of them beside zero-shot, where the model has class texts; zero-shot joins `tried`."""
+    kept = tried[0].method.spec if len(tried) == 1 else None
+    classifier, train = tried[0].classifier, tried[0].train
+    try:
+        zero_shot = tune(model, classifier.classes, train, ZeroShot(), seed=seed)
+    except InputError:  # neither a text tower nor class vectors
+        pass
+    else:
+        tried.insert(0, Tried(zero_shot.method, zero_shot, train))
+        predicted = zero_shot.similarities(test.features).argmax(axis=1)
+        check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
+    return compare(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
+
+
+def _names_of(items: list[ImageItem], train: Any) -> list[str]:
+    names = class_names(items)
+    if not names:
+        raise InputError(
+            f"--train {train}: none of the training images has a class. Sort them into one folder per class (and make "
+            "the feature store of that folder), or give a table with a label column."
+        )
+    return names
+
+
+def _not_drawn(train: TrainSet, items: list[ImageItem]) -> list[ImageItem]:
+    """Training images of the classes that the sample left, at most `MAX_HELD_OUT` of them."""
+    used = {item.id for item in train.sample.items} | {image.id for image in train.unreadable}
+    known = {item.label for item in train.sample.items}
+    rest = [item for item in items if item.id not in used and item.label in known]
+    order = np.random.default_rng(train.sample.seed).permutation(len(rest))
+    return [rest[i] for i in sorted(order[:MAX_HELD_OUT])]
+
+
+def _check_replaceable(out: Path, overwrite: bool) -> None:
+    """Refuse to write over a detector unasked, and over a file that is not ours at all."""
+    if (out / "detector.json").exists() and not overwrite:
+        raise InputError(f"--out {out} holds a detector already. Choose another folder, or give --overwrite.")
+    if (out / TRAINING).exists():
+        try:
+            known = read_json(out / TRAINING)
+        except ArtifactError:
+            known = None
+        if not isinstance(known, dict) or known.get("format") != FORMAT:
+            raise InputError(f"{out / TRAINING} was not written by deltaenergy, and is left alone. Move it away.")
+
+
+def _calibration_images(
+    detector: Detector,
+    train: TrainSet,
+    held_out: list[ImageItem] | None,
+    validation: Validation | None,
+    rest: list[ImageItem],
+    encoded: TestImages | None,
+) -> tuple[Any, str, bool]:
+    """The best images there are to set the threshold on, what they are, and whether they were trained on."""
+    images: Any
+    trained = False
+    classifier, score = detector.classifier, detector.score
+    features_do = not (score.needs_images or Need.LABELS in score.needs or classifier.prompts_images)
+    features_do = features_do and classifier.needs_to_predict <= {Need.FEATURES}
+    if held_out is not None:
+        images, source = train.without_trained(held_out), "in-distribution images"
+        if len(images) < len(held_out):
+            warnings.warn(
+                f"{len(held_out) - len(images)} of the {len(held_out)} images for the threshold were trained on: "
+                + ("they are left out." if images else "all of them, so the threshold will reject more than asked."),
+                stacklevel=3,
+            )
+        trained = not images
+        images = images or held_out
+    elif validation is not None or rest:
+        source = "training images that were not drawn" if validation is None else "validation images"
+        images = list(rest if validation is None else validation.images)
+        if features_do and encoded is not None:
+            images = encoded.features  # known already
+    else:
+        images, source, trained = train.sample.items, "training images", True
+        warnings.warn(
+            "There are no images beside those trained on, so the threshold was set on these: it will reject more "
+            "than the share asked for. Give --val or --id, or run calibrate on new images.",
+            stacklevel=3,
+        )
+    if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
+        images = read_stored(
+            detector.classifier.model, images, detector.classifier.needs_to_predict, detector.score.spec
+        ).features
+    return images, source, trained

@@ -1,0 +1,192 @@
+"""Which scores can run on what is given, told before any work: `all` leaves the others out, a named one is refused.
+
+A score declares what it needs, and how many prompts it encodes before it can score. Here this is held against what the
+images and the classifier have: a feature store has no pixels and perhaps no patches, a model of precomputed features
+no text tower.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.zero_shot import ZeroShot
+from deltaenergy.core.needs import Need
+from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.regular import user_path
+from deltaenergy.data.remote.addresses import is_address
+from deltaenergy.errors import InputError
+from deltaenergy.models.base import Model, TowerModel
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.scores.base import Score, Scorer
+from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+from deltaenergy.store.folder import place_at
+from deltaenergy.store.manifest import is_store, read_manifest
+from deltaenergy.store.store import FeatureStore, StoredImage, no_patches
+
+# `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
+MOST_PROMPTS = 10_000
+
+
+class Lack(NamedTuple):
+    """Why a need cannot be met, and what to do about it, as a sentence that follows a colon."""
+
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run has for its scores: the needs that it cannot meet, and the method of its classifier."""
+
+    lacks: Mapping[Need, Lack] = field(default_factory=dict)
+    method: str = ZeroShot.name
+
+    def without(self, **lacks: Lack | None) -> Given:
+        """The same, less what is named, as in `pixels=Lack(…)`; None changes nothing."""
+        more = {Need[name.upper()]: lack for name, lack in lacks.items() if lack is not None}
+        return Given({**self.lacks, **more}, self.method)
+
+
+def given_by(
+    images: Iterable[Any] = (),
+    classifier: Classifier | None = None,
+    *,
+    model: Model | None = None,
+    method: str = ZeroShot.name,
+) -> Given:
+    """What sets of images, each as `load_images` or `score_images` takes it, and a classifier have for scores.
+
+    Without a classifier, one that `method` will make of `model` is meant; without a model, a whole one.
+    """
+    if classifier is not None:
+        model, method = classifier.model, classifier.method.name
+    lacks: dict[Need, Lack] = {}
+    if model is not None and model.text is None:
+        lacks[Need.TEXTS] = Lack(
+            f"{model.name!r} has no text tower",
+            f"{model.name!r} holds precomputed features and cannot encode texts. Load the model itself with "
+            "load_model.",
+        )
+    features = Lack("features were given", "give it images, not features.")
+    if model is not None and not isinstance(model, TowerModel):
+        lacks |= {Need.PATCHES: features, Need.PIXELS: features}
+    closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
+    if closed is not None:
+        lacks[Need.PIXELS] = closed
+    for one in images:
+        if is_feature_array(one):
+            lacks |= {Need.PATCHES: features, Need.PIXELS: features}
+            continue
+        for path, has_patches in _stores(one):
+            lacks[Need.PIXELS] = Lack(
+                f"{path} is a feature store", f"give it the images, not a feature store such as {path}."
+            )
+            if not has_patches:
+                lacks[Need.PATCHES] = Lack(f"{path} holds none", str(no_patches(path)))
+    return Given(lacks, method)
+
+
+def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
+    """What a score that takes gradients lacks on a backend, or in 8 bits; None on torch."""
+    if precision == "int8" and backend in (None, "torch"):
+        return Lack(
+            "8-bit towers have no gradients",
+            "it takes gradients through the image tower, which there are not in 8 bits. Load the model with "
+            "precision='fp32' (--precision fp32).",
+        )
+    if backend in (None, "torch"):
+        return None
+    return Lack(
+        f"the backend {backend} has no gradients",
+        f"it takes gradients through the image tower, which the backend {backend!r} has not. Load the model with "
+        "backend='torch' (--backend torch).",
+    )
+
+
+def unlabelled(images: Any) -> Lack | None:
+    """What a score that learns from classes lacks if these are to learn from; None if they may have classes."""
+    if is_feature_array(images):
+        return Lack("features were given", "rows of features have no classes. Give images, or a feature store.")
+    items = images if isinstance(images, list) else []
+    if items and all(isinstance(item, ImageItem) and item.label is None for item in items):
+        return Lack(
+            "no image has a class",
+            "none of the known images has a class. Give a folder with one subfolder per class.",
+        )
+    return None
+
+
+def _stores(images: Any) -> Iterator[tuple[Path | str, bool]]:
+    """The feature stores among some images, and whether they hold patches. No image is looked at."""
+    parts = images if isinstance(images, (list, tuple)) else [images]
+    seen: set[int] = set()
+    for part in parts:
+        if isinstance(part, ImageItem):
+            part = part.source.store if isinstance(part.source, StoredImage) else None
+        if isinstance(part, FeatureStore):
+            if id(part) not in seen:
+                seen.add(id(part))
+                yield part.path, part.has_patches
+        elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
+            path = part if isinstance(part, str) and is_address(part) else user_path(part)
+            if is_store(path):
+                yield path, read_manifest(place_at(path)).record.patches
+
+
+def obstacle(score: Score, given: Given) -> tuple[str, str] | None:
+    """Why a score cannot run, in brief and as a sentence with the remedy; None if it can."""
+    if score.own_to is not None:
+        if score.own_to != given.method:
+            return "for classifiers tuned by the method of that name", score.foreign(given.method)
+    elif score.missing is not None:
+        return score.missing.removeprefix(f"Score {score.name!r} ").rstrip("."), score.missing
+    return _lacking(score, given)
+
+
+def _lacking(score: Score, given: Given) -> tuple[str, str] | None:
+    for need in sorted(score.needs & given.lacks.keys(), key=lambda need: need.value):
+        why, remedy = given.lacks[need]
+        return f"needs {need.value}: {why}", f"Score {score.spec!r} needs {need.value}: {remedy}"
+    return None
+
+
+def check_runnable(scores: Iterable[Score | Scorer], given: Given) -> None:
+    """Raise `InputError`, by name and with the remedy, if one of the scores cannot run."""
+    for score in scores:
+        found = obstacle(score.score if isinstance(score, Scorer) else score, given)
+        if found is not None:
+            raise InputError(found[1])
+
+
+def every_score() -> list[Score]:
+    """Every score with its defaults, and every named setting of one, whether it can run or not."""
+    specs = [f"{name}{preset}" for name in list_scores() for preset in ("", *_presets(name))]
+    return list({score.spec: score for score in map(make_score, specs)}.values())
+
+
+def _presets(name: str) -> list[str]:
+    return [f":{preset}" for preset in get_score_class(name).presets]
+
+
+def runnable_scores(given: Given, scores: Sequence[Score] | None = None) -> tuple[list[Score], str | None]:
+    """Of `scores`, or of every score: those that can run and are cheap; and one line on the others, if there are any.
+
+    A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others run when they are named.
+    """
+    usable, left_out = [], dict[str, list[str]]()
+    for score in every_score() if scores is None else scores:
+        found = obstacle(score, given)
+        if found is None and score.prompts > MOST_PROMPTS:
+            found = (f"{score.prompts:,} prompts to encode first: name it to have it", "")
+        if found is None:
+            usable.append(score)
+        else:
+            left_out.setdefault(found[0], []).append(score.spec)
+    groups = [f"{', '.join(specs)} ({reason})" for reason, specs in left_out.items()]
+    return usable, f"Left out of all: {'; '.join(groups)}." if groups else None

@@ -1,0 +1,1 @@
+"""Statistics: ranking, metrics, resampling, thresholds."""

@@ -1,0 +1,1 @@
+"""Feature stores: plan, write, read, repair."""

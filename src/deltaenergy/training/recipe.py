@@ -1,0 +1,126 @@
+"""How a method is trained: the recipe of the CoOp family, and stages for methods that train in several parts.
+
+SGD with rate 0.002, momentum 0.9 and weight decay 5e-4 in batches of 32; one warm-up epoch at 1e-5, then
+
+    rate(e) = ½ · 0.002 · (1 + cos(π (e − w) / E)),   w warm-up epochs, E epochs in all
+
+as Dassl, which CoOp's code runs on, has it: with w = 1 the last epoch is one step of the cosine short of its end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_type_hints
+
+import torch
+from torch import nn
+
+from deltaenergy.core.specs import check_range, fit_type
+from deltaenergy.errors import InputError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Attributes:
+        schedule: cosine falls from epoch to epoch, cosine-steps from step to step; constant does not.
+        eps: of the two Adams.
+        clip_norm: the longest gradient that is taken as it is; 0 is no bound.
+        patience: epochs without a better validation accuracy after which training stops.
+    """
+
+    epochs: int = 30
+    lr: float = 0.002
+    batch_size: int = 32
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup_epochs: int = 1
+    warmup_lr: float = 1e-5
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    schedule: Literal["cosine", "cosine-steps", "constant"] = "cosine"
+    eps: float = 1e-8
+    clip_norm: float = 0.0
+    patience: int = 10
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            object.__setattr__(self, name, fit_type(name, getattr(self, name), hint))
+        for name in ("epochs", "batch_size", "patience"):
+            check_range(name, getattr(self, name), 1)
+        for name in ("lr", "eps"):
+            check_range(name, getattr(self, name), 0, above=True)
+        for name in ("momentum", "weight_decay", "warmup_epochs", "warmup_lr", "clip_norm"):
+            check_range(name, getattr(self, name), 0)
+
+    def rate(self, epoch: float) -> float:
+        """The learning rate in an epoch, counted from 0; within one, only if the schedule goes by steps."""
+        if epoch < self.warmup_epochs:
+            return self.warmup_lr
+        if self.schedule == "constant":
+            return self.lr
+        reached = epoch if self.schedule == "cosine-steps" else math.floor(epoch)
+        return 0.5 * self.lr * (1 + math.cos(math.pi * (reached - self.warmup_epochs) / self.epochs))
+
+    def build(self, parameters: Mapping[str, nn.Parameter], undecayed: tuple[str, ...] = ()) -> torch.optim.Optimizer:
+        """The optimiser; weight decay leaves alone the parameters whose names begin with one of `undecayed`."""
+        decayed: list[nn.Parameter] = []
+        free: list[nn.Parameter] = []
+        for name, parameter in parameters.items():
+            (free if name.startswith(undecayed) else decayed).append(parameter)
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": self.weight_decay}]
+        if free:
+            groups.append({"params": free, "weight_decay": 0.0})
+        if self.optimizer == "adam":
+            return torch.optim.Adam(groups, lr=self.lr, eps=self.eps)
+        if self.optimizer == "adamw":
+            return torch.optim.AdamW(groups, lr=self.lr, eps=self.eps)
+        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One update of some parameters. In each step the phases of a stage follow one another, each with its own loss.
+
+    `trains` holds the beginnings of parameter names; empty, all parameters are trained. `undecayed` holds those of the
+    parameters that weight decay leaves alone.
+    """
+
+    name: str = "train"
+    trains: tuple[str, ...] = ()
+    undecayed: tuple[str, ...] = ()
+
+    def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters of `module` that this phase moves."""
+        chosen = {n: p for n, p in module.named_parameters() if not self.trains or n.startswith(self.trains)}
+        if not chosen:
+            raise ValueError(f"phase {self.name!r} trains nothing: no parameter begins with {self.trains}")
+        return chosen
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the training with parameters, losses and a recipe of its own; `recipe` holds what differs.
+
+    `keep_best`: whether the epoch with the best accuracy on validation is kept; it cannot be told where the stage
+    moves nothing that similarities depend on.
+    """
+
+    phases: tuple[Phase, ...] = (Phase(),)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    keep_best: bool = True
+
+
+def make_recipe(*changes: Mapping[str, Any]) -> Recipe:
+    """The common recipe with changes, the later ones on top; an unknown field is an error."""
+    merged: dict[str, Any] = {}
+    for change in changes:
+        merged.update(change)
+    known = [one.name for one in dataclasses.fields(Recipe)]
+    for name in merged:
+        if name not in known:
+            raise InputError(f"The recipe has no field {name!r}.{did_you_mean(name, known)}")
+    return Recipe(**merged)

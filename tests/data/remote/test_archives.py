@@ -1,0 +1,681 @@
+"""WebDataset archives and Parquet files with pictures at addresses: what local ones give, in few requests, and never
+bytes of two versions.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import deltaenergy as de
+from deltaenergy.data.content import content_or_error, stamp_of
+from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.formats import parquet as parquet_images
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.references import refer, resolve
+from deltaenergy.data.remote import blocks as remote_parts
+from deltaenergy.data.remote import client as remote
+from deltaenergy.data.remote import tar as remote_tar
+from deltaenergy.data.remote.parquet import RemoteParquetImage
+from deltaenergy.data.remote.table import RemoteColumns
+from deltaenergy.data.remote.tar import RemoteMember
+from deltaenergy.data.remote.version import Changed, RemoteObject, fetch_unchanged
+from deltaenergy.errors import InputError, UnreachableError
+from deltaenergy.source import image_stream, load_images
+from deltaenergy.store.store import FeatureStore
+from deltaenergy.store.writer import build_store
+from tests.cli.runner import Runner
+from tests.data.archives import damaged, picture_bytes, valid_archive
+from tests.data.colour_model import MeanColour
+from tests.servers import Answer, Bucket, FaultyServer
+from tests.store.shards import SHARDS, Fetched, parquet_bytes, rows, samples, tar_bytes, write
+
+KINDS = pytest.mark.parametrize("ending", [".tar", ".parquet"])
+PICTURE = picture_bytes("PNG")
+
+
+# The client of S3, which takes longer to make than most of these tests.
+_CLIENT: dict[tuple[int, str], Any] = {}
+
+
+@pytest.fixture
+def bucket(bucket: Bucket) -> Iterator[Bucket]:
+    """A new bucket, read by one client in all tests of this file."""
+    remote._STORES.update(_CLIENT)
+    yield bucket
+    _CLIENT.update((key, store) for key, store in remote._STORES.items() if key[1] == "s3")
+
+
+def message(images: object) -> str:
+    with pytest.raises(InputError) as caught:
+        load_images(images)
+    return str(caught.value)
+
+
+def reason(item: ImageItem) -> str:
+    with pytest.raises(UnreadableImage) as caught:
+        open_image(item.source)
+    return str(caught.value)
+
+
+def seen(items: list[ImageItem], prefix: str) -> list[tuple[str, str | None, object]]:
+    """Of each image its id behind the prefix, its label, and its pixels or why there are none."""
+    found: list[tuple[str, str | None, object]] = []
+    for item in items:
+        assert item.id.startswith(prefix)
+        try:
+            pixels: object = np.asarray(open_image(item.source)).tobytes()
+        except UnreadableImage as error:
+            pixels = str(error).replace(prefix, "")
+        found.append((item.id.removeprefix(prefix).replace(prefix, ""), item.label, pixels))
+    return found
+
+
+# What they stand for.
+
+
+FORMS = ["one{}", "set/{{000..002}}{}", "set/{{001,000}}{}", "set/*{}", "set", "set/", "**/*{}", "set/00[12]{}"]
+
+
+@KINDS
+def test_every_form_gives_what_local_files_give(bucket: Bucket, tmp_path: Path, ending: str) -> None:
+    make = SHARDS[ending]
+    files = {f"set/{number:03}{ending}": make(4, 10 * number) for number in range(3)}
+    files |= {f"one{ending}": make(3), "set/notes.txt": b"x", f"set/.hidden{ending}": b"x"}
+    write(tmp_path, files)
+    bucket.put(files)
+    for form in (form.format(ending) for form in FORMS):
+        found = seen(load_images(f"{bucket.url}/{form}"), bucket.url)
+        assert found == seen(load_images(f"{tmp_path}/{form}"), str(tmp_path)), form
+        assert len(found) >= 3 and all(isinstance(pixels, bytes) for _, _, pixels in found)
+
+
+def test_pictures_beside_archives(bucket: Bucket, tmp_path: Path) -> None:
+    """A folder with pictures is a folder of pictures; a pattern takes both, and tables only by their ending."""
+    files = {
+        "a.png": PICTURE,
+        "b.tar": samples(2),
+        "c.parquet": rows(2),
+        "d/e.tar": samples(2),
+        "t.csv": b"path\na.png",
+    }
+    write(tmp_path, files)
+    bucket.put(files)
+    for form in ("", "*", "**", "*.parquet", "d", "*.csv"):
+        found = seen(load_images(f"{bucket.url}/{form}"), bucket.url)
+        assert found == seen(load_images(f"{tmp_path}/{form}"), str(tmp_path))
+    bucket.put({"odd/[1].tar": samples(1)})
+    assert [item.id for item in load_images(f"{bucket.url}/odd/[1].tar")] == [f"{bucket.url}/odd/[1].tar/0000.png"]
+    bucket.put({"odd/{1,2}.tar": samples(1)})
+    assert [item.id for item in load_images(f"{bucket.url}/odd/{{1,2}}.tar")] == [
+        f"{bucket.url}/odd/{{1,2}}.tar/0000.png"
+    ]
+    bucket.put({"x.tar/a.png": PICTURE})
+    assert [item.id for item in load_images(f"{bucket.url}/x.tar/")] == [f"{bucket.url}/x.tar/a.png"]
+    assert "end it with a slash" in message(f"{bucket.url}/x.tar")
+
+
+def test_lists_may_name_archives_and_parquet_files(web: FaultyServer, bucket: Bucket) -> None:
+    bucket.put({"b.parquet": rows(2)})
+    tar = web.says("/a.tar", Answer(body=samples(2)))
+    lines = [tar, f"{bucket.url}/b.parquet", f"{web.url}/c.png"]
+    listed = load_images(web.says("/list.txt", Answer(body="\n".join(lines).encode())))
+    assert [item.id for item in listed] == [
+        f"{tar}/0000.png",
+        f"{tar}/0001.png",
+        *(f"{bucket.url}/b.parquet#{row}" for row in range(2)),
+        f"{web.url}/c.png",
+    ]
+    assert load_images(lines) == listed
+
+
+@KINDS
+def test_each_name_of_braces_must_be_there(bucket: Bucket, ending: str) -> None:
+    """Said before the first of them is read."""
+    bucket.put({f"{number}{ending}": b"never read" for number in range(3)})
+    said = message(f"{bucket.url}/{{0..3}}{ending}")
+    assert f"{bucket.url}/3{ending}: nothing is at this address" in said and "one of 4" in said
+
+
+@KINDS
+def test_on_a_web_server(web: FaultyServer, tmp_path: Path, ending: str) -> None:
+    data = SHARDS[ending](5)
+    (tmp_path / f"a{ending}").write_bytes(data)
+    web.says(f"/a{ending}", Answer(body=data, headers={"ETag": '"7"'}))
+    expected = seen(load_images(tmp_path / f"a{ending}"), str(tmp_path))
+    assert seen(load_images(f"{web.url}/a{ending}"), web.url) == expected
+    web.says(f"/b{ending}", Answer(body=data))
+    for item in load_images(f"{web.url}/{{a,b}}{ending}?raw=1"):
+        assert f"{ending}?raw=1" in item.id
+        open_image(item.source)
+
+
+# Requests.
+
+
+@KINDS
+@pytest.mark.parametrize("threads", [1, 32])
+def test_a_pass_fetches_each_part_once(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, ending: str, threads: int
+) -> None:
+    """However many threads ask, nearly in order."""
+    data = SHARDS[ending](150)
+    bucket.put({f"a{ending}": data})
+    items = load_images(f"{bucket.url}/a{ending}")
+    remote_parts.forget_parts()
+    fetched = Fetched(monkeypatch, 1 << 17, 1 << 20)
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(lambda item: open_image(item.source).size, items))
+    assert found == [(40, 30)] * 150
+    assert len(fetched.parts) <= 0.1 * len(items)
+    assert 0.9 * len(data) < fetched.bytes <= 1.1 * len(data)
+
+
+def test_an_archive_is_listed_by_reading_it_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = samples(100)
+    bucket.put({"a.tar": data})
+    fetched = Fetched(monkeypatch, 1 << 14, 1 << 18)
+    stream = image_stream(f"{bucket.url}/a.tar")
+    assert stream.survey() == 100
+    assert fetched.bytes == len(data)
+    # What is known of it is kept: whoever goes over the pictures fetches them alone.
+    again = Fetched(monkeypatch, 1 << 14, 1 << 18)
+    assert [item.id for item in stream] == [f"{bucket.url}/a.tar/{number:04}.png" for number in range(100)]
+    assert not again.parts
+    bucket.put({"a.tar": samples(100, 1)})
+    assert next(iter(image_stream(f"{bucket.url}/a.tar"))).id.endswith("0001.png")
+
+
+def test_large_files_in_an_archive_are_passed_over(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tar_bytes({f"{number}.{kind}": bytes(1 << 17) for number in range(8) for kind in ("png", "mp4")})
+    bucket.put({"a.tar": data})
+    fetched = Fetched(monkeypatch, 1 << 12, 1 << 20)
+    assert len(load_images(f"{bucket.url}/a.tar")) == 8
+    assert fetched.bytes < len(data) / 8
+
+
+@pytest.mark.parametrize("group", [5, 1000])
+def test_of_a_parquet_file_only_names_are_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, group: int) -> None:
+    records = [{"bytes": np.random.default_rng(row).bytes(200_000), "path": None} for row in range(20)]
+    columns = {"id": list(range(20)), "image": records, "label": ["cat"] * 20}
+    data = parquet_bytes(columns, row_group_size=group)
+    bucket.put({"a.parquet": data})
+    fetched = Fetched(monkeypatch, 1 << 20, 1 << 26)
+    items = load_images(f"{bucket.url}/a.parquet")
+    assert [(item.id, item.label) for item in items] == [(str(row), "cat") for row in range(20)]
+    assert fetched.bytes < len(data) / 20
+    # The end, and what stands between two pieces of the column with pictures, at once.
+    assert len(set(fetched.parts)) == len(fetched.parts) <= 2 + 1 + -(-20 // group)
+
+
+def test_survey_and_pass_of_a_feature_store(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reading for the list, one for the pictures, and nothing for hashes."""
+    data = samples(120)
+    bucket.put({"a.tar": data})
+    fetched = Fetched(monkeypatch, 1 << 14, 1 << 18)
+    build_store(MeanColour(), f"{bucket.url}/a.tar", tmp_path / "store", shard_size=25)
+    assert fetched.bytes <= 2.1 * len(data)
+    before = len(fetched.parts)
+    build_store(MeanColour(), f"{bucket.url}/a.tar", tmp_path / "store", shard_size=25)
+    assert len(fetched.parts) == before
+
+
+# Parts.
+
+
+class Lines:
+    """An object in memory whose parts are fetched by this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        self.data = np.random.default_rng(0).bytes(size)
+        self.of = RemoteObject("s3://bucket/a.tar", size, "1")
+        self.asked: list[int] = []
+        monkeypatch.setattr(remote_parts, "PART_BYTES", 10)
+        monkeypatch.setattr(remote_parts, "fetch_unchanged", self._fetch)
+        remote_parts.forget_parts()
+
+    def _fetch(self, of: RemoteObject, start: int, end: int) -> bytes:
+        self.asked.append(start // 10)
+        return self.data[start:end]
+
+    def settled(self) -> list[int]:
+        """What was asked for, once all requests are answered."""
+        for future in list(remote_parts._parts.found.values()):
+            future.result()
+        return sorted(self.asked)
+
+
+def test_any_bytes_through_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, rng = Lines(monkeypatch, 995), np.random.default_rng(1)
+    reader = remote_parts.PartReader(lines.of)
+    for _ in range(300):
+        start, count = int(rng.integers(0, 1010)), int(rng.integers(0, 120))
+        assert reader.read(start, start + count) == lines.data[start : start + count]
+    assert len(set(lines.settled())) == len(lines.asked)
+
+
+def test_reading_ahead_is_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines(monkeypatch, 1000)
+    reader = remote_parts.PartReader(lines.of)
+    for part in (70, 30, 50):  # leaps
+        reader.read(10 * part, 10 * part + 1)
+    assert lines.settled() == [30, 50, 70]
+    for part in range(51, 66):  # 15 in a row: one ahead
+        reader.read(10 * part, 10 * part + 1)
+    assert lines.settled() == [30, *range(50, 67), 70]
+    # One who will read to the end asks for more each time, and never beyond the end.
+    lines = Lines(monkeypatch, 1000)
+    file = remote_parts.to_the_end(lines.of)
+    file.read(1)
+    assert lines.settled() == [0, 1]
+    file.seek(10)
+    file.read(1)
+    assert lines.settled() == [0, 1, 2, 3]
+    for part in range(2, 100):
+        file.seek(10 * part)
+        file.read(1)
+        assert max(lines.settled()) <= part + remote_parts.MOST_AHEAD
+    assert lines.settled() == list(range(100))
+
+
+def test_pieces_of_columns_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever reading begins and ends, the bytes are those of the file."""
+    lines, rng = Lines(monkeypatch, 995), np.random.default_rng(1)
+    file = RemoteColumns(lines.of)
+    file._pieces = [(start, start + 20) for start in range(100, 900, 40)]
+    file.seek(105)
+    assert file.read(10) == lines.data[105:115]
+    assert lines.settled() == [start // 10 for start in range(100, 100 + 40 * 17, 40)]
+    for _ in range(300):
+        start, count = int(rng.integers(0, 1010)), int(rng.integers(0, 120))
+        file.seek(start)
+        assert file.read(count) == lines.data[start : start + count]
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines(monkeypatch, 100_000)
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 2000)
+    monkeypatch.setattr(remote_parts, "KEPT_BYTES", 9000)
+    reader = remote_parts.PartReader(lines.of, caution=1000)
+    for start in range(0, 100_000, 500):
+        reader.read(start, start + 500)
+        lines.settled()
+        assert remote_parts._parts.cost <= 9000
+    assert len(remote_parts._parts.found) == 4
+    assert sorted(lines.asked) == sorted(part * 200 for part in range(50))
+
+
+def test_lists_that_are_kept_are_bounded(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put({f"{number}.tar": samples(20, number) for number in range(6)})
+    first = load_images(f"{bucket.url}/*.tar")
+    packed = [len(one) for one in remote_tar._kept._lists.values()]
+    assert len(packed) == 6
+    monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
+    monkeypatch.setattr(remote_tar, "KEPT_BYTES", max(packed) * 2)
+    for _ in range(3):
+        assert load_images(f"{bucket.url}/*.tar") == first
+        assert 0 < sum(map(len, remote_tar._kept._lists.values())) <= max(packed) * 2
+        # Whatever had to go, the one that was used last is there.
+        assert f"{bucket.url}/5.tar" in [of.address for of in remote_tar._kept._lists]
+    monkeypatch.setattr(remote_tar, "KEPT_BYTES", 10)
+    load_images(f"{bucket.url}/{{0..5}}.tar")
+
+
+def test_a_forked_process_asks_anew(bucket: Bucket) -> None:
+    """Requests of the process that it was forked from are never answered in it."""
+    of = RemoteObject("s3://bucket/a.tar", 3, "1")
+    remote_parts._parts._future((of, 0, 3))
+    assert remote_parts._parts.found
+    child = os.fork()
+    if not child:
+        os._exit(len(remote_parts._parts.found))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# Faults.
+
+
+@KINDS
+def test_passing_failures_are_tried_again(web: FaultyServer, ending: str) -> None:
+    fine = Answer(body=SHARDS[ending](3))
+    url = web.says(f"/a{ending}", Answer(503), fine, Answer(500), Answer(body=fine.body, cut=9), fine)
+    assert [open_image(item.source).size for item in load_images(url)] == [(40, 30)] * 3
+    assert len(web.asked) == 5
+
+
+@KINDS
+def test_a_lost_store_ends_the_run(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    bucket.put({f"a{ending}": SHARDS[ending](30)})
+    url = f"{bucket.url}/a{ending}"
+    items = load_images(url)
+    remote_parts.forget_parts()
+    fetch = remote_parts.fetch_unchanged
+
+    def lost(*_: object) -> bytes:
+        raise UnreachableError("gone")
+
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", lost)
+    with pytest.raises(UnreachableError, match="gone"):
+        open_image(items[0].source)
+    # It is back: nothing of the failure stays.
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", fetch)
+    assert open_image(items[0].source).size == (40, 30)
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", lost)
+    monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
+    remote_parts.forget_parts()
+    with pytest.raises(UnreachableError, match="gone"):
+        load_images(url)
+
+
+@KINDS
+def test_a_refused_part_is_no_damage(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """It makes its pictures unreadable, and leaves the others; asked again, it may be there."""
+    bucket.put({f"a{ending}": SHARDS[ending](40)})
+    items = load_images(f"{bucket.url}/a{ending}")
+    remote_parts.forget_parts()
+    parquet_images._readers.clear()
+    fetch, refused = remote_parts.fetch_unchanged, [True]
+
+    def some(of: RemoteObject, start: int, end: int) -> bytes:
+        if refused[0] and start == 1 << 16:
+            raise remote.Refused("its bytes break off")
+        return fetch(of, start, end)
+
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", some)
+    open_image(items[0].source)
+    what = "archive" if ending == ".tar" else "table"
+    assert reason(items[14]) == f"its {what} cannot be read: its bytes break off"
+    open_image(items[39].source)
+    refused[0] = False
+    open_image(items[14].source)
+
+
+@KINDS
+def test_an_archive_that_changes_is_never_read_as_a_mixture(bucket: Bucket, ending: str) -> None:
+    """Of the same length, at that."""
+    make = SHARDS[ending]
+    bucket.put({f"a{ending}": make(6)})
+    items = load_images(f"{bucket.url}/a{ending}")
+    remote_parts.forget_parts()
+    bucket.put({f"a{ending}": make(6, 22)})
+    assert {reason(item)[-30:] for item in items} == {"it changed after it was listed"}
+    assert {stamp_of(item) for item in items}.isdisjoint(map(stamp_of, load_images(f"{bucket.url}/a{ending}")))
+    bucket.put({f"a{ending}": b""})
+    remote_parts.forget_parts()
+    assert "changed after it was listed" in reason(items[0])
+    bucket.clear()
+    remote_parts.forget_parts()
+    assert "nothing is at this address" in reason(items[0])
+
+
+def test_a_changed_archive_costs_a_request_a_part(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put({"a.tar": samples(30)})
+    items = load_images(f"{bucket.url}/a.tar")
+    remote_parts.forget_parts()
+    bucket.put({"a.tar": samples(30, 7)})
+    fetched = Fetched(monkeypatch, 1 << 22, 1 << 26)
+    assert all("changed" in reason(item) for item in items)
+    assert len(fetched.parts) == 1
+
+
+def test_an_archive_that_changes_while_it_is_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put({"a.tar": samples(50)})
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
+    fetch, others = remote_parts.fetch_unchanged, [samples(50, 1)]
+
+    def overtaken(of: RemoteObject, start: int, end: int) -> bytes:
+        while start and others:
+            bucket.put({"a.tar": others.pop()})
+        return fetch(of, start, end)
+
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", overtaken)
+    said = message(f"{bucket.url}/a.tar")
+    assert f"The archive {bucket.url}/a.tar cannot be read: it changed after it was listed" in said
+
+
+def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where tarfile reads the headers, which takes it for damage."""
+    bucket.put({"a.tar": tar_bytes({f"{number}.png": PICTURE for number in range(20)}, {"comment": "of the whole"})})
+    assert len(load_images(f"{bucket.url}/a.tar")) == 20
+    remote_tar.forget_lists()
+    remote_parts.forget_parts()
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
+    fetch = remote_parts.fetch_unchanged
+
+    def refused(of: RemoteObject, start: int, end: int) -> bytes:
+        if start:
+            raise remote.Refused("no permission to read it")
+        return fetch(of, start, end)
+
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", refused)
+    assert f"The archive {bucket.url}/a.tar cannot be read: no permission" in message(f"{bucket.url}/a.tar")
+
+
+@pytest.mark.parametrize("tags", [('"1"', '"2"'), (None, None)])
+def test_versions_on_the_web(web: FaultyServer, tags: tuple[str | None, str | None]) -> None:
+    """Without a tag, at least the size is looked at."""
+    first, other = ({} if tag is None else {"ETag": tag} for tag in tags)
+    url = web.says("/a.tar", Answer(body=samples(3), headers=first))
+    items = load_images(url)
+    remote_parts.forget_parts()
+    web.says("/a.tar", Answer(body=samples(3 if tags[0] else 9), headers=other))
+    assert reason(items[0]) == "its archive cannot be read: it changed after it was listed"
+
+
+class Elsewhere:
+    """A store whose library shows no answer's headers, as those of Google and Azure."""
+
+    def __init__(self, data: bytes, short: int = 0) -> None:
+        self.data, self.tag, self.short = data, "1", short
+        self.after = lambda: None
+
+    def info(self, address: str) -> dict[str, Any]:
+        return {"type": "file", "size": len(self.data), "etag": self.tag}
+
+    def cat_file(self, address: str, start: int, end: int, **_: Any) -> bytes:
+        part = self.data[start : end - self.short]
+        self.after()
+        return part
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_stores_are_asked_behind_each_part(
+    no_patience: None, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    store = Elsewhere(samples(4))
+    monkeypatch.setattr(remote, "_STORES", {(os.getpid(), scheme): store})
+    items = load_images(f"{scheme}://bucket/a.tar")
+    assert [open_image(item.source).size for item in items] == [(40, 30)] * 4
+    store.after = lambda: setattr(store, "tag", "2")
+    with pytest.raises(Changed):
+        fetch_unchanged(
+            RemoteObject(f"{scheme}://bucket/a.tar", len(store.data), f"{len(store.data)} bytes, tag 1"), 0, 9
+        )
+    store = Elsewhere(samples(4), short=1)
+    monkeypatch.setattr(remote, "_STORES", {(os.getpid(), scheme): store})
+    with pytest.raises(remote.Refused, match="fewer bytes"):
+        fetch_unchanged(
+            RemoteObject(f"{scheme}://bucket/a.tar", len(store.data), f"{len(store.data)} bytes, tag 1"), 0, 9
+        )
+
+
+@KINDS
+def test_a_server_must_give_parts(web: FaultyServer, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    data = SHARDS[ending](30)
+    url = web.says(f"/a{ending}", Answer(body=data, headers={"No-Ranges": "1"}))
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
+    said = message(url)
+    assert url in said and "its server does not give parts of a file" in said
+    if ending == ".tar":  # a part that is the whole is given by any server
+        monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 22)
+        assert open_image(load_images(url)[29].source).size == (40, 30)
+
+
+def test_other_parts_than_asked_for_are_refused(web: FaultyServer) -> None:
+    url = web.says("/a.tar", Answer(206, samples(2), headers={"Content-Range": "bytes 1-4/9"}))
+    with pytest.raises(remote.Refused, match="other parts"):
+        fetch_unchanged(RemoteObject(url, 9, "9 bytes, undated"), 2, 5)
+
+
+def test_damaged_archives_are_what_they_are_on_disk(bucket: Bucket, tmp_path: Path) -> None:
+    for seed in range(15):
+        data = damaged(valid_archive(), np.random.default_rng(seed))
+        write(tmp_path, {f"{seed}.tar": data})
+        bucket.put({f"{seed}.tar": data})
+        outcomes = []
+        for place in (str(tmp_path), bucket.url):
+            try:
+                outcomes.append(seen(load_images(f"{place}/{seed}.tar"), place))
+            except InputError as error:
+                outcomes.append([(str(error).replace(place, "").replace("'", ""), None, None)])
+        assert outcomes[0] == outcomes[1]
+
+
+def test_damaged_row_groups_are_what_they_are_on_disk(bucket: Bucket, tmp_path: Path) -> None:
+    data = bytearray(rows(20, group=10))
+    data[len(data) // 3 : len(data) // 3 + 3000] = bytes(3000)
+    write(tmp_path, {"a.parquet": bytes(data)})
+    bucket.put({"a.parquet": bytes(data)})
+    found = seen(load_images(f"{bucket.url}/a.parquet"), bucket.url)
+    assert found == seen(load_images(tmp_path / "a.parquet"), str(tmp_path))
+    assert any("damaged" in str(pixels) for _, _, pixels in found)
+
+
+def test_what_is_no_archive(bucket: Bucket) -> None:
+    bucket.put(
+        {"a.tar": gzip.compress(samples(2)), "b.tar": b"x" * 1000, "c.tar": tar_bytes({"a.txt": b"x"}), "d.tar": b""}
+    )
+    assert "must be unpacked first" in message(f"{bucket.url}/a.tar")
+    assert "cannot be read as a tar archive" in message(f"{bucket.url}/b.tar")
+    assert "holds no image" in message(f"{bucket.url}/c.tar")
+    assert f"{bucket.url}/d.tar" in message(f"{bucket.url}/d.tar")
+    assert "nothing is at this address" in message([f"{bucket.url}/missing.tar"])
+    for name in ("a.tar.gz", "a.TGZ", "https://host/a.tar.zst?x=1"):
+        said = message(name if "://" in name else f"{bucket.url}/{name}")
+        assert "compressed archive" in said and "Unpack" in said
+
+
+def test_one_closed_archive_does_not_close_a_folder(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.put({"a.tar": samples(1), "b.tar": samples(1), "c.tar": samples(1)})
+    from deltaenergy.data.remote import listing as remote_listing
+
+    described = remote_listing.described
+
+    def closed(address: str) -> RemoteObject:
+        if address.endswith("b.tar"):
+            raise remote.Refused("no permission to read it")
+        return described(address)
+
+    monkeypatch.setattr(remote_listing, "described", closed)
+    for form in ("", "*.tar"):
+        a, b, c = load_images(f"{bucket.url}/{form}")
+        assert (b.id, reason(b)) == (f"{bucket.url}/b.tar", "no permission to read it")
+        assert [item.id[-14:] for item in (a, c)] == ["a.tar/0000.png", "c.tar/0000.png"]
+
+
+def test_too_large_and_out_of_reach(no_patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "MAX_REMOTE_BYTES", 100)
+    assert "too large" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 512, 101)))
+    assert "ends before" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 950, 51)))
+
+
+def test_records_that_name_a_file(bucket: Bucket, web: FaultyServer) -> None:
+    """It counts from the table's folder; an address stands for itself, and a local file is never opened."""
+    address = web.says("/x.png", Answer(body=picture_bytes("PNG", 3)))
+    paths = ["real.png", address, "/etc/passwd", "https://me:secret@host/a.png", None]
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    column = pa.array([{"bytes": None, "path": path} for path in paths], kind)
+    bucket.put({"set/a.parquet": parquet_bytes({"image": column}), "set/real.png": PICTURE})
+    items = load_images(f"{bucket.url}/set/a.parquet")
+    np.testing.assert_array_equal(np.asarray(open_image(items[0].source)), np.asarray(open_image(PICTURE)))
+    open_image(items[1].source)
+    assert "nothing is at this address" in reason(items[2])
+    assert "password" in reason(items[3]) and "secret" not in reason(items[3])
+    assert "holds no image" in reason(items[4])
+
+
+# Feature stores and commands.
+
+
+def test_address_version_and_place_stand_for_the_bytes(no_patience: None) -> None:
+    sources = [RemoteMember("s3://b/a.tar", 9, version, place, 3) for version in ("1", "2") for place in (0, 512)]
+    tables = [RemoteParquetImage("s3://b/a.tar", 9, "1", "image", row) for row in (0, 1)]
+    items = [ImageItem("a", source) for source in (*sources, *tables)]
+    assert len({content_or_error(item) for item in items}) == len({stamp_of(item) for item in items}) == 6
+    assert content_or_error(items[0]) == content_or_error(ImageItem("another name", sources[0]))
+    for source in (*sources, *tables):
+        assert resolve(str(refer(source))) == source
+
+
+@KINDS
+def test_features_are_those_of_local_files(bucket: Bucket, tmp_path: Path, tiny_clip: de.Model, ending: str) -> None:
+    files = {f"{number}{ending}": SHARDS[ending](6, 10 * number) for number in range(2)}
+    write(tmp_path / "set", files)
+    bucket.put(files)
+    local = build_store(tiny_clip, tmp_path / "set", tmp_path / "local", shard_size=5)
+    far = build_store(tiny_clip, f"{bucket.url}/", tmp_path / "far", shard_size=5)
+    assert [one.removeprefix(bucket.url) for one in far.ids] == [one.split("/set", 1)[1] for one in local.ids]
+    assert far.labels == local.labels and not far.unreadable
+    np.testing.assert_allclose(far.features, local.features, atol=1e-6)
+
+
+@KINDS
+def test_a_run_that_lost_its_store_goes_on(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    data = SHARDS[ending](60)
+    bucket.put({f"a{ending}": data})
+    url = f"{bucket.url}/a{ending}"
+    whole = build_store(MeanColour(), url, tmp_path / "whole", shard_size=10)
+    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
+    monkeypatch.setattr(remote_parts, "KEPT_BYTES", 1 << 16)
+    remote_parts.forget_parts()
+    parquet_images._readers.clear()
+    fetch, lost = remote_parts.fetch_unchanged, [len(data) >> 15 << 14]
+
+    def failing(of: RemoteObject, start: int, end: int) -> bytes:
+        if start in lost:
+            raise UnreachableError("gone")
+        return fetch(of, start, end)
+
+    monkeypatch.setattr(remote_parts, "fetch_unchanged", failing)
+    with pytest.raises(UnreachableError):
+        build_store(MeanColour(), url, tmp_path / "store", shard_size=10)
+    with pytest.warns(UserWarning, match="not finished"):
+        part = FeatureStore.open(tmp_path / "store")
+    assert 0 < len(part.ids) < 60 and not part.unreadable
+    lost.clear()
+    store = build_store(MeanColour(), url, tmp_path / "store", shard_size=10)
+    assert store.ids == whole.ids
+    np.testing.assert_array_equal(store.features, whole.features)
+
+
+@KINDS
+def test_the_commands(
+    bucket: Bucket, tmp_path: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """Verdicts of pictures where they lie are those of their features, and those of local files."""
+    files = {f"{number}{ending}": SHARDS[ending](4, 10 * number) for number in range(2)}
+    write(tmp_path / "set", files)
+    bucket.put(files)
+    run, shards = Runner(capsys), f"{bucket.url}/{{0..1}}{ending}"
+    options = ("--model", tiny_clip_folder, "--quiet")
+    classes = ("--classes", "cat,dog,bird", "--score", "mcm")
+    assert run("features", shards, "--out", tmp_path / "store", *options).code == 0
+    tables = []
+    for images in (shards, tmp_path / "store", tmp_path / "set"):
+        assert run("score", images, *classes, *options, "--out", tmp_path / "out.csv").code == 0
+        table = (tmp_path / "out.csv").read_text(encoding="utf-8")
+        tables.append(table.replace(bucket.url, "").replace(str(tmp_path / "set"), "").splitlines())
+    assert len(tables[0]) == 9 and tables[0] == tables[1] == tables[2]
+    run_again = run("features", f"{bucket.url}/{{0..2}}{ending}", "--out", tmp_path / "store", *options)
+    assert run_again.code == 2 and f"2{ending}: nothing is at this address" in run_again.err

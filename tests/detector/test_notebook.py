@@ -1,0 +1,170 @@
+"""What a notebook shows, and verdicts as tables of other libraries, there and back."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import deltaenergy as de
+from deltaenergy.detector.notebook import MOST, Shot, histogram_html, interleaved, pictures_html
+from deltaenergy.detector.predictions import Predictions, Verdict
+from deltaenergy.errors import InputError
+from tests.colours import ColourModel, paint_sets
+from tests.report.checks import Page
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Path:
+    return paint_sets(tmp_path)
+
+
+@pytest.fixture
+def detector(sets: Path) -> de.Detector:
+    classifier = de.ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
+    return de.Detector(classifier, "delta-energy").calibrate(sets / "dark")
+
+
+def test_verdicts_with_pictures_and_a_histogram(detector: de.Detector, sets: Path) -> None:
+    found = detector.predict([sets / "known", sets / "grey"])
+    html = found._repr_html_()
+    page = Page(html)
+    unknown = sum(verdict.is_ood for verdict in found)
+    assert f"none of these ({unknown})" in page.text and f"known ({len(found) - unknown})" in page.text
+    assert len(page.all("img")) == MOST and len(page.all("svg")) == 1
+    assert all((image["src"] or "").startswith("data:image/jpeg;base64,") for image in page.all("img"))
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.elements}
+    assert repr(found).startswith("<Predictions: images 27")
+
+
+def test_an_evaluation_shows_its_sets_and_its_mistakes(detector: de.Detector, sets: Path) -> None:
+    result = de.evaluate(detector.classifier, "delta-energy", sets / "known", open_sets={"grey": sets / "grey"})
+    page = Page(result._repr_html_())
+    assert "known (19)" in page.text and "grey (8)" in page.text and len(page.all("svg")) == 1
+    assert "threshold" in page.text
+    wrong = sum(
+        result.is_ood(one).sum() if one.group.value != "open" else (~result.is_ood(one)).sum() for one in result.sets
+    )
+    assert len(page.all("img")) == min(MOST, int(wrong))
+
+
+def test_names_cannot_break_the_cell(sets: Path) -> None:
+    verdicts = [Verdict("<img src=x onerror=alert(1)>.png", "<b>dog</b>", 0.5, 1.0, 0.5, False)]
+    page = Page(Predictions(verdicts, [])._repr_html_())
+    assert not page.all("b")[1:] and not page.all("img"), "there is no such file"
+    shots = [Shot(item, ("<i>x</i>",), True) for item in de.load_images(sets / "grey")]
+    assert "<i>" not in pictures_html(shots)
+
+
+def test_half_of_each_kind() -> None:
+    many, few = ["a"] * 20, ["b"] * 3
+    assert interleaved(many, few)[:MOST] == ["a"] * 9 + ["b"] * 3  # type: ignore[arg-type]
+    assert interleaved(many, ["b"] * 20)[:MOST] == ["a"] * 6 + ["b"] * 6  # type: ignore[arg-type]
+    assert interleaved([], few)[:MOST] == few  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [1.0], [2.0, 2.0], [1e300, -1e300], [0.0, 1.0, math.inf]])
+def test_histograms_of_odd_values(values: list[float]) -> None:
+    html = histogram_html({"these": values}, None)
+    finite = [value for value in values if math.isfinite(value)]
+    assert bool(html) == bool(finite) and "nan" not in html and "inf" not in html
+
+
+def test_bars_are_shares_of_their_own_group() -> None:
+    """Two groups of one value each: both reach the top, whatever their sizes."""
+    html = histogram_html({"a": [0.0] * 10, "b": [1.0]}, 0.5)
+    tops = [min(float(p.split(",")[1]) for p in poly["points"].split()) for poly in Page(html).all("polygon")]  # type: ignore[union-attr]
+    assert tops[0] == tops[1] < 10
+    (line,) = Page(html).all("line")
+    assert float(line["x1"] or 0) == pytest.approx(210), "the threshold is in the middle"
+
+
+VERDICTS = Predictions(
+    [
+        Verdict("a.jpg", "dog", 0.5, 1.25, 0.5, False),
+        Verdict("=b.jpg", "cat", 0.25, -3.0, 0.125, True),
+        Verdict("c.jpg", "cat", 0.25, math.nan, 0.125, True),
+    ],
+    [],
+)
+
+
+def same(found: Predictions) -> None:
+    assert repr(list(found)) == repr(list(VERDICTS))
+
+
+def test_arrow_and_pandas_there_and_back(tmp_path: Path) -> None:
+    same(Predictions.from_table(VERDICTS.to_table()))
+    same(Predictions.from_table(VERDICTS.to_pandas()))
+    table = pa.table(VERDICTS)
+    assert table.column_names == list(Verdict.__dataclass_fields__) and table.num_rows == 3
+    same(Predictions.from_table(VERDICTS))
+
+    class OnlyArrow:
+        """What duckdb and others give: nothing but Arrow's own interface."""
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return table.__arrow_c_stream__(requested_schema)
+
+    same(Predictions.from_table(OnlyArrow()))
+
+
+def test_images_of_anything_that_speaks_arrow(sets: Path) -> None:
+    class OnlyArrow:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            paths = [str(sets / "grey" / f"{i}.png") for i in range(3)]
+            return pa.table({"path": paths, "label": ["x", "y", "z"]}).__arrow_c_stream__(requested_schema)
+
+    assert [item.label for item in de.load_images(OnlyArrow())] == ["x", "y", "z"]
+
+
+def test_polars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """polars takes Arrow tables: a stand-in for it shows that it is handed one, and what is said without it."""
+    taken: list[Any] = []
+    monkeypatch.setitem(sys.modules, "polars", SimpleNamespace(from_arrow=lambda table: taken.append(table) or "frame"))
+    assert VERDICTS.to_polars() == "frame" and taken[0].num_rows == 3
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(InputError, match="pip install polars"):
+        VERDICTS.to_polars()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_files_of_score(tmp_path: Path, ending: str) -> None:
+    from deltaenergy.cli.shell.output import write_rows
+    from deltaenergy.cli.shell.records import COLUMNS, verdict_record
+
+    write_rows(tmp_path / f"t.{ending}", [verdict_record(verdict) for verdict in VERDICTS], COLUMNS)
+    same(Predictions.from_table(tmp_path / f"t.{ending}"))
+
+
+def test_tables_that_are_none(tmp_path: Path) -> None:
+    table = VERDICTS.to_table()
+    for column in ("id", "label", "score"):
+        with pytest.raises(InputError, match="no column"):
+            Predictions.from_table(table.drop_columns([column]))
+    with pytest.raises(InputError, match=r"Row 1 .* no verdict"):
+        Predictions.from_table(table.drop_columns(["is_ood"]))
+    wrong = [
+        ("score", ["much", "1", "2"], "no number"),
+        ("is_ood", ["maybe", "true", "false"], "neither true nor false"),
+        ("label", [None, "cat", "dog"], "no label in row 1"),
+    ]
+    for column, values, told in wrong:
+        changed = table.set_column(table.column_names.index(column), column, pa.array(values))
+        with pytest.raises(InputError, match=told):
+            Predictions.from_table(changed)
+    (tmp_path / "t.csv").write_text("path,label\na.jpg,dog\n")
+    with pytest.raises(InputError, match=r"t\.csv.*no column 'score'"):
+        Predictions.from_table(tmp_path / "t.csv")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    table = {"id": ["a"], "label": ["dog"], "score": np.array([1.5]), "is_ood": np.array([True])}
+    found = Predictions.from_table(pa.table(table))
+    assert found[0].score == 1.5 and found[0].is_ood and found[0].p_value is None

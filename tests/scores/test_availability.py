@@ -1,0 +1,175 @@
+"""What can run on what is given, known before any work: no prompt is encoded for a run that ends in a refusal."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deltaenergy as de
+from deltaenergy import PrecomputedClassifier, TowerModel, ZeroShotClassifier, build_store, evaluate, make_score
+from deltaenergy.cli.main import run
+from deltaenergy.cli.shell.common import make_scores
+from deltaenergy.core.needs import Need
+from deltaenergy.errors import InputError
+from deltaenergy.models.towers.text import TextTower
+from deltaenergy.scores import availability as runnable
+from deltaenergy.scores.availability import Given, Lack, every_score, given_by, obstacle, runnable_scores
+from deltaenergy.scores.negatives.pools import wordnet_pool
+from deltaenergy.scoring import score_images
+
+
+@pytest.fixture
+def store(tiny_clip: TowerModel, photos: Path, tmp_path: Path) -> Path:
+    """A feature store without patches."""
+    build_store(tiny_clip, photos, tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any text that is encoded is a failure."""
+
+    def refuse(self: TextTower, *arguments: Any, **options: Any) -> None:
+        raise AssertionError("a prompt was encoded")
+
+    monkeypatch.setattr(TextTower, "_run", refuse)
+
+
+def call(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        run([str(argument) for argument in arguments])
+    return int(stop.value.code or 0)
+
+
+def specs(scores: list[de.Score]) -> set[str]:
+    return {score.spec for score in scores}
+
+
+@pytest.mark.usefixtures("no_texts")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["evaluate", "--id", "{store}", "-s", "neglabel,gl-mcm"], "'gl-mcm' needs patches: {store} holds no patch"),
+        (["evaluate", "--id", "{store}", "-s", "all,odin"], "'odin' needs pixels: give it the images, not a feature"),
+        (["score", "{store}", "-c", "cat,dog", "-s", "neglabel,gl-mcm"], "deltaenergy features … --patches"),
+        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,react"], "'react' needs ID data: it is fitted on"),
+        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "make one with `deltaenergy clipn-train`"),
+        (["calibrate", "{store}", "-c", "cat,dog", "-s", "gl-mcm", "-o", "{out}"], "'gl-mcm' needs patches"),
+        (["calibrate", "{flat}", "-c", "cat,dog", "-s", "interneg", "-o", "{out}"], "needs labels: none of the"),
+        (["score", "{photos}", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
+        (["evaluate", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
+        (["choose", "--id", "{photos}", "-s", "neglabel,lsn"], "tune by lsn, or use another score, such as mcm"),
+    ],
+)
+def test_a_named_score_that_cannot_run_is_refused_before_any_prompt_is_encoded(
+    command: list[str],
+    message: str,
+    store: Path,
+    photos: Path,
+    tiny_clip_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"store": store, "photos": photos, "flat": photos / "cat", "out": tmp_path / "out"}
+    assert call(*(part.format(**places) for part in command), "--model", tiny_clip_folder) == 2
+    assert "".join(message.format(**places).split()) in "".join(capsys.readouterr().err.split())
+
+
+def test_evaluate_all_on_a_store_without_patches_runs_and_says_what_it_left_out(
+    store: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("evaluate", "--id", store, "-s", "all", "--model", tiny_clip_folder) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "Left out of all" in line]
+    assert len(lines) == 1
+    for words in ("gl-mcm", f"needs patches: {store} holds none", f"needs pixels: {store} is a feature store", "clipn"):
+        assert words in lines[0]
+
+
+def test_score_all_without_id_images_leaves_out_what_is_fitted(
+    photos: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = make_scores(["all"], given_by([photos]).without(id_data=Lack("no --id", "give some.")))
+    assert not any(score.needs_fit for score in scores)
+    assert {"delta-energy", "gl-mcm", "odin", "odin:features"} <= specs(scores)
+    assert "delta-energy:robust" in capsys.readouterr().err
+
+
+def test_python_calls_refuse_before_they_bind(
+    store: Path, tiny_clip: TowerModel, no_texts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = PrecomputedClassifier(np.eye(2, tiny_clip.feature_dim, dtype=np.float32), ["cat", "dog"], tiny_clip)
+    scores = [make_score("neglabel"), make_score("gl-mcm")]
+    calls: list[Callable[[], object]] = [
+        lambda: score_images(classifier, scores, store),
+        lambda: score_images(classifier, scores, de.FeatureStore.open(store)),
+        lambda: score_images(classifier, scores, [store]),
+        lambda: evaluate(classifier, scores, [("known", store)]),
+        lambda: de.Detector(classifier, "gl-mcm").calibrate(store),
+    ]
+    for refused in calls:
+        with pytest.raises(InputError, match="'gl-mcm' needs patches"):
+            refused()
+    with pytest.raises(InputError, match="'odin' needs pixels"):
+        score_images(classifier, [make_score("neglabel"), make_score("odin")], np.eye(2, tiny_clip.feature_dim))
+
+
+def test_a_store_with_patches_has_them(tiny_clip: TowerModel, photos: Path, tmp_path: Path) -> None:
+    build_store(tiny_clip, photos, tmp_path / "patches", patches=True)
+    given = given_by([tmp_path / "patches"])
+    assert set(given.lacks) == {Need.PIXELS}
+    assert obstacle(make_score("gl-mcm"), given) is None
+    assert given_by([photos]) == Given()
+
+
+def test_a_model_of_features_has_no_text_tower() -> None:
+    given = given_by(classifier=PrecomputedClassifier(np.eye(3, dtype=np.float32), ["a", "b", "c"]))
+    usable, left_out = runnable_scores(given)
+    assert not any(score.needs & {Need.TEXTS, Need.PATCHES, Need.PIXELS} for score in usable)
+    assert {"mcm", "delta-energy:robust"} <= specs(usable)
+    assert left_out is not None and "'precomputed' has no text tower" in left_out
+
+
+def test_a_methods_own_score_runs_with_its_classifiers_alone() -> None:
+    assert "lsn" not in specs(runnable_scores(Given())[0])
+    own = specs(runnable_scores(Given(method="lsn"))[0])
+    assert "lsn" in own and not {"gallop", "id-like", "negprompt"} & own
+    refused = obstacle(make_score("lsn"), Given(method="coop"))
+    assert refused is not None and "this one is by coop: tune by lsn" in refused[1]
+
+
+def test_every_score_and_preset_is_a_candidate_once() -> None:
+    found = [score.spec for score in every_score()]
+    assert len(found) == len(set(found))
+    for name in de.list_scores():
+        presets = runnable.get_score_class(name).presets
+        assert {make_score(name).spec, *(make_score(f"{name}:{preset}").spec for preset in presets)} <= set(found)
+
+
+def test_what_encodes_many_prompts_runs_when_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counts are those of the pools' documentation: 56,788 + 14,006, and 8 × 46,446 + 4 × 11,047."""
+    assert "neglabel" in specs(runnable_scores(Given())[0])  # a few words here, see conftest
+    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", wordnet_pool)
+    assert make_score("neglabel").prompts == 70_794
+    assert make_score("csp").prompts == 415_756
+    assert make_score("mcm").prompts == 0
+    usable, left_out = runnable_scores(Given())
+    assert not {"neglabel", "csp", "csp+delta-energy"} & specs(usable)
+    assert left_out is not None and "70,794 prompts to encode first: name it to have it" in left_out
+    assert specs(make_scores(["neglabel"], Given())) == {"neglabel"}
+
+
+def test_own_words_are_counted(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("one\ntwo\nthree\n")
+    score = make_score("neglabel", words=str(words), noun_templates="a {}|the {}")
+    assert score.prompts == 6
+
+
+def test_calibrating_on_a_store_still_works(store: Path, tiny_clip: TowerModel) -> None:
+    detector = de.Detector(ZeroShotClassifier(tiny_clip, ["cat", "dog"]), "delta-energy:robust").calibrate(store)
+    assert len(detector.calibration_scores) == 8

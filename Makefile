@@ -116,7 +116,7 @@ $(BIN)/.cloud: $(BIN)/.dev
 	@touch $@
 
 test-cloud: $(BIN)/.cloud
-	$(PYTEST) $(ALL) $(wildcard tests/data/test_remote*.py)
+	$(PYTEST) $(ALL) tests/data/remote tests/store/test_remote_folder.py
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ def main(known: str, photos: str, out: str) -> None:
     for verdict in found:
         place = Path(out) / ("none of these" if verdict.is_ood else verdict.label)
         place.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(verdict.id, place)
+        shutil.copy2(verdict.path, place)
     de.write_report(found, Path(out) / "page.html", detector=detector)
     print(f"{sum(verdict.is_ood for verdict in found)} of {len(found)} are none of these.")
 

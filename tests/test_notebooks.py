@@ -54,7 +54,7 @@ def without_traceback(outputs: list[Any]) -> None:
 def test_first_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("first_look", tmp_path, monkeypatch)
     without_traceback(outputs)
-    verdicts = shown(outputs, "Predictions")
+    verdicts = shown(outputs, "Verdicts")
     assert "none of these (10)" in verdicts.text and "known (6)" in verdicts.text
     names = {image["alt"] for image in verdicts.all("img")}
     assert len(verdicts.all("svg")) == 1 and {"brick.png", "chelsea.png"} <= names
@@ -96,7 +96,7 @@ def test_few_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["tuned"][1] > 95 > 80 > found["by name"][1]
     assert re.search(r"^accuracy, new +\+.* \*$", printed(outputs), re.M)
     assert re.search(r"^kept, other +-.* \*$", printed(outputs), re.M)
-    verdicts = shown(outputs, "Predictions")
+    verdicts = shown(outputs, "Verdicts")
     assert "none of these" in verdicts.text and len(verdicts.all("img")) == 12
     assert not list(tmp_path.glob("*.png")), "pictures are in a folder of their own"
 

@@ -146,7 +146,7 @@ def test_what_detectors_and_results_say_of_themselves(det: de.Detector, photos: 
     assert repr(det).startswith("<Detector: score mcm") and "by 40 images" in repr(det)
     found = det.predict([photos, photos / "none.png"])
     unknown = sum(v.is_ood for v in found)
-    assert repr(found) == f"<Predictions: images 8; known {8 - unknown}; none of these {unknown}; unreadable 1>"
+    assert repr(found) == f"<Verdicts: images 8; known {8 - unknown}; none of these {unknown}; unreadable 1>"
     measured = de.evaluate(det.classifier, "mcm", photos, open_sets=[np.zeros((9, 9, 3), np.uint8)] * 3, resamples=10)
     assert "photos (known, 8 images), open (open, 3 images)" in repr(measured) and "best AUROC" in repr(measured)
     for thing in (det, found, measured):

@@ -26,7 +26,8 @@ _PUBLIC = {
     "LabelledFeatures": "deltaenergy.tuning.stored",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector.detector",
-    "Verdict": "deltaenergy.detector.detector",
+    "Verdict": "deltaenergy.detector.verdicts",
+    "Verdicts": "deltaenergy.detector.verdicts",
     "AdaptiveDetector": "deltaenergy.detector.adaptive",
     "Monitor": "deltaenergy.monitor",
     "Score": "deltaenergy.scores.base",
@@ -59,6 +60,7 @@ __all__ = [
     "Score",
     "TowerModel",
     "Verdict",
+    "Verdicts",
     "ZeroShotClassifier",
     "__version__",
     "benchmarks",
@@ -93,7 +95,8 @@ if TYPE_CHECKING:
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
     from deltaenergy.core.progress import show_progress
     from deltaenergy.detector.adaptive import AdaptiveDetector
-    from deltaenergy.detector.detector import Detector, Verdict
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.verdicts import Verdict, Verdicts
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
     from deltaenergy.evaluation.choosing.run import choose

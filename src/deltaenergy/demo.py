@@ -19,7 +19,8 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.detector.detector import Detector, Predictions
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.evaluation import Evaluation
 
 CLASSES = ("cat", "cup of coffee", "motorcycle", "rocket", "flower", "temple")
@@ -51,8 +52,8 @@ class Demo:
     """What the demonstration found."""
 
     detector: Detector
-    known: Predictions
-    unknown: Predictions
+    known: Verdicts
+    unknown: Verdicts
     evaluation: Evaluation
 
 

@@ -174,6 +174,9 @@ class Scored:
         )
 
 
+NOTHING_SCORED = Scored([], [], np.zeros(0, np.int64), np.zeros(0, np.float32), {})
+
+
 def stream_scores(
     classifier: Classifier,
     scores: Sequence[Score | AnyScorer],

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deltaenergy import AdaptiveDetector, Model, ZeroShotClassifier
-from deltaenergy.detector.adaptive import AdaptiveVerdict
 from deltaenergy.errors import InputError
 
 WORDS = ["hut", "moss", "ink", "quilt", "elk", "vase", "yarn", "zinc", "fog", "oat"]
@@ -73,14 +71,14 @@ def test_the_towers_batch_does_not_matter(classifier: ZeroShotClassifier, words:
     np.testing.assert_allclose(found[1:], [found[0], found[0]], rtol=1e-4)
 
 
-def test_verdicts_have_places_and_no_p_values(classifier: ZeroShotClassifier, words: Path) -> None:
+def test_verdicts_have_no_p_values(classifier: ZeroShotClassifier, words: Path) -> None:
     detector, rows = AdaptiveDetector(classifier, ADAPTERS[0].format(words)), features(classifier)
     stream = detector.stream(rows)
-    assert stream.order_dependent
     verdicts = list(stream)
-    assert [verdict.position for verdict in verdicts] == list(range(30))
-    assert all(verdict.is_ood is None for verdict in verdicts)
-    assert "p_value" not in {field.name for field in fields(AdaptiveVerdict)}
+    assert [verdict.path for verdict in verdicts] == [f"row {i}" for i in range(30)]
+    assert all(verdict.is_ood is None and verdict.verdict is None for verdict in verdicts)
+    assert all(verdict.p_value is None and verdict.score_name.startswith("adaneg(") for verdict in verdicts)
+    assert stream.counts.rejected is None
     known = rows[[i for i in range(30) if i % 6 < 3]]
     detector.calibrate(known, keep=0.8)
     own = scores(detector, known)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.calibration import Calibration
+from deltaenergy.detector.verdicts import verdict_columns
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.artifact import sealed
@@ -94,7 +95,7 @@ def test_unreadable_images_are_listed_and_the_rest_is_done(classifier: de.Classi
     assert len(predictions) == 8
     assert [Path(image.id).name for image in predictions.unreadable] == ["broken.png"]
     assert predictions.to_table().num_rows == 8
-    assert predictions.to_table().column_names == ["id", "label", "confidence", "score", "p_value", "is_ood"]
+    assert predictions.to_table().column_names == verdict_columns()
 
 
 def test_use_before_calibration_is_a_named_error(classifier: de.Classifier) -> None:

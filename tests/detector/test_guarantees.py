@@ -17,13 +17,14 @@ from scipy import stats
 
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector.calibration import Calibration, calibrate_together, judge_together
+from deltaenergy.detector.calibration import Calibration, rows_next_to, slack_of_changes
+from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import list_scores, make_score
-from deltaenergy.scoring import Scored, deal_folds, stream_scores
+from deltaenergy.scoring import Scored, deal_folds
 from deltaenergy.stats.thresholds import Guarantee, NoGuarantee
 from tests.sampling import examples
 
@@ -195,15 +196,6 @@ def test_an_evaluation_uses_the_verdicts_of_a_fitted_detector(classifier: de.Cla
     assert opened.kept.value == pytest.approx(np.mean([not verdict.is_ood for verdict in detector.predict(test)]))
 
 
-def test_detectors_calibrated_together_are_those_calibrated_alone(classifier: de.Classifier) -> None:
-    features, specs = unit_features(90), ["energy", "react", "multi-delta-energy"]
-    together = calibrate_together([de.Detector(classifier, spec) for spec in specs], features)
-    for spec, one in zip(specs, together):
-        alone = de.Detector(classifier, spec).calibrate(features)
-        assert (one.threshold, one.guarantee) == (alone.threshold, alone.guarantee)
-        np.testing.assert_array_equal(one.calibration_scores, alone.calibration_scores)
-
-
 def test_each_class_has_its_threshold(classifier: de.Classifier) -> None:
     """Dogs and cats have enough images, red cars do not; each is judged by its own."""
     features, labels = near_classes(classifier, [200, 120, 30])
@@ -287,11 +279,9 @@ def test_false_discoveries_over_all_images(classifier: de.Classifier) -> None:
     nothing = detector.control(detector.judge(scored([50.0, 60.0, math.nan])), 0.001)
     assert [verdict.is_ood for verdict in nothing] == [False, False, True], "no number is never known"
     batches = [scored(values[:4]), scored([]), scored(values[4:])]
-    parts = list(judge_together([detector], batches, 0.1))
-    assert [verdict for _, (part,) in parts for verdict in part] == [
-        replace(verdict, id=f"{i if i < 4 else i - 4}.png") for i, verdict in enumerate(found)
-    ]
-    assert [len(part) for _, (part,) in parts] == [4, 0, 6]
+    together = detector.control(Verdicts.concat(detector.judge(batch) for batch in batches), 0.1)
+    assert together.is_ood is not None and together.is_ood.tolist() == [True] * 3 + [False] * 7
+    assert together.fdr == 0.1 and together.scores.tolist() == values
 
 
 def test_predict_controls_false_discoveries(classifier: de.Classifier) -> None:
@@ -417,28 +407,8 @@ def test_slack_covers_what_a_batch_changes_in_saturated_scores(count: int, noise
 
 def widened_slack(values: np.ndarray, moved: np.ndarray) -> float:
     """The slack of a detector that keeps all images, whose scores are `moved` when they come alone."""
-    from deltaenergy.detector import calibration
-
-    class Stub:
-        values_of = staticmethod(lambda found: found.values["energy"])
-        score = make_score("energy")
-        classifier = scorer = None
-        calibration: Calibration = Calibration(np.sort(values), Guarantee(1.0, None, len(values)))
-
-        def bounds(self) -> np.ndarray:
-            return np.array([values.min()])
-
-    stub = Stub()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            calibration,
-            "score_images",
-            lambda _, __, items, batch_size: replace(
-                scored([moved[int(item.id.split(".")[0])] for item in items]), items=items
-            ),
-        )
-        calibration._widen_slack([stub], scored(values))  # type: ignore[list-item]
-    return stub.calibration.slack
+    rows = rows_next_to(values, values.min())
+    return slack_of_changes(values[rows], moved[rows])
 
 
 @pytest.mark.parametrize(("change", "slack"), [(1e-5, 8e-5), (-2e-4, 16e-4), (9e-4, 72e-4), (0.002, 0.0), (-0.5, 0.0)])
@@ -457,20 +427,6 @@ def test_batches_of_a_store_and_of_features_need_no_slack_of_their_own(classifie
     detector = de.Detector(classifier, "energy").calibrate(unit_features(50))
     low, high = detector.calibration_scores[[0, -1]]
     assert 0 < detector.require_calibration().slack <= 1e-4 * max(abs(low), abs(high)), "nothing else may slip through"
-
-
-def test_scores_of_batches_are_judged_as_they_come(classifier: de.Classifier) -> None:
-    """Without fdr, verdicts of a batch are there before the next batch is looked at."""
-    detector = de.Detector(classifier, "energy").calibrate(unit_features(50))
-    seen = []
-
-    def batches() -> object:
-        for number in range(3):
-            seen.append(number)
-            yield from stream_scores(classifier, [detector.scorer], unit_features(4, seed=number))
-
-    next(iter(judge_together([detector], batches())))  # type: ignore[arg-type]
-    assert seen == [0]
 
 
 def test_what_rounding_changes_does_not_reject() -> None:

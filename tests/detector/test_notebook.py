@@ -14,9 +14,10 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.detector.notebook import MOST, Shot, histogram_html, interleaved, pictures_html
-from deltaenergy.detector.predictions import Predictions, Verdict
+from deltaenergy.detector.verdicts import Verdicts, verdict_columns
 from deltaenergy.errors import InputError
 from tests.colours import ColourModel, paint_sets
+from tests.detector.made import made
 from tests.report.checks import Page
 
 
@@ -40,7 +41,7 @@ def test_verdicts_with_pictures_and_a_histogram(detector: de.Detector, sets: Pat
     assert len(page.all("img")) == MOST and len(page.all("svg")) == 1
     assert all((image["src"] or "").startswith("data:image/jpeg;base64,") for image in page.all("img"))
     assert not {"script", "link", "iframe"} & {tag for tag, _ in page.elements}
-    assert repr(found).startswith("<Predictions: images 27")
+    assert repr(found).startswith("<Verdicts: images 27")
 
 
 def test_an_evaluation_shows_its_sets_and_its_mistakes(detector: de.Detector, sets: Path) -> None:
@@ -55,8 +56,7 @@ def test_an_evaluation_shows_its_sets_and_its_mistakes(detector: de.Detector, se
 
 
 def test_names_cannot_break_the_cell(sets: Path) -> None:
-    verdicts = [Verdict("<img src=x onerror=alert(1)>.png", "<b>dog</b>", 0.5, 1.0, 0.5, False)]
-    page = Page(Predictions(verdicts, [])._repr_html_())
+    page = Page(made(["<img src=x onerror=alert(1)>.png"], ["<b>dog</b>"], [1.0], [False])._repr_html_())
     assert not page.all("b")[1:] and not page.all("img"), "there is no such file"
     shots = [Shot(item, ("<i>x</i>",), True) for item in de.load_images(sets / "grey")]
     assert "<i>" not in pictures_html(shots)
@@ -85,26 +85,19 @@ def test_bars_are_shares_of_their_own_group() -> None:
     assert float(line["x1"] or 0) == pytest.approx(210), "the threshold is in the middle"
 
 
-VERDICTS = Predictions(
-    [
-        Verdict("a.jpg", "dog", 0.5, 1.25, 0.5, False),
-        Verdict("=b.jpg", "cat", 0.25, -3.0, 0.125, True),
-        Verdict("c.jpg", "cat", 0.25, math.nan, 0.125, True),
-    ],
-    [],
-)
+VERDICTS = made(["a.jpg", "=b.jpg", "c.jpg"], ["dog", "cat", "cat"], [1.25, -3.0, math.nan], [False, True, True])
 
 
-def same(found: Predictions) -> None:
+def same(found: Verdicts) -> None:
     assert repr(list(found)) == repr(list(VERDICTS))
 
 
 def test_arrow_and_pandas_there_and_back(tmp_path: Path) -> None:
-    same(Predictions.from_table(VERDICTS.to_table()))
-    same(Predictions.from_table(VERDICTS.to_pandas()))
+    same(Verdicts.from_table(VERDICTS.to_table()))
+    same(Verdicts.from_table(VERDICTS.to_pandas()))
     table = pa.table(VERDICTS)
-    assert table.column_names == list(Verdict.__dataclass_fields__) and table.num_rows == 3
-    same(Predictions.from_table(VERDICTS))
+    assert table.column_names == verdict_columns() and table.num_rows == 3
+    same(Verdicts.from_table(VERDICTS))
 
     class OnlyArrow:
         """What duckdb and others give: nothing but Arrow's own interface."""
@@ -112,7 +105,7 @@ def test_arrow_and_pandas_there_and_back(tmp_path: Path) -> None:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             return table.__arrow_c_stream__(requested_schema)
 
-    same(Predictions.from_table(OnlyArrow()))
+    same(Verdicts.from_table(OnlyArrow()))
 
 
 def test_images_of_anything_that_speaks_arrow(sets: Path) -> None:
@@ -137,34 +130,35 @@ def test_polars(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_files_of_score(tmp_path: Path, ending: str) -> None:
     from deltaenergy.cli.shell.output import write_rows
-    from deltaenergy.cli.shell.records import COLUMNS, verdict_record
 
-    write_rows(tmp_path / f"t.{ending}", [verdict_record(verdict) for verdict in VERDICTS], COLUMNS)
-    same(Predictions.from_table(tmp_path / f"t.{ending}"))
+    write_rows(tmp_path / f"t.{ending}", VERDICTS.rows(), verdict_columns())
+    same(Verdicts.from_table(tmp_path / f"t.{ending}"))
 
 
 def test_tables_that_are_none(tmp_path: Path) -> None:
     table = VERDICTS.to_table()
-    for column in ("id", "label", "score"):
+    for column in ("path", "label", "score"):
         with pytest.raises(InputError, match="no column"):
-            Predictions.from_table(table.drop_columns([column]))
-    with pytest.raises(InputError, match=r"Row 1 .* no verdict"):
-        Predictions.from_table(table.drop_columns(["is_ood"]))
+            Verdicts.from_table(table.drop_columns([column]))
+    assert Verdicts.from_table(table.drop_columns(["is_ood", "verdict"])).is_ood is None, "scored without a threshold"
+    same(Verdicts.from_table(table.drop_columns(["is_ood"])))
     wrong = [
-        ("score", ["much", "1", "2"], "no number"),
+        ("score", ["much", "1", "2"], "not a number"),
+        ("is_ood", [None, True, False], "no verdict"),
+        ("score_name", ["mcm", "msp", "mcm"], "several scores"),
         ("is_ood", ["maybe", "true", "false"], "neither true nor false"),
         ("label", [None, "cat", "dog"], "no label in row 1"),
     ]
     for column, values, told in wrong:
         changed = table.set_column(table.column_names.index(column), column, pa.array(values))
         with pytest.raises(InputError, match=told):
-            Predictions.from_table(changed)
+            Verdicts.from_table(changed)
     (tmp_path / "t.csv").write_text("path,label\na.jpg,dog\n")
     with pytest.raises(InputError, match=r"t\.csv.*no column 'score'"):
-        Predictions.from_table(tmp_path / "t.csv")
+        Verdicts.from_table(tmp_path / "t.csv")
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     table = {"id": ["a"], "label": ["dog"], "score": np.array([1.5]), "is_ood": np.array([True])}
-    found = Predictions.from_table(pa.table(table))
+    found = Verdicts.from_table(pa.table(table))
     assert found[0].score == 1.5 and found[0].is_ood and found[0].p_value is None

@@ -88,7 +88,7 @@ def test_everything_by_numpy(detector: de.Detector, texts: np.ndarray, known: np
 
 def test_only_rejected_images_are_asked_about(detector: de.Detector, known: np.ndarray) -> None:
     images = np.concatenate([known[:3], unit(5, 9)])
-    rejected = [verdict.id for verdict in detector.predict(images) if verdict.is_ood]
+    rejected = [verdict.path for verdict in detector.predict(images) if verdict.is_ood]
     assert rejected and [one.id for one in why_not(detector, images, scores=[])] == rejected
 
 

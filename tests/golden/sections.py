@@ -56,7 +56,7 @@ def rows_of(detector: de.Detector) -> list[list[Any]]:
     """
     found = []
     for verdict in detector.predict(["images", "others"]):
-        name = "/".join(Path(verdict.id).parts[-2:])
+        name = "/".join(Path(verdict.path).parts[-2:])
         found.append(
             [name, verdict.label, verdict.confidence, verdict.score, {"BITS": verdict.p_value}, verdict.verdict]
         )

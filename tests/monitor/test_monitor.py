@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.detector.predictions import Predictions, Verdict
+from deltaenergy.detector.verdicts import Verdicts, verdict_columns
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.monitor import open_monitor
 from deltaenergy.monitor.rate import log_rate_evidence
+from tests.detector.made import made
 from tests.monitor.made import CLASSES, ids_of, labels_of, make_detector
 
 # The streams of these tests are drawn with fixed seeds: nothing here can fail by chance.
@@ -156,33 +157,29 @@ def test_verdicts_streams_and_images_are_looked_at_in_order(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def scored() -> tuple[de.Detector, Predictions]:
+def scored() -> tuple[de.Detector, Verdicts]:
     rng = np.random.default_rng(5)
     detector = make_detector(rng.normal(size=80))
     scores = rng.normal(-0.2, 1, size=40)
     p_values, unknown = detector.p_values(scores), detector.rejects(scores)
-    verdicts = [
-        Verdict(f"{i}.jpg", CLASSES[i % 3], 0.5, float(scores[i]), float(p_values[i]), bool(unknown[i]))
-        for i in range(40)
-    ]
-    return detector, Predictions(verdicts, [])
+    paths, labels = [f"{i}.jpg" for i in range(40)], [CLASSES[i % 3] for i in range(40)]
+    return detector, made(paths, labels, scores.tolist(), unknown.tolist(), p_values.tolist())
 
 
-def test_tables_say_the_same_as_verdicts(scored: tuple[de.Detector, Predictions], tmp_path: Path) -> None:
+def test_tables_say_the_same_as_verdicts(scored: tuple[de.Detector, Verdicts], tmp_path: Path) -> None:
     from deltaenergy.cli.shell.output import write_rows
-    from deltaenergy.cli.shell.records import COLUMNS, verdict_record
 
     detector, found = scored
     expected = de.Monitor(detector).add(found).status
-    rows = [verdict_record(verdict) for verdict in found]
+    rows = found.rows()
     for ending in (".csv", ".jsonl", ".parquet"):
-        write_rows(tmp_path / f"table{ending}", rows, COLUMNS)
+        write_rows(tmp_path / f"table{ending}", rows, verdict_columns())
         assert de.Monitor(detector).read(tmp_path / f"table{ending}").status == expected
     assert de.Monitor(detector).read(found.to_table()).status == expected
     assert de.Monitor(detector).read(found.to_pandas()).status == expected
 
 
-def test_tables_of_other_detectors_and_no_verdicts_are_refused(scored: tuple[de.Detector, Predictions]) -> None:
+def test_tables_of_other_detectors_and_no_verdicts_are_refused(scored: tuple[de.Detector, Verdicts]) -> None:
     _, found = scored
     other = make_detector(np.random.default_rng(6).normal(size=80))
     monitor = de.Monitor(other)

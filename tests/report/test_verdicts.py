@@ -11,13 +11,13 @@ import pytest
 
 from deltaenergy import Detector, ZeroShotClassifier
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector.detector import Verdict
 from deltaenergy.report import verdicts as page_of_verdicts
 from deltaenergy.report import write_report, write_verdicts
 from deltaenergy.report.links import file_link
 from deltaenergy.report.verdicts import _embedded_of_each
 from deltaenergy.source import load_images
 from tests.colours import ColourModel, paint, paint_sets
+from tests.detector.made import made
 from tests.report.checks import Page, check_page
 
 
@@ -79,7 +79,7 @@ def test_closest_to_the_threshold_first_in_every_group(tmp_path: Path, sets: Pat
     predictions = detector.predict([sets / "known", sets / "grey"])
     write_report(predictions, tmp_path / "page.html", detector=detector)
     assert detector.threshold is not None
-    margin = {verdict.id: abs(verdict.score - detector.threshold) for verdict in predictions}
+    margin = {verdict.path: abs(verdict.score - detector.threshold) for verdict in predictions}
     groups: dict[str, list[float]] = {}
     for card in cards(read(tmp_path / "page.html")):
         group = "none" if card["data-verdict"] == "none of these" else str(card["data-class"])
@@ -101,7 +101,7 @@ def test_borderline_goes_by_the_threshold_of_the_class(tmp_path: Path, sets: Pat
     predictions = detector.predict([sets / "known", sets / "grey"])
     write_report(predictions, tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
-    assert margins(page) == pytest.approx({one.id: abs(one.score - bounds[one.label]) for one in predictions})
+    assert margins(page) == pytest.approx({one.path: abs(one.score - bounds[one.label]) for one in predictions})
     groups: dict[str, list[float]] = {}
     for card in cards(page):
         group = "none" if card["data-verdict"] == "none of these" else str(card["data-class"])
@@ -117,7 +117,7 @@ def test_borderline_goes_by_what_was_kept_where_a_rate_decided(tmp_path: Path, s
     assert 0 < len(kept) < len(predictions) and detector.threshold != min(kept)
     write_report(predictions, tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
-    assert margins(page) == pytest.approx({one.id: abs(one.score - min(kept)) for one in predictions})
+    assert margins(page) == pytest.approx({one.path: abs(one.score - min(kept)) for one in predictions})
     assert "at most 50 % are known ones in expectation" in words(page) and "at the threshold" not in words(page)
 
 
@@ -177,8 +177,8 @@ def test_no_verdicts_at_all(tmp_path: Path, sets: Path, detector: Detector) -> N
 
 
 def test_scores_that_are_no_numbers_come_last(tmp_path: Path, detector: Detector) -> None:
-    verdicts = [Verdict("a", "red", 0.5, float("nan"), 0.1, True), Verdict("b", "red", 0.5, -9.0, 0.1, True)]
-    write_verdicts([(ImageItem(v.id, b""), v) for v in verdicts], tmp_path / "page.html", detector=detector)
+    verdicts = made(["a", "b"], ["red", "red"], [float("nan"), -9.0], [True, True])
+    write_verdicts([(ImageItem(v.path, b""), v) for v in verdicts], tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
     assert [card["data-name"] for card in cards(page)] == ["b", "a"]
     assert all(str(card["data-score"]) not in {"nan", "inf"} for card in cards(page))

@@ -27,7 +27,7 @@ def ray() -> Iterator[Any]:
 def expected(scene: Scene) -> dict[str, Any]:
     """By image: what the detector says of the store, or why it says nothing."""
     found = de.Detector.load(scene.detector).predict(scene.store)
-    said = {verdict.id: (verdict.label, verdict.score, verdict.is_ood, None) for verdict in found}
+    said = {verdict.path: (verdict.label, verdict.score, verdict.is_ood, None) for verdict in found}
     return said | {image.id: (None, None, None, image.reason) for image in found.unreadable}
 
 

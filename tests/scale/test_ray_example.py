@@ -36,4 +36,4 @@ def test_the_example(scene: Scene, tmp_path: Path) -> None:
     counts = {"known": len(found) - unknown, "none of these": unknown, "could not be read": 1}
     assert sorted(done.stdout.splitlines()) == sorted(f"{name}: {count}" for name, count in counts.items() if count)
     scores = {row["path"]: row["score"] for row in pq.read_table(out).to_pylist() if row["error"] is None}
-    assert scores == {verdict.id: verdict.score for verdict in found}
+    assert scores == {verdict.path: verdict.score for verdict in found}

@@ -301,7 +301,7 @@ def test_store_stands_in_for_images(tiny_clip: Model, photos: Path, tmp_path: Pa
         assert stored.threshold == pytest.approx(direct.threshold, abs=1e-4)
         verdicts, expected = stored.predict(given), direct.predict(photos)
         assert [u.id for u in verdicts.unreadable] == [u.id for u in expected.unreadable]
-        assert [(v.id, v.label) for v in verdicts] == [(v.id, v.label) for v in expected]
+        assert [(v.path, v.label) for v in verdicts] == [(v.path, v.label) for v in expected]
         for verdict, other in zip(verdicts, expected):
             assert verdict.confidence == pytest.approx(other.confidence, abs=1e-5)
 

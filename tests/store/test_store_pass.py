@@ -75,7 +75,7 @@ def test_one_shard_is_read_when_the_first_verdict_is_asked_for(
     assert mapped == []
     first = next(stream)
     assert mapped == [0]
-    assert [first.id, *(verdict.id for verdict in stream)] == store.ids
+    assert [first.id, *(verdict.path for verdict in stream)] == store.ids
     assert mapped == [0, 1, 2] and len(stream.unreadable) == 1
 
 

@@ -13,7 +13,7 @@ p-values, which need scores that do not depend on each other's order. Shuffle th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +21,8 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.calibration import check_numbers
+from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
 from deltaenergy.scoring import Scored, stream_scores
@@ -36,47 +36,6 @@ ORDER_DEPENDENT = (
     "Order-dependent: scores and verdicts depend on the images that came before, and have no p-values. "
     "The same images in another order get others."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveVerdict:
-    """What is said of one image, at its place in the stream.
-
-    Attributes:
-        id: the image's path, or its position in the input.
-        position: how many images of the stream were judged before it.
-        label: the most similar class; meaningful when the image is in-distribution.
-        confidence: softmax probability of that class at the model's own temperature.
-        score: larger = more in-distribution.
-        is_ood: whether the score is below the threshold, or not a number; None if there is no threshold.
-    """
-
-    id: str
-    position: int
-    label: str
-    confidence: float
-    score: float
-    is_ood: bool | None
-
-
-class AdaptiveStream(Iterator[AdaptiveVerdict]):
-    """Verdicts as they are found; `unreadable` grows on the way."""
-
-    order_dependent = True
-
-    def __init__(self, detector: AdaptiveDetector, batches: Iterator[Scored]) -> None:
-        self.unreadable: list[Unreadable] = []
-        self._verdicts = self._judge(detector, batches)
-
-    def _judge(self, detector: AdaptiveDetector, batches: Iterator[Scored]) -> Iterator[AdaptiveVerdict]:
-        position = 0
-        for batch in batches:
-            self.unreadable += batch.unreadable
-            yield from detector.judge(batch, position)
-            position += len(batch.items)
-
-    def __next__(self) -> AdaptiveVerdict:
-        return next(self._verdicts)
 
 
 class AdaptiveDetector:
@@ -116,9 +75,10 @@ class AdaptiveDetector:
         self.threshold, self.keep = threshold_of(scores, keep, None), keep
         return self
 
-    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> AdaptiveStream:
-        """Verdicts from a fresh memory, `adapter.batch` images at a time."""
-        return AdaptiveStream(self, self.batches(images, batch_size=batch_size, progress=progress))
+    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> VerdictStream:
+        """Verdicts from a fresh memory, `adapter.batch` images at a time; without a threshold, `is_ood` is None."""
+        batches = self.batches(images, batch_size=batch_size, progress=progress)
+        return VerdictStream(self._judge(batch) for batch in batches)
 
     def batches(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Scored]:
         """What is found for each `adapter.batch` images in turn, scored by a fresh memory that learns from them."""
@@ -127,20 +87,20 @@ class AdaptiveDetector:
         found = stream_scores(self.classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
         return self._adapt(self.adapter.begin(self.classifier, self._prepared), _regroup(found, self.adapter.batch))
 
-    def judge(self, batch: Scored, position: int) -> list[AdaptiveVerdict]:
-        """Verdicts of a batch of `batches`, of which the first image has this position."""
+    def _judge(self, batch: Scored) -> Verdicts:
         values = batch.values[self.adapter.spec]
-        return [
-            AdaptiveVerdict(
-                id=item.id,
-                position=position + i,
-                label=self.classifier.classes[batch.predicted[i]],
-                confidence=float(batch.confidence[i]),
-                score=float(values[i]),
-                is_ood=None if self.threshold is None else bool(not values[i] >= self.threshold),
-            )
-            for i, item in enumerate(batch.items)
-        ]
+        return Verdicts(
+            [item.id for item in batch.items],
+            self.classifier.classes,
+            batch.predicted.reshape(-1, 1),
+            batch.confidence.astype(np.float64).reshape(-1, 1),
+            self.adapter.spec,
+            values,
+            np.full(len(values), np.nan),
+            None if self.threshold is None else ~(values >= self.threshold),
+            batch.unreadable,
+            items=batch.items,
+        )
 
     def _adapt(self, memory: Memory, batches: Iterator[Scored]) -> Iterator[Scored]:
         for batch in batches:

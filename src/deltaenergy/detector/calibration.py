@@ -1,46 +1,36 @@
-"""What a calibration finds; and several detectors at once, with one pass over the images."""
+"""What a calibration finds: the scores of known images, and what they say about new ones."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from deltaenergy.core.labels import ClassFinder, class_indices, first_of_name
-from deltaenergy.core.progress import Progress
-from deltaenergy.detector.class_check import asks_words, check_known
-from deltaenergy.detector.predictions import Predictions
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import is_feature_array
-from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
-from deltaenergy.scoring import CrossFitted, Scored, score_images
+from deltaenergy.scoring import Scored
 from deltaenergy.stats.thresholds import (
     Guarantee,
-    NoGuarantee,
     check_confidence,
     check_keep,
     conformal_p_values,
     count_at_most,
     least_images,
 )
-from deltaenergy.store.store_pass import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.detector.detector import Detector
-
     Floats = npt.NDArray[np.float64]
     Ints = npt.NDArray[np.int64]
 
-# So many calibration images next to the threshold are scored again alone, and what that changes is multiplied by so
-# much: rounding must not decide.
+# This many calibration images next to the threshold are scored again alone, and the slack is this many times what that
+# changes: rounding must not decide.
 SCORED_AGAIN, SLACK_OF_CHANGE, LARGEST_ROUNDING = 4, 8.0, 1e-3
-# So many differences of scores (8 bytes each) are held at a time.
+# This many differences of scores (8 bytes each) are held at a time.
 MARGINS_AT_ONCE = 2**22
 
 
@@ -158,101 +148,17 @@ def class_groups(truth: Ints, named: Ints, keep: float, confidence: float | None
     return np.where(np.isin(groups, classes[counts >= least_images(keep, confidence)]), groups, -1)
 
 
-def calibrate_together(
-    detectors: Sequence[Detector],
-    images: Any,
-    keep: float = 0.95,
-    confidence: float | None = None,
-    *,
-    by_class: bool = False,
-    labels: Sequence[str] | None = None,
-    trained: bool = False,
-    keep_images: bool = False,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> list[Detector]:
-    """`Detector.calibrate` of several detectors of one classifier, with one pass over the images."""
-    check_calibration(keep, confidence, by_class=by_class, labels=labels)
-    classifier = detectors[0].classifier
-    given = given_by([images], classifier).without(labels=unlabelled(images))
-    check_runnable([one.score for one in detectors], given)
-    # What they learned from other images is learned again.
-    scorers = [one.unfitted_scorer for one in detectors]
-    scored = score_images(
-        classifier,
-        scorers,
-        images,
-        fit=True,
-        measured=False,
-        labels=labels,
-        keep_features=keep_images or asks_words(classifier),
-        batch_size=batch_size,
-        progress=progress,
-    )
-    check_known(classifier, scored.items, scored.predicted, scored.features, stacklevel=3)
-    if scored.unreadable:
-        first = scored.unreadable[0]
-        warnings.warn(
-            f"{len(scored.unreadable):,} of the calibration images are unreadable and were skipped, the first is "
-            f"{first.id}: {first.reason}",
-            stacklevel=3,
-        )
-    for one in detectors:
-        one.calibrate_scored(
-            scored, keep, confidence, by_class=by_class, labels=labels, trained=trained, keep_images=keep_images
-        )
-    if not (is_feature_array(images) or names_a_store(images)):
-        _widen_slack(detectors, scored)
-    for guarantee in {one.guarantee for one in detectors if one.guarantee is not None}:
-        if keep < 1 and not guarantee.holds:
-            warnings.warn(str(guarantee), NoGuarantee, stacklevel=3)
-    return list(detectors)
+def rows_next_to(values: Floats, threshold: float) -> Ints:
+    """The rows of the scores that are just above a threshold."""
+    above = np.flatnonzero(values >= threshold)
+    return above[np.argsort(values[above], kind="stable")[:SCORED_AGAIN]]
 
 
-def _widen_slack(detectors: Sequence[Detector], scored: Scored) -> None:
-    """Score the images next to each threshold again, one at a time, and give way to several times what that changes.
-
-    How much a score is moved by the rounding of a tower depends on both: some saturated scores by far more, relative
-    to their size, than any rule would allow for. What changes by more than a thousandth does not change by rounding,
-    and is given no way: such a score depends on its batch.
-    """
-    for one in detectors:
-        values, known = scored.values[one.score.spec], one.calibration
-        assert known is not None
-        bounds = one.bounds()
-        above = np.flatnonzero(values >= (-np.inf if bounds is None else bounds.min()))
-        near = above[np.argsort(values[above], kind="stable")[:SCORED_AGAIN]]
-        again = score_images(one.classifier, [one.scorer], [scored.items[row] for row in near], batch_size=1)
-        found = dict(zip((item.id for item in again.items), one.values_of(again)))
-        rows = [row for row in near if scored.items[row].id in found]
-        fitted = scored.scorers.get(one.score.spec)
-        folds = fitted.folds if isinstance(fitted, CrossFitted) else None
-        new_values = [found[scored.items[row].id] for row in rows]
-        if folds is not None:  # the number of the fold that had not seen the image
-            new_values = [each[folds[row]] for each, row in zip(new_values, rows)]
-        pairs = list(zip(new_values, values[rows]))
-        changes = [abs(new - old) for new, old in pairs if abs(new - old) <= LARGEST_ROUNDING * max(1.0, abs(old))]
-        slack = max([known.slack, *(SLACK_OF_CHANGE * change for change in changes)])
-        one.calibration = replace(known, slack=slack)
-
-
-def judge_together(
-    detectors: Sequence[Detector], batches: Iterable[Scored], fdr: float | None = None
-) -> Iterator[tuple[Scored, list[Predictions]]]:
-    """Each batch with the verdicts of every detector. With `fdr` all batches are read before the first is returned."""
-    if fdr is None:
-        for batch in batches:
-            yield batch, [one.judge(batch) for one in detectors]
-        return
-    found = list(batches)
-    ends = np.cumsum([len(batch.items) for batch in found]).tolist()
-    controlled = []
-    for one in detectors:
-        verdicts = [verdict for batch in found for verdict in one.judge(batch)]
-        controlled.append(one.control(Predictions(verdicts, []), fdr))
-    for batch, end in zip(found, ends):
-        rows = slice(end - len(batch.items), end)
-        yield batch, [Predictions(verdicts[rows], batch.unreadable, fdr) for verdicts in controlled]
+def slack_of_changes(values: Floats, moved: Floats) -> float:
+    """Several times the largest change by rounding; a change of more than a thousandth is the batch's, not rounding."""
+    changes = np.abs(moved - values)
+    by_rounding = changes[changes <= LARGEST_ROUNDING * np.maximum(1.0, np.abs(values))]
+    return SLACK_OF_CHANGE * float(by_rounding.max(initial=0.0))
 
 
 def check_calibration(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,45 +19,32 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.calibration import (
     Calibration,
-    calibrate_together,
     check_calibration,
     check_numbers,
     class_groups,
+    rows_next_to,
+    slack_of_changes,
     true_classes,
 )
-from deltaenergy.detector.predictions import Predictions, Verdict
+from deltaenergy.detector.class_check import asks_words, check_known
 from deltaenergy.detector.reference_images import KeptImages
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.detector.verdicts import Verdicts, VerdictStream
+from deltaenergy.errors import InputError, NotFittedError, UnreadableImagesError
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.defaults import default_score
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import CrossFitted, Scored, stream_scores
-from deltaenergy.stats.thresholds import Guarantee, benjamini_hochberg, check_fdr, percent, slack_of
+from deltaenergy.scoring import NOTHING_SCORED, CrossFitted, Scored, score_images, stream_scores
+from deltaenergy.stats.thresholds import Guarantee, NoGuarantee, benjamini_hochberg, check_fdr, percent, slack_of
+from deltaenergy.store.store_pass import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.models.base import Model
-
-__all__ = ["Detector", "Predictions", "Stream", "Verdict"]
-
-
-class Stream(Iterator[Verdict]):
-    """Verdicts as they are found, one batch ahead at most; `unreadable` grows on the way."""
-
-    def __init__(self, detector: Detector, batches: Iterator[Scored]) -> None:
-        self.unreadable: list[Unreadable] = []
-        self._verdicts = self._judge(detector, batches)
-
-    def _judge(self, detector: Detector, batches: Iterator[Scored]) -> Iterator[Verdict]:
-        for batch in batches:
-            self.unreadable += batch.unreadable
-            yield from detector.judge(batch)
-
-    def __next__(self) -> Verdict:
-        return next(self._verdicts)
 
 
 class Detector(Shown):
@@ -135,18 +123,36 @@ class Detector(Shown):
         With `keep_images`, features and thumbnails of the images that set the threshold are kept, and saved with the
         detector: a rejected image can be compared with them (`explain.why`).
         """
-        return calibrate_together(
-            [self],
+        check_calibration(keep, confidence, by_class=by_class, labels=labels)
+        given = given_by([images], self.classifier).without(labels=unlabelled(images))
+        check_runnable([self.score], given)
+        scored = score_images(
+            self.classifier,
+            [self.unfitted_scorer],  # what it learned from other images is learned again
             images,
-            keep,
-            confidence,
-            by_class=by_class,
+            fit=True,
+            measured=False,
             labels=labels,
-            trained=trained,
-            keep_images=keep_images,
+            keep_features=keep_images or asks_words(self.classifier),
             batch_size=batch_size,
             progress=progress,
-        )[0]
+        )
+        check_known(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
+        if scored.unreadable:
+            first = scored.unreadable[0]
+            warnings.warn(
+                f"{len(scored.unreadable):,} of the calibration images are unreadable and were skipped, the first is "
+                f"{first.id}: {first.reason}",
+                stacklevel=2,
+            )
+        self.calibrate_scored(
+            scored, keep, confidence, by_class=by_class, labels=labels, trained=trained, keep_images=keep_images
+        )
+        if not (is_feature_array(images) or names_a_store(images)):
+            self._widen_slack(scored)
+        if keep < 1 and not self.require_calibration().guarantee.holds:
+            warnings.warn(str(self.guarantee), NoGuarantee, stacklevel=2)
+        return self
 
     def calibrate_scored(
         self,
@@ -190,29 +196,50 @@ class Detector(Shown):
         self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         return self
 
+    def _widen_slack(self, scored: Scored) -> None:
+        """Score the images next to the threshold again, one at a time; the slack is several times what that changes.
+
+        How much a score is moved by the rounding of an encoder depends on both: some saturated scores by far more,
+        relative to their size, than any rule would allow for.
+        """
+        spec, known, bounds = self.score.spec, self.require_calibration(), self.bounds()
+        values = scored.values[spec]
+        near = rows_next_to(values, -np.inf if bounds is None else float(bounds.min()))
+        again = score_images(self.classifier, [self.scorer], [scored.items[row] for row in near], batch_size=1)
+        alone = dict(zip((item.id for item in again.items), self.values_of(again)))
+        rows = [row for row in near if scored.items[row].id in alone]
+        moved = [alone[scored.items[row].id] for row in rows]
+        fitted = scored.scorers.get(spec)
+        if isinstance(fitted, CrossFitted):  # the number of the fold that had not seen the image
+            moved = [each[fitted.folds[row]] for each, row in zip(moved, rows)]
+        self.calibration = replace(known, slack=max(known.slack, slack_of_changes(values[rows], np.array(moved))))
+
     def predict(
-        self, images: Any, *, fdr: float | None = None, batch_size: int = 32, progress: Progress | None = None
-    ) -> Predictions:
+        self,
+        images: Any,
+        *,
+        fdr: float | None = None,
+        top_k: int = 1,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Verdicts:
         """A verdict for every readable image (or row of unit features); the others are in `.unreadable`.
 
-        With `fdr`, the threshold plays no part: in expectation at most that share of the images called unknown are
-        known ones (`thresholds.benjamini_hochberg` on the p-values of all these images together).
+        With `top_k`, each verdict has that many of the closest classes. With `fdr`, the threshold plays no part: in
+        expectation at most that share of the rejected images are known (`thresholds.benjamini_hochberg` on the
+        p-values of all these images together).
         """
         if fdr is not None:
             self.check_controls(fdr)
-        stream = self.stream(images, batch_size=batch_size, progress=progress)
-        found = Predictions(list(stream), stream.unreadable)
-        return found if fdr is None else self.control(found, fdr)
+        stream = self.stream(images, top_k=top_k, batch_size=batch_size, progress=progress)
+        verdicts = Verdicts.concat([self.judge(NOTHING_SCORED, top_k), *stream.batches()])
+        return verdicts if fdr is None else self.control(verdicts, fdr)
 
-    def control(self, predictions: Predictions, fdr: float) -> Predictions:
-        """The same images, called unknown so that at most the share `fdr` of those are known ones, in expectation."""
+    def control(self, verdicts: Verdicts, fdr: float) -> Verdicts:
+        """The same images, rejected so that in expectation at most the share `fdr` of the rejected ones are known."""
         self.check_controls(fdr)
-        rejected = benjamini_hochberg(np.array([verdict.p_value for verdict in predictions]), fdr)
-        verdicts = [
-            replace(verdict, is_ood=bool(unknown or np.isnan(verdict.score)))
-            for verdict, unknown in zip(predictions, rejected)
-        ]
-        return Predictions(verdicts, predictions.unreadable, fdr)
+        rejected = benjamini_hochberg(verdicts.p_values, fdr) | np.isnan(verdicts.scores)
+        return replace(verdicts, is_ood=rejected, fdr=fdr)
 
     def check_controls(self, fdr: float) -> None:
         """Raise unless this detector's p-values can control the share of false discoveries."""
@@ -231,31 +258,43 @@ class Detector(Shown):
                 "threshold. Calibrate the detector on other images."
             )
 
-    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Stream:
+    def stream(
+        self, images: Any, *, top_k: int = 1, batch_size: int = 32, progress: Progress | None = None
+    ) -> VerdictStream:
         """The verdicts of `predict` one by one, as they are found: memory does not grow with the number of images.
 
-        What is wrong with the arguments is said at once; images are read as verdicts are asked for.
+        Wrong arguments raise at once; images are read as verdicts are asked for.
         """
         self.require_calibration()
-        batches = stream_scores(self.classifier, [self.scorer], images, batch_size=batch_size, progress=progress)
-        return Stream(self, batches)
+        batches = stream_scores(
+            self.classifier, [self.scorer], images, top_k=top_k, batch_size=batch_size, progress=progress
+        )
+        return VerdictStream(self.judge(batch, top_k) for batch in batches)
 
-    def judge(self, scored: Scored) -> Predictions:
-        """Verdicts from scores that are known already."""
-        values, compared = scored.values[self.score.spec], self.values_of(scored)
-        p_values, rejected = self.p_values(compared, scored.predicted), self.rejects(compared, scored.predicted)
-        verdicts = [
-            Verdict(
-                id=item.id,
-                label=self.classifier.classes[scored.predicted[i]],
-                confidence=float(scored.confidence[i]),
-                score=float(values[i]),
-                p_value=None if np.isnan(p_values[i]) else float(p_values[i]),
-                is_ood=bool(rejected[i]),
-            )
-            for i, item in enumerate(scored.items)
-        ]
-        return Predictions(verdicts, scored.unreadable)
+    def judge(self, scored: Scored, top_k: int = 1) -> Verdicts:
+        """Verdicts from scores that are known already; without a threshold, `is_ood` is None."""
+        spec, count = self.score.spec, len(scored.predicted)
+        values = scored.values.get(spec, np.zeros(0))
+        p_values, rejected = np.full(count, np.nan), None if self.calibration is None else np.zeros(count, bool)
+        if count and self.calibration is not None:
+            compared = self.values_of(scored)
+            p_values, rejected = self.p_values(compared, scored.predicted), self.rejects(compared, scored.predicted)
+        top, shares = scored.top, scored.top_confidence
+        if top is None or shares is None:
+            width = 1 if count else min(top_k, len(self.classifier.classes))
+            top, shares = scored.predicted.reshape(-1, width), scored.confidence.reshape(-1, width)
+        return Verdicts(
+            [item.id for item in scored.items],
+            self.classifier.classes,
+            top,
+            shares.astype(np.float64),
+            spec,
+            values,
+            p_values,
+            rejected,
+            scored.unreadable,
+            items=scored.items,
+        )
 
     def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
         """What `rejects` and `p_values` compare: the scores, with a column for each fold if there are folds."""
@@ -313,23 +352,41 @@ class Detector(Shown):
         return np.array(first_of_name(self.classifier.classes), dtype=np.int64)
 
     def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
-        """Probabilities (N, K) of the classes among themselves, as `Classifier.predict_proba`; no verdict."""
-        return self.classifier.predict_proba(images, batch_size=batch_size)
+        """Probabilities (N, K) of the classes among themselves: softmax at the model's own temperature; no verdict."""
+        top, shares = self._closest(images, len(self.classifier.classes), batch_size)
+        probabilities = np.empty_like(shares)
+        np.put_along_axis(probabilities, top, shares, axis=1)
+        return probabilities
 
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
-        """The k most probable classes of each image with their probabilities, as `Classifier.top_k`; no verdict."""
-        return self.classifier.top_k(images, k, batch_size=batch_size)
+        """The k most probable classes of each image with their probabilities, the best first; no verdict."""
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k!r}.")
+        classes = self.classifier.classes
+        top, shares = self._closest(images, k, batch_size)
+        return [[(classes[i], share) for i, share in zip(*row)] for row in zip(top.tolist(), shares.tolist())]
 
-    def plot(self, predictions: Predictions | None = None, ax: Any = None) -> Any:
-        """A histogram of the calibration scores with the threshold, and of the scores of `predictions` beside them.
+    def _closest(self, images: Any, k: int, batch_size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Positions and probabilities of the k closest classes (N, k); every image must be readable."""
+        k = min(k, len(self.classifier.classes))
+        tops, shares = [np.zeros((0, k), np.int64)], [np.zeros((0, k), np.float32)]
+        for batch in stream_scores(self.classifier, [], images, top_k=k, batch_size=batch_size):
+            if batch.unreadable:
+                raise UnreadableImagesError(batch.unreadable)
+            tops.append((batch.predicted if batch.top is None else batch.top).reshape(-1, k))
+            shares.append((batch.confidence if batch.top_confidence is None else batch.top_confidence).reshape(-1, k))
+        return np.concatenate(tops), np.concatenate(shares)
+
+    def plot(self, verdicts: Verdicts | None = None, ax: Any = None) -> Any:
+        """A histogram of the calibration scores with the threshold, and of the scores of `verdicts` next to them.
 
         On matplotlib's axes `ax` or new ones, which are returned.
         """
         from deltaenergy.core.plotting import score_histogram
 
         groups = {"calibration images": self.calibration_scores}
-        if predictions is not None:
-            groups["these images"] = np.array([verdict.score for verdict in predictions], np.float64)
+        if verdicts is not None:
+            groups["these images"] = verdicts.scores
         self.require_calibration()
         return score_histogram(groups, self.threshold, self.score.spec, ax)
 

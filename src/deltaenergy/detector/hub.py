@@ -122,7 +122,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         "",
         f'detector = de.Detector.load("{HUB}{repo}")',
         'for verdict in detector.predict("photos/"):',
-        "    print(verdict.id, verdict.label, verdict.is_ood)",
+        "    print(verdict.path, verdict.label, verdict.is_ood)",
         "```",
         "",
         "## What it is",

@@ -1,11 +1,358 @@
-"""The two words of every verdict, the same in tables, JSON, reports and folder names: *known* and *none of these*."""
+"""What a detector says of each image, as one table: the same columns in Python, files, the service and on Ray.
+
+    path label confidence score_name score p_value is_ood verdict answer [label_2 confidence_2 …]
+
+A column that is added here is added everywhere.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from deltaenergy.core.display import Shown
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector.notebook import Shot, histogram_html, interleaved, pictures_html
+from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+# The two verdicts, the same in tables, JSON, reports and folder names.
 KNOWN = "known"
 NONE_OF_THESE = "none of these"
+# The columns and their Arrow types; those of the next closest classes follow.
+COLUMNS = {
+    "path": "string",
+    "label": "string",
+    "confidence": "float64",
+    "score_name": "string",
+    "score": "float64",
+    "p_value": "float64",
+    "is_ood": "bool",
+    "verdict": "string",
+    "answer": "string",
+}
 
 
 def verdict_word(is_ood: bool) -> str:
-    """What a verdict is called."""
+    """*known* or *none of these*."""
     return NONE_OF_THESE if is_ood else KNOWN
+
+
+def verdict_columns(classes: int = 1) -> list[str]:
+    """The names of the columns, where this many of the closest classes are listed."""
+    return [*COLUMNS, *(f"{name}_{rank}" for rank in range(2, classes + 1) for name in ("label", "confidence"))]
+
+
+def verdict_schema(classes: int = 1) -> pa.Schema:
+    """The Arrow schema of these columns."""
+    import pyarrow as pa
+
+    names = verdict_columns(classes)
+    return pa.schema([(name, pa.type_for_alias(COLUMNS[name.rstrip("_0123456789")])) for name in names])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the detector says of one image.
+
+    Attributes:
+        path: the image's path, or its position in the input.
+        label: the closest class; meaningful when the image is known.
+        confidence: softmax probability of that class at the model's own temperature.
+        score_name: the score, with its parameters.
+        score: larger = more in-distribution.
+        p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`); None
+            where no p-value is valid.
+        is_ood: whether the score is below the threshold by more than rounding (see `Calibration.slack`), or not a
+            number; None without a threshold.
+        top: the closest classes with their probabilities, best first.
+    """
+
+    path: str
+    label: str
+    confidence: float
+    score_name: str
+    score: float
+    p_value: float | None
+    is_ood: bool | None
+    top: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def verdict(self) -> str | None:
+        """*known* or *none of these*; None without a threshold."""
+        return None if self.is_ood is None else verdict_word(self.is_ood)
+
+    @property
+    def answer(self) -> str | None:
+        """The class, or *none of these*; None without a threshold."""
+        return None if self.is_ood is None else NONE_OF_THESE if self.is_ood else self.label
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row of the table."""
+        row: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        for rank, (label, confidence) in enumerate(self.top[1:], start=2):
+            row |= {f"label_{rank}": label, f"confidence_{rank}": confidence}
+        return row
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many images were judged, how many of them are none of the classes (None without a threshold)."""
+
+    images: int
+    rejected: int | None
+    unreadable: int
+
+    def to_dict(self) -> dict[str, int | None]:
+        """By verdict."""
+        known = None if self.rejected is None else self.images - self.rejected
+        return {KNOWN: known, NONE_OF_THESE: self.rejected, "unreadable": self.unreadable}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Verdicts(Shown, Sequence[Verdict]):
+    """Verdicts in input order, held as columns, and the images that could not be read.
+
+    Attributes:
+        paths: of the images.
+        classes: the class names.
+        top: positions of the closest classes (N, k), best first.
+        top_confidence: their softmax probabilities (N, k).
+        score_name: the score, with its parameters.
+        scores: larger = more in-distribution.
+        p_values: NaN where none is valid.
+        is_ood: None without a threshold.
+        unreadable: the images that have no verdict, and why.
+        fdr: the false discovery rate, where that decided instead of a threshold (`Detector.control`).
+        items: the images themselves, in a batch of a stream.
+    """
+
+    paths: Sequence[str]
+    classes: Sequence[str]
+    top: npt.NDArray[np.int64]
+    top_confidence: npt.NDArray[np.float64]
+    score_name: str
+    scores: npt.NDArray[np.float64]
+    p_values: npt.NDArray[np.float64]
+    is_ood: npt.NDArray[np.bool_] | None
+    unreadable: list[Unreadable] = field(default_factory=list)
+    fdr: float | None = None
+    items: Sequence[ImageItem] = ()
+
+    @classmethod
+    def concat(cls, parts: Iterable[Verdicts]) -> Verdicts:
+        """The verdicts of several batches, without the images themselves."""
+        found = list(parts)
+        if len(found) == 1:
+            return replace(found[0], items=())
+        judged = [part for part in found if len(part)] or found[:1]
+        return replace(
+            judged[0],
+            paths=[path for part in judged for path in part.paths],
+            top=np.concatenate([part.top for part in judged]),
+            top_confidence=np.concatenate([part.top_confidence for part in judged]),
+            scores=np.concatenate([part.scores for part in judged]),
+            p_values=np.concatenate([part.p_values for part in judged]),
+            is_ood=None
+            if judged[0].is_ood is None
+            else np.concatenate([part.is_ood for part in judged if part.is_ood is not None]),
+            unreadable=[image for part in found for image in part.unreadable],
+            items=(),
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Verdict]: ...
+    def __getitem__(self, index: int | slice) -> Verdict | list[Verdict]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        labels = [self.classes[position] for position in self.top[index]]
+        p_value = float(self.p_values[index])
+        return Verdict(
+            self.paths[index],
+            labels[0],
+            float(self.top_confidence[index, 0]),
+            self.score_name,
+            float(self.scores[index]),
+            None if np.isnan(p_value) else p_value,
+            None if self.is_ood is None else bool(self.is_ood[index]),
+            tuple(zip(labels, self.top_confidence[index].tolist())),
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def labels(self) -> list[str]:
+        """The closest class of each image."""
+        return [self.classes[position] for position in self.top[:, 0]]
+
+    @property
+    def counts(self) -> Counts:
+        """How many there are of each verdict."""
+        return Counts(len(self), None if self.is_ood is None else int(self.is_ood.sum()), len(self.unreadable))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table, a dictionary per image."""
+        return [verdict.to_dict() for verdict in self]
+
+    def to_table(self) -> pa.Table:
+        """The table as pyarrow's; text that UTF-8 cannot hold is escaped."""
+        import pyarrow as pa
+
+        schema = verdict_schema(self.top.shape[1])
+        labels = np.array([_utf8(name) for name in self.classes], dtype=object)[self.top]
+        none = np.zeros(len(self), bool) if self.is_ood is None else self.is_ood
+        unjudged = np.full(len(self), self.is_ood is None)
+        columns: dict[str, Any] = {
+            "path": [_utf8(path) for path in self.paths],
+            "label": labels[:, 0],
+            "confidence": self.top_confidence[:, 0],
+            "score_name": [self.score_name] * len(self),
+            "score": self.scores,
+            "p_value": pa.array(self.p_values, mask=np.isnan(self.p_values)),
+            "is_ood": pa.array(none, mask=unjudged),
+            "verdict": pa.array(np.where(none, NONE_OF_THESE, KNOWN).tolist(), "string", mask=unjudged),
+            "answer": pa.array(np.where(none, NONE_OF_THESE, labels[:, 0]).tolist(), "string", mask=unjudged),
+        }
+        for rank in range(1, self.top.shape[1]):
+            columns |= {f"label_{rank + 1}": labels[:, rank], f"confidence_{rank + 1}": self.top_confidence[:, rank]}
+        return pa.table(columns, schema=schema)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's own interface, by which polars, duckdb, pandas and pyarrow take tables from each other."""
+        return self.to_table().__arrow_c_stream__(requested_schema)
+
+    def to_polars(self) -> pl.DataFrame:
+        """The table as a polars data frame, where polars is installed."""
+        try:
+            import polars as pl
+        except ImportError:
+            raise InputError("to_polars needs polars: pip install polars, or use to_table.") from None
+        return pl.from_arrow(self.to_table())
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table as a pandas data frame, where pandas is installed."""
+        try:
+            import pandas as pd  # noqa: F401
+        except ImportError:
+            raise InputError("to_pandas needs pandas: pip install pandas, or use to_table.") from None
+        return self.to_table().to_pandas()
+
+    def to_fiftyone(self, folder: str | Path) -> None:
+        """Write `labels.json` and `data.json` for FiftyOne; images stay where they are (`detector.fiftyone`)."""
+        from deltaenergy.detector.fiftyone import write_fiftyone
+
+        written, skipped = write_fiftyone(folder, self.rows(), self.classes)
+        if skipped:
+            warnings.warn(f"{skipped} of {written + skipped} images are not files and were skipped.", stacklevel=2)
+
+    @classmethod
+    def from_table(cls, table: Any) -> Verdicts:
+        """Verdicts from a table: a file that `score --out` wrote, or a pandas, polars or Arrow table in memory.
+
+        It needs the columns `path` or `id`, `label` and `score`.
+        """
+        from deltaenergy.detector.verdict_tables import read_verdicts
+
+        return read_verdicts(table)
+
+    def _facts(self) -> dict[str, object]:
+        counts = self.counts
+        facts: dict[str, object] = {"images": counts.images}
+        facts |= {name: count for name, count in counts.to_dict().items() if count is not None}
+        if not counts.unreadable:
+            del facts["unreadable"]
+        return facts
+
+    def _repr_html_(self) -> str:
+        """In a notebook: counts, a histogram of the scores by verdict, and a few images, unknown ones first."""
+        shots: dict[bool, list[Shot]] = {True: [], False: []}
+        for verdict in self:
+            lines: tuple[str, ...] = (f"{verdict.label} {verdict.confidence:.0%}", f"score {verdict.score:.4g}")
+            if verdict.is_ood:
+                lines = (NONE_OF_THESE, f"closest: {verdict.label}", lines[1])
+            image = ImageItem(verdict.path, Path(verdict.path))
+            shots[bool(verdict.is_ood)].append(Shot(image, lines, not verdict.is_ood))
+        return (
+            super()._repr_html_()
+            + histogram_html(self._by_verdict(), None)
+            + pictures_html(interleaved(shots[True], shots[False]))
+        )
+
+    def _by_verdict(self) -> dict[str, npt.NDArray[np.float64]]:
+        """The scores of each verdict."""
+        if self.is_ood is None:
+            return {"images": self.scores}
+        return {KNOWN: self.scores[~self.is_ood], NONE_OF_THESE: self.scores[self.is_ood]}
+
+    def plot(self, ax: Any = None) -> Any:
+        """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
+        from deltaenergy.core.plotting import score_histogram
+
+        return score_histogram(self._by_verdict(), None, "score", ax)
+
+
+class VerdictStream(Iterator[Verdict]):
+    """Verdicts as they are found, one batch ahead at most. Iterate over it, or over `batches()`, once."""
+
+    def __init__(self, parts: Iterable[Verdicts]) -> None:
+        self._unreadable: list[Unreadable] = []
+        self._counted: Counter[str] = Counter()
+        self._judged, self._exhausted = True, False
+        self._parts = self._count(parts)
+        self._verdicts = (verdict for part in self._parts for verdict in part)
+
+    def __next__(self) -> Verdict:
+        return next(self._verdicts)
+
+    def batches(self) -> Iterator[Verdicts]:
+        """The verdicts of each batch as a table."""
+        return self._parts
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        """The images that have no verdict, and why; known when the stream has ended."""
+        self._require_end("unreadable")
+        return self._unreadable
+
+    @property
+    def counts(self) -> Counts:
+        """How many there are of each verdict; known when the stream has ended."""
+        self._require_end("counts")
+        rejected = self._counted["rejected"] if self._judged else None
+        return Counts(self._counted["images"], rejected, len(self._unreadable))
+
+    def _count(self, parts: Iterable[Verdicts]) -> Iterator[Verdicts]:
+        for part in parts:
+            self._unreadable += part.unreadable
+            self._counted["images"] += len(part)
+            if part.is_ood is None:
+                self._judged = False
+            else:
+                self._counted["rejected"] += int(part.is_ood.sum())
+            yield part
+        self._exhausted = True
+
+    def _require_end(self, name: str) -> None:
+        if not self._exhausted:
+            raise InputError(f"{name} is known when the stream has ended: read all of its verdicts first.")
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

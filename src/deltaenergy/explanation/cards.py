@@ -53,7 +53,7 @@ def said(one: Explanation, truth: str | None = None) -> list[Child]:
     """The verdict, the class, and the score, in lines."""
     lines: list[Child] = []
     if one.verdict is not None:
-        word = ("✕ " if one.verdict.is_ood else "✓ ") + one.verdict.verdict
+        word = f"{'✕' if one.verdict.is_ood else '✓'} {one.verdict.verdict}"
         lines.append(tag("span", word, class_=f"verdict {'none' if one.verdict.is_ood else 'kept'}"))
     label = isolated(one.label)
     unknown = one.verdict is not None and one.verdict.is_ood

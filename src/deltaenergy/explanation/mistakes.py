@@ -10,7 +10,7 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.predictions import Verdict
+from deltaenergy.detector.verdicts import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.explanation.cards import card
@@ -75,7 +75,7 @@ def _cards(
         by_id = {one.id: one for one in found}
         for picture in group:
             if picture.item.id in by_id:
-                verdict = replace(by_id[picture.item.id], verdict=_verdict(picture))
+                verdict = replace(by_id[picture.item.id], verdict=_verdict(picture, scorer.spec))
                 explained[picture.item.id] = card(verdict, explainer, truth=_truth(picture))
     return [explained[picture.item.id] for picture in chosen if picture.item.id in explained]
 
@@ -107,9 +107,9 @@ def _with_pixels(item: ImageItem) -> ImageItem:
     return replace(item, source=Path(item.id))
 
 
-def _verdict(picture: Picture) -> Verdict:
+def _verdict(picture: Picture, spec: str) -> Verdict:
     """What the evaluation said, which has no p-values."""
-    return Verdict(picture.item.id, picture.label, picture.confidence, picture.score, None, picture.is_ood)
+    return Verdict(picture.item.id, picture.label, picture.confidence, spec, picture.score, None, picture.is_ood)
 
 
 def _truth(picture: Picture) -> str:

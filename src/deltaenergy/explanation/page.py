@@ -143,7 +143,7 @@ def _numbered(
 
 
 def _done(one: Explanation, item: ImageItem, explainer: Explainer, page: Path | None, png: str) -> Finished:
-    said = "" if one.verdict is None else one.verdict.verdict
+    said = "" if one.verdict is None else one.verdict.verdict or ""
     shown = "" if page is None else str(card(one, explainer, link=file_link(item, page.parent)))
     return Finished(image_key(item), said, png, shown)
 

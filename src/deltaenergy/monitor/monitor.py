@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.core.display import Shown
-from deltaenergy.detector.detector import Detector, Verdict
+from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
-from deltaenergy.detector.verdict_tables import check_own, read_rows
+from deltaenergy.detector.verdict_tables import check_own, read_verdicts
+from deltaenergy.detector.verdicts import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
 from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
@@ -135,7 +136,7 @@ class Monitor(Shown):
         `files`: whether their ids may be opened as files, to show the pictures on a page.
         """
         found = list(verdicts)
-        ids, labels = [verdict.id for verdict in found], [verdict.label for verdict in found]
+        ids, labels = [verdict.path for verdict in found], [verdict.label for verdict in found]
         return self.observe(ids, labels, np.array([verdict.score for verdict in found]), files=files)
 
     def watch(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> list[Unreadable]:
@@ -156,9 +157,9 @@ class Monitor(Shown):
         Verdicts are formed anew from the scores. A table whose p-values are not this detector's is refused, and so is
         one that has none.
         """
-        rows = read_rows(table, self.detector.score.spec)
+        rows = read_verdicts(table)
         check_own(rows, self.detector)
-        return self.observe(rows.ids, rows.labels, rows.scores)
+        return self.observe(rows.paths, rows.labels, rows.scores)
 
     def observe(self, ids: Sequence[str], labels: Sequence[str], scores: Any, *, files: bool = True) -> Monitor:
         """`add` from names, classes and scores."""

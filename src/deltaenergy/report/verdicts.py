@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.detector import Detector, Predictions, Verdict
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_word
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, Verdict, Verdicts
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
@@ -42,9 +42,9 @@ Judged = Sequence[tuple[ImageItem, Verdict]]
 Margin = Callable[[Verdict], float]
 
 
-def judged_by_id(predictions: Predictions) -> list[tuple[ImageItem, Verdict]]:
+def judged_by_id(predictions: Verdicts) -> list[tuple[ImageItem, Verdict]]:
     """Verdicts with their images, which are found again by their paths."""
-    return [(ImageItem(verdict.id, Path(verdict.id)), verdict) for verdict in predictions]
+    return [(ImageItem(verdict.path, Path(verdict.path)), verdict) for verdict in predictions]
 
 
 def verdicts_page(
@@ -96,7 +96,7 @@ def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dic
 
 
 def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
-    rejected = sum(verdict.is_ood for _, verdict in judged)
+    rejected = sum(bool(verdict.is_ood) for _, verdict in judged)
     known = len(judged) - rejected
     rule = f", at the threshold{' of their class' if detector.class_thresholds else ''}" if fdr is None else ""
     text = (
@@ -192,12 +192,12 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, embed: bool) -> Markup:
-    picture = Picture(item, verdict.label, verdict.confidence, verdict.score, verdict.is_ood)
+    picture = Picture(item, verdict.label, verdict.confidence, verdict.score, bool(verdict.is_ood))
     details = None if verdict.p_value is None else f"p {verdict.p_value:.3f}"
     return tag(
         "li",
         card(picture, link=file_link(item, folder), embed=embed, details=details),
-        data_verdict=verdict_word(verdict.is_ood),
+        data_verdict=verdict.verdict,
         data_class=verdict.label,
         data_name=item.id,
         data_score=repr(verdict.score) if math.isfinite(verdict.score) else "-1e308",

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.detector import Detector, Predictions, Verdict
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.verdicts import Verdict, Verdicts
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.compare import Comparison
 from deltaenergy.evaluation.results import Evaluation
@@ -20,7 +21,7 @@ from deltaenergy.report.verdicts import judged_by_id, verdicts_page
 
 
 def write_report(
-    results: Evaluation | Comparison | Predictions | Monitor,
+    results: Evaluation | Comparison | Verdicts | Monitor,
     path: str | Path,
     *,
     detector: Detector | None = None,

@@ -25,7 +25,7 @@ from deltaenergy.files import hash_strings, hash_value, replacing
 from deltaenergy.files.locks import FolderLock
 from deltaenergy.models.encoding import STORED_BATCH
 from deltaenergy.scale.ray_cluster import Failed, check_device, connected
-from deltaenergy.scale.verdict_columns import verdict_table
+from deltaenergy.scale.verdict_columns import with_errors
 from deltaenergy.store.folder import place_at
 from deltaenergy.store.manifest import Manifest
 from deltaenergy.store.plan import read_present
@@ -119,18 +119,11 @@ class PartScorer:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from deltaenergy.scoring import stream_scores
-
         detector, request = self._load(), self._request
-        batches = stream_scores(
-            detector.classifier,
-            [detector.scorer],
-            self._images(part),
-            top_k=request.top_k,
-            batch_size=request.batch_size,
-            progress=_silent,
+        stream = detector.stream(
+            self._images(part), top_k=request.top_k, batch_size=request.batch_size, progress=_silent
         )
-        table = pa.concat_tables(verdict_table(detector, batch, request.top_k) for batch in batches)
+        table = pa.concat_tables(with_errors(verdicts) for verdicts in stream.batches())
         if not path.parent.is_dir():  # removed meanwhile: another run has finished
             raise ArtifactError(f"The folder of parts {path.parent} is gone.")
         with replacing(path) as temporary, temporary.open("wb") as file:

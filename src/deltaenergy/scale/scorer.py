@@ -26,7 +26,7 @@ from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import check_features
 from deltaenergy.scale.batches import Batch
 from deltaenergy.scale.store_rows import StoreRows
-from deltaenergy.scale.verdict_columns import verdict_schema, verdict_table
+from deltaenergy.scale.verdict_columns import error_schema, with_errors
 from deltaenergy.scoring import OF_IMAGES, score_encoded, stream_scores
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Scorer:
     - `bytes`: encoded pictures, with `id` or `path`, as `ray.data.read_binary_files(…, include_paths=True)` gives them;
     - lines of a feature store's index, as `ray.data.read_parquet(store)` gives them; name the store as well.
 
-    Each row gives one with the columns of `deltaenergy score --out` (path, label, confidence, score, p_value, is_ood,
-    verdict) and `error`: why the image could not be read, and then the others are empty. Lines of a store that a later
+    Each row gives one with the columns of `deltaenergy score --out` (`detector.verdicts`) and `error`: why the image
+    could not be read, and then the others are empty. Lines of a store that a later
     run replaced give none. Verdicts of features are those of `deltaenergy score`, whatever the batches.
 
     Args:
@@ -71,7 +71,7 @@ class Scorer:
         """The verdicts of one batch."""
         columns = Batch(batch)
         if not len(columns):
-            return verdict_schema(len(self.detector.classifier.classes)).empty_table()
+            return error_schema().empty_table()
         if "features" in columns:
             return self._score_features(columns)
         if "bytes" in columns:
@@ -107,7 +107,9 @@ class Scorer:
                 items.append(ImageItem(str(row), bytes(picture)))
         detector, size = self.detector, self._batch_size
         found = stream_scores(detector.classifier, [detector.scorer], items, batch_size=size, progress=_silent)
-        return self._table(ids, [*(verdict_table(detector, one) for one in found), self._judge([], None, None, errors)])
+        return self._table(
+            ids, [*(with_errors(detector.judge(one)) for one in found), self._judge([], None, None, errors)]
+        )
 
     def _score_lines(self, batch: Batch) -> pa.Table:
         store = self._store
@@ -141,7 +143,7 @@ class Scorer:
         unreadable = [Unreadable(str(row), error) for row, error in errors.items()]
         encoded = EncodedBatch(items, None, features.to(model.device), patches, unreadable)
         scored, _ = score_encoded(self.detector.classifier, [self.detector.scorer], encoded)
-        return verdict_table(self.detector, scored)
+        return with_errors(self.detector.judge(scored))
 
     def _table(self, ids: list[str], found: pa.Table | list[pa.Table]) -> pa.Table:
         """The rows in the order of the batch, by their own names."""

@@ -13,7 +13,6 @@ from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
-from deltaenergy.detector.verdicts import verdict_word
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import EncodedBatch
@@ -86,7 +85,7 @@ class Target:
             )
             if verdicts is not None and self.detector is not None:
                 answer.p_value, answer.is_ood = verdicts[i].p_value, verdicts[i].is_ood
-                answer.verdict = verdict_word(verdicts[i].is_ood)
+                answer.verdict = verdicts[i].verdict
                 answer.threshold = own.get(verdicts[i].label, self.detector.threshold)
             answers.append(answer)
         return answers

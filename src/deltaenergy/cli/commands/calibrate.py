@@ -11,6 +11,7 @@ import typer
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.records import detector_record, unreadable_records
+from deltaenergy.cli.shell.results import print_guarantee
 from deltaenergy.cli.shell.text import visible
 from deltaenergy.errors import InputError
 
@@ -98,5 +99,5 @@ def calibrate(
         err.print(f"{common.threshold_words(new)} Detector saved to {out_folder}.", markup=False)
         for name, bound in new.class_thresholds.items():
             err.print(f"  {visible(name)}: {bound:.6g}", markup=False)
-        common.tell_guarantee(new)
+        print_guarantee(new)
     common.finish(new.unreadable)

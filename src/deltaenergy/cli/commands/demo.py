@@ -9,7 +9,7 @@ import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import out
-from deltaenergy.cli.shell.records import detector_record, verdict_record
+from deltaenergy.cli.shell.records import detector_record
 
 if TYPE_CHECKING:
     from deltaenergy.demo import Demo
@@ -40,7 +40,7 @@ def demo(
         common.print_json(
             {
                 **detector_record(out_folder / "detector", result.detector),
-                "images": [verdict_record(row) for row in rows],
+                "images": [row.to_dict() for row in rows],
                 "report": str(report),
             }
         )
@@ -56,11 +56,11 @@ def _print(result: Demo, report: Path, detector: Path) -> None:
 
     out.print(f"Classes: {', '.join(CLASSES)}\n")
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("photograph", "most like", "confidence", result.detector.score.spec, "p", "verdict"):
+    for name in ("photograph", "closest class", "confidence", result.detector.score.spec, "p", "verdict"):
         table.add_column(name, justify="right" if name in {"confidence", result.detector.score.spec, "p"} else "left")
     for verdict in [*result.known, *result.unknown]:
         table.add_row(
-            Text(verdict.id),
+            Text(verdict.path),
             Text(verdict.label),
             f"{verdict.confidence:.2f}",
             f"{verdict.score:.3f}",
@@ -68,7 +68,7 @@ def _print(result: Demo, report: Path, detector: Path) -> None:
             Text("none of these", "red") if verdict.is_ood else Text(verdict.label, "green"),
         )
     out.print(table)
-    rejected = sum(verdict.is_ood for verdict in result.unknown)
+    rejected = sum(bool(verdict.is_ood) for verdict in result.unknown)
     kept = sum(not verdict.is_ood for verdict in result.known)
     out.print(
         f"\n{kept} of {len(result.known)} photographs of listed classes kept, "

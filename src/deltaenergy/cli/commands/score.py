@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +15,17 @@ from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.options import check_count
 from deltaenergy.cli.shell.output import check_output
 from deltaenergy.cli.shell.ray_option import RayOption, WorkersOption
-from deltaenergy.cli.shell.scored import Run, emit, say_counts, say_promise
+from deltaenergy.cli.shell.records import guarantee_record, unreadable_records
+from deltaenergy.cli.shell.results import Rows, emit, print_counts, print_guarantee
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.verdicts import Verdict, Verdicts
     from deltaenergy.scores.availability import Given
-    from deltaenergy.scores.base import Score
+
+    Judged = list[tuple[ImageItem, Verdict]]
 
 
 def score(
@@ -33,7 +36,7 @@ def score(
     ],
     classes: common.ClassesOption = None,
     model: common.ModelOption = "lite",
-    scores: common.ScoreOption = None,
+    score_name: common.OneScoreOption = None,
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
     id_images: Annotated[
@@ -61,7 +64,7 @@ def score(
     move_to: sorted_files.MoveOption = None,
     dry_run: sorted_files.DryRunOption = False,
     top_k: Annotated[
-        int, typer.Option("--top-k", min=1, callback=check_count, help="Tell so many of the most similar classes.")
+        int, typer.Option("--top-k", min=1, callback=check_count, help="Show this many of the closest classes.")
     ] = 1,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
@@ -79,6 +82,7 @@ def score(
     end, when all images have been looked at.
     """
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.verdicts import VerdictStream
     from deltaenergy.scoring import stream_scores
     from deltaenergy.source import load_images
     from deltaenergy.store.store_pass import names_a_store
@@ -87,13 +91,20 @@ def score(
     check_output(out_file)
     common.check_report(report)
     if ray is not None:
-        own = {"classes": classes, "score": scores, "template": template, "id": id_images, "fdr": fdr, "adapt": adapt}
+        own = {
+            "classes": classes,
+            "score": score_name,
+            "template": template,
+            "id": id_images,
+            "fdr": fdr,
+            "adapt": adapt,
+        }
         acts = {"report": report, "copy_to": copy_to, "link_to": link_to, "move_to": move_to, "json": json_output}
         check_goes_with_ray(detector, out_file, **own, **acts)
     elif workers is not None:
         raise InputError("--workers belongs to --ray: add it, or leave --workers out.")
     if adapt is None:
-        own_parts = ("classes", "scores", "template", "id_images", "model", "keep", "confidence")
+        own_parts = ("classes", "score_name", "template", "id_images", "model", "keep", "confidence")
         common.refuse_beside_detector(context, detector, *own_parts)
     request = sorted_files.sort_request(copy_to, link_to, move_to, dry_run)
     if fdr is not None and detector is None and not id_images:
@@ -109,9 +120,8 @@ def score(
         return
     if request is not None:
         sorted_files.check_request(request, given, items)
-    unreadable: list[Unreadable] = []
     if adapt is not None:
-        others = (("--score", scores), ("--detector", detector), *((option, True) for option in acting))
+        others = (("--score", score_name), ("--detector", detector), *((option, True) for option in acting))
         for name, value in (*others, ("--top-k", top_k > 1), ("--fdr", fdr)):
             if value:
                 raise InputError(f"--adapt {adapt} has a score, a threshold and a table of its own: leave {name} out.")
@@ -124,43 +134,77 @@ def score(
         score_adapted(classifier, adapt, items, id_items, keep, out_file, json_output, batch_size)
         return
     if detector is not None:
-        detectors = [common.load_detector(detector, place)]
-        classifier, used = detectors[0].classifier, [detectors[0].score]
+        judge = common.prepare(common.load_detector(detector, place))
     else:
         id_items = load_images(id_images[0] if len(id_images) == 1 else id_images) if id_images else []
-        used = common.make_scores(scores, _given(items, id_items, place))
-        if acting and len(used) > 1:
-            raise InputError(f"{acting[0]} goes by one score: give --score once.")
-        classifier = common.zero_shot(model, place, classes, template)
-        detectors, unreadable = _calibrate(classifier, used, id_items, keep, confidence, batch_size)
+        used = common.one_score(score_name, _given(items, id_items, place))
+        judge = common.prepare(Detector(common.zero_shot(model, place, classes, template), used))
+        if id_items:
+            _calibrate(judge, id_items, keep, confidence, batch_size)
     if fdr is not None:
-        for one in detectors:
-            one.check_controls(fdr)
-    prepared = [common.prepare(one) for one in detectors or [Detector(classifier, score) for score in used]]
-    run = Run(classifier, used, detectors, unreadable, top_k=top_k, fdr=fdr, keep_verdicts=bool(acting))
+        judge.check_controls(fdr)
     with common.progress_bar("Scoring") as progress:
-        scorers = [one.scorer for one in prepared]
-        batches = stream_scores(classifier, scorers, items, top_k=top_k, batch_size=batch_size, progress=progress)
-        parts = run.records(batches)
-        # What is asked for besides is done before anything is printed: a reader of standard output that goes away must
+        batches = stream_scores(
+            judge.classifier, [judge.scorer], items, top_k=top_k, batch_size=batch_size, progress=progress
+        )
+        stream = VerdictStream(judge.judge(batch, top_k) for batch in batches)
+
+        def document(rows: Rows) -> dict[str, Any]:
+            return {
+                "model": judge.classifier.model.describe(),
+                "classes_hash": judge.classifier.classes_hash,
+                "score": judge.score.spec,
+                "threshold": judge.threshold,
+                "guarantee": guarantee_record(judge),
+                "fdr": fdr,
+                "images": rows,
+                "unreadable": unreadable_records([*judge.unreadable, *stream.unreadable]),
+                "counts": stream.counts.to_dict(),
+            }
+
+        def show(parts: Iterable[Verdicts]) -> None:
+            emit(
+                parts,
+                judge.classifier.classes,
+                top_k=top_k,
+                out_file=out_file,
+                document=document if json_output else None,
+            )
+
+        # What else was requested is done before anything is printed: a reader of standard output that goes away must
         # not stop it. A table on disk is written as its rows come.
         print_later = bool(acting) and (out_file is None or json_output)
-        if print_later:
-            parts = iter(list(parts))
-        else:
-            emit(run, parts, out_file, json_output)
+        parts = stream.batches()
+        if fdr is not None:
+            stream = VerdictStream([_controlled(judge, list(parts), fdr)])
+            parts = stream.batches()
+        whole = list(parts) if acting else []
+        if not print_later:
+            show(whole or parts)
+    judged = [(item, verdict) for part in whole for item, verdict in zip(part.items, part)]
     if request is not None:
-        _sort(run, request)
+        judged = _sort(judged, request)
+    unreadable = [*judge.unreadable, *stream.unreadable]
     if report is not None:
-        _write_report(run, report)
+        _write_report(judge, judged, unreadable, fdr, report)
     if print_later:
-        emit(run, parts, out_file, json_output)
-    say_counts(run)
-    say_promise(run)
-    common.finish(run.unreadable)
+        show(whole)
+    print_counts(stream.counts)
+    print_guarantee(judge, fdr)
+    common.finish(unreadable)
 
 
-def _write_report(run: Run, report: Path) -> None:
+def _controlled(detector: Detector, parts: list[Verdicts], fdr: float) -> Verdicts:
+    """All verdicts, decided together."""
+    from deltaenergy.detector.verdicts import Verdicts
+
+    items = [item for part in parts for item in part.items]
+    return replace(detector.control(Verdicts.concat(parts), fdr), items=items)
+
+
+def _write_report(
+    detector: Detector, judged: Judged, unreadable: list[Unreadable], fdr: float | None, report: Path
+) -> None:
     from deltaenergy.files import keeping_result
     from deltaenergy.report import write_verdicts
 
@@ -168,52 +212,32 @@ def _write_report(run: Run, report: Path) -> None:
         keeping_result(
             report,
             lambda place: write_verdicts(
-                run.judged,
-                place,
-                detector=run.detectors[0],
-                unreadable=run.unreadable,
-                fdr=run.fdr,
-                command=common.typed(),
+                judged, place, detector=detector, unreadable=unreadable, fdr=fdr, command=common.typed()
             ),
             what="The report",
         )
     err.print(f"Report written to {report}")
 
 
-def _sort(run: Run, request: sorted_files.SortRequest) -> None:
+def _sort(judged: Judged, request: sorted_files.SortRequest) -> Judged:
     """Sort the files; the report then finds those that were moved in their new place."""
     from deltaenergy.sorting import Entry
 
-    files = [sorted_files.file_of(item, request.option) for item, _ in run.judged]
-    entries = [Entry(file, verdict.label, verdict.is_ood) for file, (_, verdict) in zip(files, run.judged)]
+    files = [sorted_files.file_of(item, request.option) for item, _ in judged]
+    entries = [Entry(file, verdict.label, bool(verdict.is_ood)) for file, (_, verdict) in zip(files, judged)]
     moved = sorted_files.act(request, entries)
-    run.judged = [
-        (replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, run.judged)
-    ]
+    return [(replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, judged)]
 
 
 def _calibrate(
-    classifier: Classifier,
-    scores: list[Score],
-    images: list[ImageItem],
-    keep: float,
-    confidence: float | None,
-    batch_size: int,
-) -> tuple[list[Detector], list[Unreadable]]:
-    """One detector per score, calibrated on the same encoded images; none if there are no images."""
+    detector: Detector, images: list[ImageItem], keep: float, confidence: float | None, batch_size: int
+) -> None:
     import warnings
 
-    from deltaenergy.detector.calibration import calibrate_together
-    from deltaenergy.detector.detector import Detector
-
-    if not images:
-        return [], []
-    detectors = [common.prepare(Detector(classifier, score)) for score in scores]
     with common.progress_bar("Calibrating") as progress, warnings.catch_warnings():
-        # Both are told at the end.
+        # Both are printed at the end.
         warnings.filterwarnings("ignore", message=".*calibration image.*")
-        calibrate_together(detectors, images, keep, confidence, batch_size=batch_size, progress=progress)
-    return detectors, list(detectors[0].unreadable)
+        detector.calibrate(images, keep, confidence, batch_size=batch_size, progress=progress)
 
 
 def _given(images: Any, id_images: list[ImageItem], place: common.Place) -> Given:

@@ -12,6 +12,7 @@ import typer
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.options import check_seed, complete_method
+from deltaenergy.cli.shell.results import print_guarantee
 from deltaenergy.cli.shell.text import visible
 from deltaenergy.errors import InputError
 
@@ -130,7 +131,7 @@ def tune(
             f"{common.threshold_words(detector)} Calibrated on {tuned.calibrated_on}. Detector saved to {out_folder}.",
             markup=False,
         )
-        common.tell_guarantee(detector)
+        print_guarantee(detector)
     common.finish(tuned.unreadable)
 
 

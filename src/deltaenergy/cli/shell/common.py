@@ -179,6 +179,14 @@ def prepare(detector: Detector) -> Detector:
         return detector.prepare(progress)
 
 
+def one_score(specs: Sequence[str] | None, given: Given | None = None) -> Score:
+    """The score that `--score` names, or the default."""
+    scores = make_scores(specs, given)
+    if len(scores) > 1:
+        raise InputError(f"--score takes one score here, got {len(scores)}. `deltaenergy evaluate` compares several.")
+    return scores[0]
+
+
 def make_scores(
     specs: Sequence[str] | None, given: Given | None = None, *, default: str | None = None, quiet: bool = False
 ) -> list[Score]:
@@ -244,17 +252,6 @@ def threshold_words(detector: Detector) -> str:
     if detector.threshold is None:
         return f"{detector.score.spec} is cross-fitted, and has no single threshold."
     return f"Threshold {detector.threshold:.6g} for {detector.score.spec}."
-
-
-def tell_guarantee(detector: Detector, scores: str = "") -> None:
-    """What the threshold guarantees, on standard error; in yellow where that is less than what was requested.
-
-    `scores` names the scores that it holds for, where there are others.
-    """
-    found = detector.guarantee
-    if found is not None:
-        about = f"{scores}: " if scores else ""
-        err.print(visible(f"{about}{found}"), style=None if found.holds else "yellow")
 
 
 def print_json(value: Any) -> None:

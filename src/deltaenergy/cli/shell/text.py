@@ -16,7 +16,7 @@ from typing import Any
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
 _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
-# Apostrophes in front count too, so that `from_cell` can take off the one that was added.
+# Apostrophes in front count too, so a reader can take off the one that was added.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
@@ -58,13 +58,13 @@ def to_cell(text: str) -> str:
     return f"'{shown}" if _FORMULA.match(text) else shown
 
 
-def from_cell(cell: str) -> str:
-    """What `to_cell` made a cell of, if it held no control character.
+def counted(count: int, noun: str) -> str:
+    """A number of things.
 
-    >>> from_cell("'=1+1.png")
-    '=1+1.png'
+    >>> counted(1, "image"), counted(2000, "image")
+    ('1 image', '2,000 images')
     """
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _written_out(found: re.Match[str]) -> str:

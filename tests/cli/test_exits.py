@@ -156,33 +156,3 @@ def test_wrong_use_of_an_option_shows_the_usage(command: Runner) -> None:
     assert result.err.startswith("Usage: deltaenergy score") and "No such option: --no-such-option" in result.err
     assert "Try 'deltaenergy score --help'" in result.err
     assert command("score").code == 2
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (["score", "{images}", "--known", "{images}"], ["score", "{images}", "--id", "{images}"]),
-        (["score", "{images}", "--known={images}"], ["score", "{images}", "--id", "{images}"]),
-    ],
-)
-def test_old_names_still_work_with_a_notice(
-    old: list[str], new: list[str], command: Runner, world: World, inside: Path
-) -> None:
-    common = ["--classes", "cat,dog", "--model", "{model}"]
-    before, now = (command(*fill([*call, *common], world, inside)) for call in (old, new))
-    assert before.code == now.code == 0 and before.out == now.out
-    notice = "Note: --known is called --id now; the old name still works.\n"
-    assert before.err == notice + now.err and notice not in now.err
-
-
-def test_old_names_are_not_in_the_help(command: Runner) -> None:
-    assert "--known" not in command("score", "--help").out
-    assert re.search(r"--calibrate(?![-\w])", command("tune", "--help").out) is None
-    assert all("--id" in command(name, "--help").out for name in ("score", "tune", "choose", "evaluate", "theory"))
-    assert "--batch-size is the image tower's" in command("clipn-train", "x.csv", "--batch-size", "9").err
-
-
-def test_an_argument_that_looks_like_an_old_name_is_left_alone(command: Runner, world: World, inside: Path) -> None:
-    os.chdir(inside)
-    result = command(*fill(["score", "--classes", "cat,dog", "--model", "{model}", "--", "--known"], world, inside))
-    assert result.code == 2 and "--known" in result.err and "Note" not in result.err

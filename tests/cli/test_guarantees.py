@@ -52,11 +52,13 @@ def test_calibrate_says_what_is_guaranteed(command: Runner, base: list[str], man
     assert told in " ".join(result.err.split())
 
 
-def test_score_says_which_guarantee_is_whose(command: Runner, base: list[str], many: Path) -> None:
-    told = " ".join(command("score", many, *base, "--score", "mcm", "--score", "react", "--known", many).err.split())
-    assert "energy, mcm: 95% of new images like these are kept on average" in told
-    assert "react: About 95% of new images" in told and "5 folds" in told
-    refused = command("score", many, *base, "--score", "react", "--known", many, "--fdr", "0.4")
+def test_score_prints_the_guarantee_of_its_score(command: Runner, tiny_clip_folder: Path, many: Path) -> None:
+    model = ["--model", tiny_clip_folder, "--classes", "dog,cat"]
+    told = " ".join(command("score", many, *model, "--score", "mcm", "--id", many).err.split())
+    assert "95% of new images like these are kept on average" in told
+    told = " ".join(command("score", many, *model, "--score", "react", "--id", many).err.split())
+    assert "About 95% of new images" in told and "5 folds" in told
+    refused = command("score", many, *model, "--score", "react", "--id", many, "--fdr", "0.4")
     assert refused.code == 2 and "fdr" in refused.err
 
 

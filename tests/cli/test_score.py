@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import deltaenergy as de
+from deltaenergy.detector.verdicts import verdict_columns
 from tests.cli.runner import Runner
 from tests.data.archives import write_tar
 
@@ -94,27 +95,27 @@ def test_what_is_wrong_in_a_later_row_is_said_before_the_model_is_loaded(
 
 def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Path) -> None:
     """Eight images, half kept on average: the threshold is the ⌊0.5 · 9⌋ = 4th lowest score, which three are below."""
-    result = command("score", photos, *base, "--score", "mcm", "--known", photos, "--keep", "0.5")
+    result = command("score", photos, *base, "--score", "mcm", "--id", photos, "--keep", "0.5")
     verdicts = [row["is_ood"] for row in rows_of(result.out)]
     assert verdicts.count("True") == 3
 
 
 def test_the_default_score_needs_no_known_images(command: Runner, base: list[str], photos: Path) -> None:
-    assert command("score", photos, *base, "--json").json["scores"] == ["delta-energy+words"]
-    assert command("score", photos, *base, "--known", photos, "--json").json["scores"] == ["delta-energy+words"]
+    assert command("score", photos, *base, "--json").json["score"] == "delta-energy+words"
+    assert command("score", photos, *base, "--id", photos, "--json").json["score"] == "delta-energy+words"
 
 
-def test_several_scores_at_once(command: Runner, base: list[str], photos: Path) -> None:
-    result = command("score", photos, *base, "--score", "msp,energy(temperature=0.1)", "-s", "mcm", "--json")
-    assert result.code == 0
-    assert result.json["scores"] == ["msp", "energy(temperature=0.1)", "mcm"]
-    assert {"msp", "energy(temperature=0.1)", "mcm"} <= set(result.json["images"][0])
+def test_one_score(command: Runner, base: list[str], photos: Path) -> None:
+    result = command("score", photos, *base, "--score", "energy(temperature=0.1)", "--json")
+    assert result.json["score"] == "energy(temperature=0.1)" == result.json["images"][0]["score_name"]
+    several = command("score", photos, *base, "--score", "msp,mcm", "--json")
+    assert several.code == 2 and "--score" in several.err and "evaluate" in several.err
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_tables_on_disk(command: Runner, base: list[str], photos: Path, tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"Ergebnis ü.{ending}"
-    assert command("score", photos, *base, "--known", photos, "--out", file).code == 0
+    assert command("score", photos, *base, "--id", photos, "--out", file).code == 0
     if ending == "csv":
         rows: list[dict[str, object]] = list(csv.DictReader(file.open(encoding="utf-8")))
     elif ending == "jsonl":
@@ -122,7 +123,7 @@ def test_tables_on_disk(command: Runner, base: list[str], photos: Path, tmp_path
     else:
         rows = pq.read_table(file).to_pylist()
     assert len(rows) == 8
-    assert list(rows[0]) == ["path", "label", "confidence", "score", "p_value", "is_ood", "verdict"]
+    assert list(rows[0]) == verdict_columns()
     assert {row["verdict"] for row in rows} <= {"known", "none of these"}
 
 
@@ -181,7 +182,7 @@ def test_a_file_without_permission_is_listed(command: Runner, base: list[str], p
         (["--detector", "x", "--keep", "0.9"], "--keep"),
         (["--detector", "x", "--confidence", "0.5"], "--confidence"),
         (["--detector", "x", "--model", "lite"], "--model"),
-        (["--classes", "dog", "--keep", "2", "--known", "."], "keep"),
+        (["--classes", "dog", "--keep", "2", "--id", "."], "keep"),
     ],
 )
 def test_wrong_use_is_one_message_and_exit_code_2(
@@ -220,7 +221,7 @@ def test_calibrate_then_score_with_the_detector(command: Runner, base: list[str]
     assert saved.code == 0
     assert saved.json["images"] == 8
     result = command("score", photos, "--detector", tmp_path / "d", "--json")
-    assert result.json["thresholds"] == [saved.json["threshold"]]
+    assert result.json["threshold"] == saved.json["threshold"]
     assert sum(row["is_ood"] for row in result.json["images"]) == 3
     again = command("calibrate", photos, "--detector", tmp_path / "d", "--out", tmp_path / "e", "--score", "msp")
     assert again.code == 0

@@ -151,7 +151,7 @@ def test_notes_that_cannot_be_written_cost_nothing(
     for stderr in (None, Failing(errno.ENOSPC), Failing(errno.EPIPE)):
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stderr", stderr)
-            assert call(["score", *VALID["score"], "--known", "{images}"], world, inside) == 0
+            assert call(["score", *VALID["score"], "--id", "{images}"], world, inside) == 0
             assert call(["methods", "nope"], world, inside) == 2
         assert "0.png" in capsys.readouterr().out
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaenergy.cli.shell.output import write_csv
-from deltaenergy.cli.shell.text import from_cell, to_cell, to_json, visible
+from deltaenergy.cli.shell.text import counted, to_cell, to_json, visible
+from deltaenergy.detector.verdict_tables import from_cell
 
 STEERING = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 
@@ -69,3 +70,7 @@ def test_what_is_no_number_is_null(value: float) -> None:
 def test_lone_surrogates_survive() -> None:
     text = to_json("caf\udce9")
     assert json.loads(text) == "caf\udce9" and text == '"caf\\udce9"'
+
+
+def test_a_real_plural() -> None:
+    assert [counted(count, "image") for count in (0, 1, 2000)] == ["0 images", "1 image", "2,000 images"]

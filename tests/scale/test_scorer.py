@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltaenergy as de
+from deltaenergy.detector.verdicts import verdict_columns
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import Scorer
 from tests.cli.runner import Runner
 from tests.scale.conftest import Scene, draw
 
-COLUMNS = ["path", "label", "confidence", "score", "p_value", "is_ood", "verdict"]
+COLUMNS = verdict_columns()
 
 
 @pytest.fixture

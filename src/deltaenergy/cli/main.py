@@ -35,7 +35,6 @@ from deltaenergy.cli.shell.common import err, out, show_warnings_plainly
 from deltaenergy.cli.shell.examples import named
 from deltaenergy.cli.shell.exits import guarded
 from deltaenergy.cli.shell.ray_option import with_ray_address
-from deltaenergy.cli.shell.renamed import with_new_names
 from deltaenergy.core.progress import show_progress
 from deltaenergy.errors import InputError
 
@@ -110,4 +109,4 @@ def _run(given: list[str]) -> object:
     end = given.index("--") if "--" in given else len(given)
     err.hushed = "--quiet" in given[:end]
     given = [*(argument for argument in given[:end] if argument != "--quiet"), *given[end:]]
-    return app(args=with_ray_address(with_new_names(given)), prog_name="deltaenergy", standalone_mode=False)
+    return app(args=with_ray_address(given), prog_name="deltaenergy", standalone_mode=False)

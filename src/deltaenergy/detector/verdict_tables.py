@@ -92,8 +92,16 @@ def _text(value: Any, row: int, name: str, what: str, csv: bool) -> str:
     text = optional_text(value)
     if text is None:
         raise InputError(f"{what} has no {name} in row {row}.")
-    # In CSV files an apostrophe keeps spreadsheets from taking a name for a formula.
-    return text[1:] if csv and text.startswith("'") and text.lstrip("'")[:1] in {"=", "+", "-", "@"} else text
+    return from_cell(text) if csv else text
+
+
+def from_cell(cell: str) -> str:
+    """A name from a cell of a CSV file, where an apostrophe keeps spreadsheets from taking it for a formula.
+
+    >>> from_cell("'=1+1.png")
+    '=1+1.png'
+    """
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'")[:1] in {"=", "+", "-", "@"} else cell
 
 
 def _numbers(values: Sequence[Any] | None, name: str, what: str, count: int) -> npt.NDArray[np.float64]:

@@ -26,7 +26,7 @@ _PUBLIC = {
     "LabelledFeatures": "deltaenergy.tuning.stored",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector.detector",
-    "Verdict": "deltaenergy.detector.verdicts",
+    "Verdict": "deltaenergy.detector.verdict",
     "Verdicts": "deltaenergy.detector.verdicts",
     "AdaptiveDetector": "deltaenergy.detector.adaptive",
     "Monitor": "deltaenergy.monitor",
@@ -96,7 +96,8 @@ if TYPE_CHECKING:
     from deltaenergy.core.progress import show_progress
     from deltaenergy.detector.adaptive import AdaptiveDetector
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.detector.verdicts import Verdict, Verdicts
+    from deltaenergy.detector.verdict import Verdict
+    from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
     from deltaenergy.evaluation.choosing.run import choose

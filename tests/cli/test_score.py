@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import deltaenergy as de
-from deltaenergy.detector.verdicts import verdict_columns
+from deltaenergy.detector.verdict import verdict_columns
 from tests.cli.runner import Runner
 from tests.data.archives import write_tar
 

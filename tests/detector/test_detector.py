@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.calibration import Calibration
-from deltaenergy.detector.verdicts import verdict_columns
+from deltaenergy.detector.verdict import verdict_columns
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.artifact import sealed

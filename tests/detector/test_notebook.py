@@ -14,7 +14,8 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.detector.notebook import MOST, Shot, histogram_html, interleaved, pictures_html
-from deltaenergy.detector.verdicts import Verdicts, verdict_columns
+from deltaenergy.detector.verdict import verdict_columns
+from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import InputError
 from tests.colours import ColourModel, paint_sets
 from tests.detector.made import made

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 import deltaenergy as de
-from deltaenergy.detector.verdicts import COLUMNS, Verdicts, VerdictStream, verdict_columns, verdict_schema
+from deltaenergy.detector.verdict import COLUMNS, verdict_columns, verdict_schema
+from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, UnreadableImagesError
 from tests.colours import ColourModel, paint_sets
 from tests.detector.made import made

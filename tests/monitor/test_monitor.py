@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.detector.verdicts import Verdicts, verdict_columns
+from deltaenergy.detector.verdict import verdict_columns
+from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.monitor import open_monitor

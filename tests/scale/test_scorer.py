@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import deltaenergy as de
-from deltaenergy.detector.verdicts import verdict_columns
+from deltaenergy.detector.verdict import verdict_columns
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import Scorer
 from tests.cli.runner import Runner

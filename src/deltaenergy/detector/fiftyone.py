@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.detector.verdicts import NONE_OF_THESE
+from deltaenergy.detector.verdict import NONE_OF_THESE
 from deltaenergy.errors import InputError
 from deltaenergy.files import FolderLock, write_json
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.data.formats.table import PATH_COLUMNS, TABLE_EXTENSIONS, is_table, optional_text, read_columns
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, Verdicts
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,9 +1,4 @@
-"""What a detector says of each image, as one table: the same columns in Python, files, the service and on Ray.
-
-    path label confidence score_name score p_value is_ood verdict answer [label_2 confidence_2 …]
-
-A column that is added here is added everywhere.
-"""
+"""Verdicts as one table, whole or as a stream: the same in Python, files, the service and on Ray."""
 
 from __future__ import annotations
 
@@ -19,6 +14,7 @@ import numpy as np
 from deltaenergy.core.display import Shown
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.notebook import Shot, histogram_html, interleaved, pictures_html
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,98 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-
-# The two verdicts, the same in tables, JSON, reports and folder names.
-KNOWN = "known"
-NONE_OF_THESE = "none of these"
-# The columns and their Arrow types; those of the next closest classes follow.
-COLUMNS = {
-    "path": "string",
-    "label": "string",
-    "confidence": "float64",
-    "score_name": "string",
-    "score": "float64",
-    "p_value": "float64",
-    "is_ood": "bool",
-    "verdict": "string",
-    "answer": "string",
-}
-
-
-def verdict_word(is_ood: bool) -> str:
-    """*known* or *none of these*."""
-    return NONE_OF_THESE if is_ood else KNOWN
-
-
-def verdict_columns(classes: int = 1) -> list[str]:
-    """The names of the columns, where this many of the closest classes are listed."""
-    return [*COLUMNS, *(f"{name}_{rank}" for rank in range(2, classes + 1) for name in ("label", "confidence"))]
-
-
-def verdict_schema(classes: int = 1) -> pa.Schema:
-    """The Arrow schema of these columns."""
-    import pyarrow as pa
-
-    names = verdict_columns(classes)
-    return pa.schema([(name, pa.type_for_alias(COLUMNS[name.rstrip("_0123456789")])) for name in names])
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the detector says of one image.
-
-    Attributes:
-        path: the image's path, or its position in the input.
-        label: the closest class; meaningful when the image is known.
-        confidence: softmax probability of that class at the model's own temperature.
-        score_name: the score, with its parameters.
-        score: larger = more in-distribution.
-        p_value: share of calibration images with a score at most this one (conformal; see `Detector.calibrate`); None
-            where no p-value is valid.
-        is_ood: whether the score is below the threshold by more than rounding (see `Calibration.slack`), or not a
-            number; None without a threshold.
-        top: the closest classes with their probabilities, best first.
-    """
-
-    path: str
-    label: str
-    confidence: float
-    score_name: str
-    score: float
-    p_value: float | None
-    is_ood: bool | None
-    top: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def verdict(self) -> str | None:
-        """*known* or *none of these*; None without a threshold."""
-        return None if self.is_ood is None else verdict_word(self.is_ood)
-
-    @property
-    def answer(self) -> str | None:
-        """The class, or *none of these*; None without a threshold."""
-        return None if self.is_ood is None else NONE_OF_THESE if self.is_ood else self.label
-
-    def to_dict(self) -> dict[str, Any]:
-        """The row of the table."""
-        row: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
-        for rank, (label, confidence) in enumerate(self.top[1:], start=2):
-            row |= {f"label_{rank}": label, f"confidence_{rank}": confidence}
-        return row
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How many images were judged, how many of them are none of the classes (None without a threshold)."""
-
-    images: int
-    rejected: int | None
-    unreadable: int
-
-    def to_dict(self) -> dict[str, int | None]:
-        """By verdict."""
-        known = None if self.rejected is None else self.images - self.rejected
-        return {KNOWN: known, NONE_OF_THESE: self.rejected, "unreadable": self.unreadable}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -27,7 +27,7 @@ from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdicts import Verdict
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.scores.availability import check_runnable, given_by

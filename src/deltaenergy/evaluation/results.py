@@ -13,7 +13,7 @@ from deltaenergy.core.display import Shown, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.notebook import Shot, histogram_html, pictures_html
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.stats.metrics import Estimate, RankedScores
 

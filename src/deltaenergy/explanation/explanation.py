@@ -14,7 +14,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from deltaenergy.core.display import Shown
-from deltaenergy.detector.verdicts import Verdict
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.colours import OPACITY, laid_over
 from deltaenergy.explanation.targets import SCORE

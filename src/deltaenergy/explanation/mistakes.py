@@ -10,7 +10,7 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdicts import Verdict
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.explanation.cards import card

@@ -14,7 +14,7 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.explanation.cards import card

@@ -24,7 +24,7 @@ from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdicts import Verdict
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.explanation.words import LoudWord, loudest_words, negative_words
 from deltaenergy.models.base import require_towers

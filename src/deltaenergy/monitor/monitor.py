@@ -21,8 +21,8 @@ import numpy as np
 from deltaenergy.core.display import Shown
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
+from deltaenergy.detector.verdict import Verdict
 from deltaenergy.detector.verdict_tables import check_own, read_verdicts
-from deltaenergy.detector.verdicts import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
 from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence

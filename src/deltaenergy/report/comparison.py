@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaenergy.detector.verdicts import KNOWN
+from deltaenergy.detector.verdict import KNOWN
 from deltaenergy.evaluation.classification import classification
 from deltaenergy.evaluation.compare import Comparison, Difference
 from deltaenergy.evaluation.results import Evaluation, Group

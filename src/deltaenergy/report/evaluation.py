@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, HistogramRow, curve_chart, histogram_chart, legend_key

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector.verdicts import verdict_word
+from deltaenergy.detector.verdict import verdict_word
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.links import file_link

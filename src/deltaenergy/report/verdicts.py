@@ -15,7 +15,8 @@ import numpy as np
 
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, Verdict, Verdicts
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
+from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdicts import Verdict, Verdicts
+from deltaenergy.detector.verdict import Verdict
+from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.compare import Comparison
 from deltaenergy.evaluation.results import Evaluation

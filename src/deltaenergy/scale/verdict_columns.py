@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from deltaenergy.detector.verdicts import verdict_schema
+from deltaenergy.detector.verdict import verdict_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 
 
 class ClassConfidence(BaseModel):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError
 
 # What some file system refuses in a name, what steers a terminal, and what turns text round.

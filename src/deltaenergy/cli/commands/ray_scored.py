@@ -13,7 +13,7 @@ from deltaenergy.cli.shell.output import stream_rows
 from deltaenergy.cli.shell.results import Rows, print_counts, print_guarantee
 from deltaenergy.cli.shell.text import counted
 from deltaenergy.detector.fiftyone import names_fiftyone
-from deltaenergy.detector.verdicts import Counts, verdict_columns
+from deltaenergy.detector.verdict import Counts, verdict_columns
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem, Unreadable
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.detector.verdicts import Verdict, Verdicts
+    from deltaenergy.detector.verdict import Verdict
+    from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.scores.availability import Given
 
     Judged = list[tuple[ImageItem, Verdict]]

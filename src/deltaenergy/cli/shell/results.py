@@ -12,11 +12,12 @@ from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.output import print_csv, stream_rows, write_rows
 from deltaenergy.cli.shell.text import counted, visible
 from deltaenergy.detector.fiftyone import names_fiftyone, write_fiftyone
-from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_columns
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, verdict_columns
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.detector.verdicts import Counts, Verdicts
+    from deltaenergy.detector.verdict import Counts
+    from deltaenergy.detector.verdicts import Verdicts
 
 Rows = list[dict[str, Any]]
 

@@ -87,7 +87,7 @@ def test_fiftyone_view(place: Path, tmp_path: Path) -> None:
     labels = json.loads((tmp_path / "fiftyone" / "labels.json").read_text(encoding="utf-8"))
     assert len(labels["labels"]) == 12 and labels["classes"][-1] == "none of these"
     rejected = [one for one in labels["labels"].values() if one["label"] == len(labels["classes"]) - 1]
-    assert len(rejected) == 12 and {one["attributes"]["most_like"] for one in rejected} <= {"blue", "red"}
+    assert len(rejected) == 12 and {one["attributes"]["closest_class"] for one in rejected} <= {"blue", "red"}
 
 
 def test_watch_folder(place: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_labels_paths_and_attributes(tmp_path: Path) -> None:
     samples = read_as_the_importer(tmp_path / "fiftyone")
     known, unknown, open_ = (samples[str(file)] for file in files)
     assert (known["label"], known["confidence"], known["score"], known["is_ood"]) == ("cat", 0.9, 1.5, False)
-    assert (unknown["label"], unknown["most_like"], unknown["score"]) == ("none of these", "dog", None)
+    assert (unknown["label"], unknown["closest_class"], unknown["score"]) == ("none of these", "dog", None)
     assert open_["label"] == "dog" and open_["p_value"] is None
 
 

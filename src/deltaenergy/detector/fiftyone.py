@@ -5,7 +5,7 @@
 
     fiftyone.Dataset.from_dir(folder, dataset_type=fiftyone.types.FiftyOneImageClassificationDataset)
 
-An image that is none of the classes has the label *none of these*, and its most similar class among the attributes.
+An image that is none of the classes has the label *none of these*, and its closest class among the attributes.
 FiftyOne itself is not needed to write them, and images stay where they are.
 """
 
@@ -71,7 +71,7 @@ def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classe
         labels[name] = {
             "label": places[unknown if rejected else row["label"]],
             "confidence": _value(row.get("confidence")),
-            "attributes": {"most_like": row["label"], **attributes},
+            "attributes": {"closest_class": row["label"], **attributes},
         }
     with FolderLock(folder):
         write_json(Path(folder) / DATA, data)

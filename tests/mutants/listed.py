@@ -707,8 +707,8 @@ mutant(
 mutant(
     "detector.calibration.Calibration.p_values",
     "p-values by images that were trained on",
-    "if self.guarantee.trained:",
-    "if False:",
+    "self.guarantee.trained or ",
+    "",
     "detector/test_guarantees.py",
 )
 mutant(
@@ -737,5 +737,50 @@ mutant(
     "a widened slack is lost when a detector is loaded",
     'saved["slack"]',
     "1e-12",
+    "detector/test_guarantees.py",
+)
+
+# Verdicts.
+VERDICTS = "detector/test_verdicts.py"
+mutant(
+    "detector.verdicts.Verdicts.concat",
+    "unreadable images of a batch are lost",
+    "unreadable=[image for part in found for image in part.unreadable]",
+    "unreadable=[]",
+    VERDICTS,
+)
+mutant(
+    "detector.verdicts.VerdictStream._count",
+    "a stream counts every image as rejected",
+    "int(part.is_ood.sum())",
+    "len(part)",
+    VERDICTS,
+)
+mutant(
+    "detector.verdict.Verdict.answer",
+    "a rejected image is answered by its closest class",
+    "NONE_OF_THESE if self.is_ood else self.label",
+    "self.label",
+    VERDICTS,
+)
+mutant(
+    "detector.detector.Detector.predict_proba",
+    "probabilities in the order of their size, not of the classes",
+    "np.put_along_axis(probabilities, top, shares, axis=1)",
+    "probabilities = shares",
+    VERDICTS,
+)
+mutant(
+    "detector.detector.Detector.control",
+    "an image without a score is known",
+    " | np.isnan(verdicts.scores)",
+    "",
+    "detector/test_guarantees.py",
+)
+mutant(
+    "detector.calibration.slack_of_changes",
+    "a score that depends on its batch gets slack for it",
+    "changes <= LARGEST_ROUNDING * np.maximum(1.0, np.abs(values))",
+    "changes >= 0",
     "detector/test_guarantees.py",
 )

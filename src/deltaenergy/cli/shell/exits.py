@@ -22,17 +22,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from deltaenergy import __version__
 from deltaenergy.cli.shell.console import err
-from deltaenergy.cli.shell.streams import StandardOutput, standard_streams
+from deltaenergy.cli.shell.streams import GuardedStream, standard_streams
 from deltaenergy.errors import DeltaEnergyError, explain_os_error
 
 DONE, SOME_UNREADABLE, WRONG_USE, CHANGED, OUR_ERROR, INTERRUPTED = 0, 1, 2, 3, 70, 130
-# typer's own errors of use; the class is not exported under this name.
-_UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
 _MEMORY_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
 
 
@@ -60,12 +59,13 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
             # The reader of our output (head, less) is gone; that is no error.
             return DONE
         if output.failure is not None:
-            _say_what_was_kept(output)
+            reason = explain_os_error(output.failure) if output.failure.errno else f"{output.failure}."
+            err.print(f"Error: Standard output could not be written: {reason} Use --out FILE.", style="red")
             code = max(code, WRONG_USE)
     return code
 
 
-def _attempt(command: Callable[[], object], arguments: Sequence[str], output: StandardOutput) -> int:
+def _attempt(command: Callable[[], object], arguments: Sequence[str], output: GuardedStream) -> int:
     try:
         code = command()
         if code == INTERRUPTED:  # newer versions of typer turn an interrupt into this
@@ -77,8 +77,6 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: St
         return _say("Interrupted.", INTERRUPTED, style="yellow")
     except BrokenPipeError:
         return DONE
-    except _UsageProblem as problem:
-        return _say_wrong_use(problem)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else DONE
     except DeltaEnergyError as error:
@@ -86,6 +84,8 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: St
     except BaseException as error:
         if output.broken:  # whatever was made of it on the way here
             return DONE
+        if hasattr(error, "format_message"):  # wrong use, by typer's own errors, whose base class it does not export
+            return _say_wrong_use(error)
         known = _explain(error)
         if known is not None:
             return _say(f"Error: {known}", WRONG_USE)
@@ -97,14 +97,14 @@ def _say(text: str, code: int, style: str | None = "red") -> int:
     return code
 
 
-def _say_wrong_use(problem: Exception) -> int:
+def _say_wrong_use(problem: Any) -> int:
     if type(problem).__name__ == "NoArgsIsHelpError":  # the help is on the screen already
         return WRONG_USE
     context = getattr(problem, "ctx", None)
     if context is not None:
         err.print(context.get_usage())
         err.print(f"Try '{context.command_path} --help' for help.")
-    return _say(f"Error: {problem.format_message()}", WRONG_USE)  # type: ignore[attr-defined]
+    return _say(f"Error: {problem.format_message()}", WRONG_USE)
 
 
 def _explain(error: BaseException) -> str | None:
@@ -153,14 +153,3 @@ def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | No
                 file.write(text)
             return Path(path)
     return None
-
-
-def _say_what_was_kept(output: StandardOutput) -> None:
-    output.close_kept()
-    assert output.failure is not None
-    reason = explain_os_error(output.failure) if output.failure.errno else f"{output.failure}."
-    if output.kept is not None:
-        rest = f"What was not written is in {output.kept}."
-    else:
-        rest = "What was not written is lost."
-    err.print(f"Error: Standard output could not be written: {reason} {rest}", style="red")

@@ -1,8 +1,8 @@
-"""Standard output and standard error for the length of one command, whatever becomes of them.
+"""Standard output and standard error for the length of one command.
 
-Standard output may be closed, full, read by nobody, or in an encoding that lacks a letter. None of these costs a
-result: letters that cannot be written are escaped, and what cannot be written at all is kept in a file whose place is
-told. Standard error carries notes only; a command goes on without it.
+Standard output may be closed, full, read by no one, or in an encoding that lacks a letter. Letters that cannot be
+written are escaped; a stream that fails is named once at the end (`exits.guarded`), and nothing more is written to it.
+Standard error carries notes only; a command continues without it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
-# Text that may be lost at once: it is flushed when it is as long as this, and kept until then.
-UNFLUSHED = 65_536
 
+class GuardedStream:
+    """A stream that remembers its first failure instead of raising it; the rest is the stream's own.
 
-class Stream:
-    """What both streams share: all that is not written here is the stream's own."""
+    A reader that is gone (`| head`) ends the command, where the stream carries results.
+    """
 
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
-        # The reader is gone (`| head`).
+    def __init__(self, stream: TextIO | None, *, results: bool) -> None:
+        self._stream, self._results = stream, results
         self.broken = False
         self.failure: OSError | None = None
 
@@ -42,104 +39,41 @@ class Stream:
         """Whether a person watches."""
         return self._stream is not None and self._stream.isatty()
 
-    def writelines(self, lines: Iterator[str]) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         """Write all of them."""
         for line in lines:
             self.write(line)
 
     def write(self, text: str) -> int:
-        """Write `text`."""
-        raise NotImplementedError
+        """Write `text`, unless the stream has failed."""
+        self._attempt(lambda stream: stream.write(text))
+        return len(text)
 
     def flush(self) -> None:
         """Send on what was written."""
-        raise NotImplementedError
-
-
-class StandardError(Stream):
-    """Notes go where they can; where they cannot, they are left out."""
-
-    def write(self, text: str) -> int:
-        """Write `text` if that can be done."""
         if self._stream is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._stream.write(text)
-        return len(text)
+            self._attempt(lambda stream: stream.flush())
 
-    def flush(self) -> None:
-        """Send on what was written, if that can be done."""
-        if self._stream is not None and not self.failure:
-            try:
-                self._stream.flush()
-            except (OSError, ValueError) as error:
-                self.failure = error if isinstance(error, OSError) else OSError(str(error))
-
-
-class StandardOutput(Stream):
-    """Results. What cannot be written is kept in a file, `kept`, and so is all that follows."""
-
-    def __init__(self, stream: TextIO | None) -> None:
-        super().__init__(stream)
-        self.kept: Path | None = None
-        self._file: TextIO | None = None
-        # Written, but perhaps still in a buffer.
-        self._unflushed: list[str] = []
-        self._length = 0
-
-    def write(self, text: str) -> int:
-        """Write `text` here or, once that has failed, to the file."""
-        if self.failure is None:
-            self._unflushed.append(text)
-            self._length += len(text)
-            try:
-                if self._stream is None:
-                    raise OSError("it is closed")
-                self._stream.write(text)
-                if self._length >= UNFLUSHED:
-                    self.flush()
-            except (OSError, ValueError) as error:
-                self._fail(error)
-        elif self._file is not None:
-            with contextlib.suppress(OSError):  # found out by `close_kept`
-                self._file.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Send on what was written, and so find out whether it arrives."""
-        if self.failure is None and self._stream is not None:
-            try:
-                self._stream.flush()
-            except (OSError, ValueError) as error:
-                self._fail(error)
-            else:
-                self._unflushed, self._length = [], 0
-
-    def close_kept(self) -> None:
-        """Finish the file that holds what could not be written."""
+    def _attempt(self, action: Callable[[TextIO], object]) -> None:
+        if self.failure is not None:
+            return
         try:
-            if self._file is not None:
-                self._file.close()
-        except OSError:  # there is no room for it either
-            self.kept = None
-
-    def _fail(self, error: OSError | ValueError) -> None:
-        if isinstance(error, BrokenPipeError):
-            self.broken = True
-            raise error
-        self.failure = error if isinstance(error, OSError) else OSError(str(error))
-        with contextlib.suppress(OSError):
-            handle, name = tempfile.mkstemp(prefix="deltaenergy-output-", suffix=".txt")
-            self.kept = Path(name)
-            self._file = os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace")
-            self._file.writelines(self._unflushed)
+            if self._stream is None:
+                raise OSError("it is closed")
+            action(self._stream)
+        except (OSError, ValueError) as error:
+            self.failure = error if isinstance(error, OSError) else OSError(str(error))
+            if self._results and isinstance(error, BrokenPipeError):
+                self.broken = True
+                raise
 
 
 @contextlib.contextmanager
-def standard_streams() -> Iterator[StandardOutput]:
+def standard_streams() -> Iterator[GuardedStream]:
     """Put both streams in place for the block, and give standard output."""
     _occupy_closed_descriptors()
     before = sys.stdout, sys.stderr
-    output, notes = StandardOutput(sys.stdout), StandardError(sys.stderr)
+    output, notes = GuardedStream(sys.stdout, results=True), GuardedStream(sys.stderr, results=False)
     for stream in before:
         # Letters that the encoding lacks are written as escapes, as in \xfc.
         if hasattr(stream, "reconfigure"):
@@ -155,7 +89,7 @@ def standard_streams() -> Iterator[StandardOutput]:
     finally:
         sys.stdout, sys.stderr = before
         for wrapper, stream in zip((output, notes), before):
-            if wrapper.failure is not None or wrapper.broken:
+            if wrapper.failure is not None:
                 _silence(stream)
 
 

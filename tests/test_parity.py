@@ -93,7 +93,7 @@ class Scene:
         return find_rows(json.loads(self._run("score", str(self.store), "--detector", str(self.saved), "--json")))
 
     def by_ray(self) -> list[Row]:
-        arguments = "score", str(self.images), "--detector", str(self.saved), "--ray", "--workers", "1"
+        arguments = "score", str(self.images), "--detector", str(self.saved), "--ray", "local", "--workers", "1"
         self._run(*arguments, "--out", str(self.folder / "ray.parquet"))
         rows: list[Row] = pq.read_table(self.folder / "ray.parquet").to_pylist()
         return rows

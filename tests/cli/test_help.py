@@ -14,7 +14,6 @@ import typer
 import deltaenergy as de
 from deltaenergy.cli.main import app
 from deltaenergy.cli.shell.examples import EXAMPLES, paragraphs
-from deltaenergy.cli.shell.ray_option import with_ray_address
 from deltaenergy.scores.defaults import DEFAULT_SCORE
 from tests.cli.runner import Runner
 
@@ -57,7 +56,7 @@ def test_every_example_is_a_complete_call(line: str) -> None:
         if entry is GROUP:
             assert words.pop(0) == "deltaenergy"
         entry = inner[words.pop(0)]
-    entry.make_context("example", with_ray_address(words))  # a missing or unknown argument raises
+    entry.make_context("example", words)  # a missing or unknown argument raises
 
 
 @pytest.mark.parametrize("name", ["calibrate", "tune", "model check"])
@@ -94,15 +93,16 @@ def test_quiet_leaves_results_warnings_and_errors(command: Runner, photos: Path,
     assert "8 scored" in command("score", photos, *base).err, "the next run speaks again"
 
 
-def test_what_lite_is_is_told_once(command: Runner, photos: Path, own_cache: Path) -> None:
+def test_what_lite_is_is_said_on_a_terminal(command: Runner, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaenergy.cli.shell.console import PlainConsole
     from deltaenergy.models.lite import model as lite
 
     note = "lite is a demonstration model"
-    for expected in (True, False):
+    for terminal in (True, False, True):
         lite._say_what_it_is.cache_clear()
+        monkeypatch.setattr(PlainConsole, "is_terminal", terminal)
         result = command("score", photos / "cat" / "0.png", "--classes", "dog,cat")
-        assert result.code == 0 and (note in result.err) is expected
-    assert (own_cache / "told" / "lite").is_file()
+        assert result.code == 0 and (note in result.err) is terminal
 
 
 def test_methods_are_a_short_table_with_advice(command: Runner) -> None:

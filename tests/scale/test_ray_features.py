@@ -49,12 +49,12 @@ def test_the_bytes_are_those_of_one_process(
     ray: Any, command: Runner, pictures: Path, undisturbed: dict[str, bytes], tiny_clip_folder: Path, tmp_path: Path
 ) -> None:
     base = ["features", pictures, "--model", tiny_clip_folder, "--shard-size", 2, "--batch-size", 2]
-    result = command(*base, "--out", tmp_path / "store", "--ray")
+    result = command(*base, "--out", tmp_path / "store", "--ray", "local")
     assert result.code == 1 and "010-damaged.png" in result.err
     assert content(tmp_path / "store") == undisturbed
-    again = command(*base, "--out", tmp_path / "store", "--ray", "--workers", 1)
+    again = command(*base, "--out", tmp_path / "store", "--ray", "local", "--workers", 1)
     assert again.code == 1 and content(tmp_path / "store") == undisturbed
-    assert "this Ray has 2 CPU(s)" in command(*base, "--out", tmp_path / "other", "--ray", "--workers", 3).err
+    assert "this Ray has 2 CPU(s)" in command(*base, "--out", tmp_path / "other", "--ray", "local", "--workers", 3).err
 
 
 def test_pictures_in_memory_cannot_be_handed_out(tiny_clip: de.TowerModel, pictures: Path, tmp_path: Path) -> None:

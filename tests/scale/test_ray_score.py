@@ -46,7 +46,7 @@ def both(
     folder.mkdir(exist_ok=True)
     base = ["score", images, "--detector", scene.detector, *more]
     alone = command(*base, "--out", folder / f"alone{ending}")
-    shared = command(*base, "--out", folder / f"shared{ending}", "--ray")
+    shared = command(*base, "--out", folder / f"shared{ending}", "--ray", "local")
     assert sorted(path.name for path in folder.iterdir()) == [f"alone{ending}", f"shared{ending}"]
     return alone, shared
 
@@ -158,7 +158,7 @@ def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path, monkeypatch: 
 
 @needs_ray
 def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
-    base = ["score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray"]
+    base = ["score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", "local"]
     assert "this Ray has 2 CPU(s)" in command(*base, "--workers", 3).err
     assert "has a GPU" in command(*base, "--device", "cuda").err
     assert "give auto, cpu or cuda" in command(*base, "--device", "cuda:1").err
@@ -168,16 +168,16 @@ def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--fdr", "0.1"], "does not go with --fdr"),
-        (["--adapt", "adaneg"], "does not go with --adapt"),
-        (["--report", "a.html"], "does not go with --report"),
-        (["--copy-to", "a"], "does not go with --copy-to"),
-        (["--link-to", "a"], "does not go with --link-to"),
-        (["--move-to", "a"], "does not go with --move-to"),
-        (["--json"], "does not go with --json"),
-        (["--classes", "a,b"], "does not go with --classes"),
-        (["--score", "mcm"], "does not go with --score"),
-        (["--id", "known"], "does not go with --id"),
+        (["--fdr", "0.1"], "combined with --fdr"),
+        (["--adapt", "adaneg"], "combined with --adapt"),
+        (["--report", "a.html"], "combined with --report"),
+        (["--copy-to", "a"], "combined with --copy-to"),
+        (["--link-to", "a"], "combined with --link-to"),
+        (["--move-to", "a"], "combined with --move-to"),
+        (["--json"], "combined with --json"),
+        (["--classes", "a,b"], "combined with --classes"),
+        (["--score", "mcm"], "combined with --score"),
+        (["--id", "known"], "combined with --id"),
         (["--ray=nowhere"], "is no address"),
     ],
 )
@@ -185,18 +185,20 @@ def test_what_does_not_go_together(
     command: Runner, scene: Scene, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     result = command(
-        "score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", *arguments
+        "score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", "local", *arguments
     )
     assert result.code == 2 and words in " ".join(result.err.split())
 
 
 def test_what_it_cannot_do_without(command: Runner, scene: Scene, tmp_path: Path) -> None:
-    assert "needs --detector" in command("score", scene.store, "--out", tmp_path / "a.csv", "--ray").err
+    assert "needs --detector" in command("score", scene.store, "--out", tmp_path / "a.csv", "--ray", "local").err
     base = ["score", scene.store, "--detector", scene.detector]
-    assert "needs --out" in command(*base, "--ray").err
-    assert "needs --out" in command(*base, "--ray", "--out", tmp_path / "fiftyone").err
+    assert "needs --out" in command(*base, "--ray", "local").err
+    assert "needs --out" in command(*base, "--ray", "local", "--out", tmp_path / "fiftyone").err
     assert "belongs to --ray" in command(*base, "--workers", 2).err
-    both_stores = command("score", scene.store, scene.images, "--detector", scene.detector, "--ray", "--out", "a.csv")
+    both_stores = command(
+        "score", scene.store, scene.images, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
+    )
     assert both_stores.code == 2 and "one feature store alone" in both_stores.err
 
 
@@ -204,25 +206,15 @@ def test_without_ray_the_line_to_install_it_is_told(
     command: Runner, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    result = command("score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray")
+    result = command("score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", "local")
     assert result.code == 2 and "pip install 'deltaenergy[ray]'" in result.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_may_be_left_out() -> None:
-    from deltaenergy.cli.shell.ray_option import with_ray_address
-
-    for given, expected in [
-        ("score a --ray", "score a --ray local"),
-        ("score --ray photos --out x.csv", "score --ray local photos --out x.csv"),
-        ("score a --ray --out x.csv", "score a --ray local --out x.csv"),
-        ("score a --ray auto", "score a --ray auto"),
-        ("score a --ray head:6379 -o x.csv", "score a --ray head:6379 -o x.csv"),
-        ("score a --ray=10.0.0.1:6379", "score a --ray=10.0.0.1:6379"),
-        ("score -- --ray", "score -- --ray"),
-        ("score a --ray -- b", "score a --ray local -- b"),
-    ]:
-        assert with_ray_address(given.split()) == expected.split()
+def test_an_address_is_needed(command: Runner, scene: Scene, tmp_path: Path) -> None:
+    base = ["score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv"]
+    assert command(*base, "--ray").code == 2
+    assert "'photos'" in command(*base, "--ray", "photos").err
 
 
 def test_two_runs_at_once_are_refused(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,6 @@ from deltaenergy.cli.commands import (
 from deltaenergy.cli.shell.common import err, out, show_warnings_plainly
 from deltaenergy.cli.shell.examples import named
 from deltaenergy.cli.shell.exits import guarded
-from deltaenergy.cli.shell.ray_option import with_ray_address
 from deltaenergy.core.progress import show_progress
 from deltaenergy.errors import InputError
 
@@ -109,4 +108,4 @@ def _run(given: list[str]) -> object:
     end = given.index("--") if "--" in given else len(given)
     err.hushed = "--quiet" in given[:end]
     given = [*(argument for argument in given[:end] if argument != "--quiet"), *given[end:]]
-    return app(args=with_ray_address(given), prog_name="deltaenergy", standalone_mode=False)
+    return app(args=given, prog_name="deltaenergy", standalone_mode=False)

@@ -9,7 +9,7 @@ import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.ray_option import RayOption
+from deltaenergy.cli.shell.options import RayOption
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

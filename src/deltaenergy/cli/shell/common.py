@@ -290,21 +290,5 @@ def show_warnings_plainly() -> None:
 
 class _ToConsole(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith("deltaenergy.models.lite") and _said_before("lite"):
-            return
-        err.print(record.getMessage())
-
-
-def _said_before(name: str) -> bool:
-    """Whether this user was told already; from now on it counts as told. Without a cache folder, it is told again."""
-    from deltaenergy.files.cache import cache_folder
-
-    try:
-        folder = cache_folder() / "told"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch(exist_ok=False)
-    except FileExistsError:
-        return (folder / name).is_file()
-    except OSError:
-        pass
-    return False
+        if err.is_terminal or not record.name.startswith("deltaenergy.models.lite"):
+            err.print(record.getMessage())

@@ -215,3 +215,24 @@ class Place:
                 f"{folder} was calibrated on backend {backend} in {precision}, and its threshold holds there alone. "
                 f"Leave --backend and --precision away, or calibrate a detector with them."
             )
+
+
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run on Ray: local starts one on this machine, auto uses the one that runs here, or HOST:PORT.",
+        show_default=False,
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        callback=check_count,
+        help="Number of Ray workers (needs --ray). Default: one per CPU or GPU.",
+        show_default=False,
+    ),
+]

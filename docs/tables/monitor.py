@@ -17,10 +17,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from deltaenergy.monitor.evidence import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.monitor.monitor import ALPHA, DELTA
 from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
 from deltaenergy.monitor.restarts import Restarts, log_halves
-from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.stats.thresholds import threshold_of, upper_share
 
 Floats = npt.NDArray[np.float64]

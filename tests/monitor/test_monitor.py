@@ -42,7 +42,7 @@ def test_false_alarms_stay_within_their_bound(known: int) -> None:
 
 def test_a_reference_that_does_not_grow_would_break_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why p-values against the calibration images alone are not offered: in this very test they fail."""
-    from deltaenergy.monitor.shift import Cells
+    from deltaenergy.monitor.evidence import Cells
 
     def fixed(self: Cells, scores: Any) -> Any:
         found = []

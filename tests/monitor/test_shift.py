@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from deltaenergy.monitor import shift
-from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_evidence
+from deltaenergy.monitor import evidence as shift
+from deltaenergy.monitor.evidence import EXPONENTS, Cells, log_shift_evidence
 
 
 def fallen_into(cells: Cells, scores: list[float]) -> list[int]:

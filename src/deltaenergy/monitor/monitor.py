@@ -1,7 +1,7 @@
 """`Monitor`: says when what comes in is no longer what a detector was calibrated for, with bounded false alarms.
 
 Two tests look at every verdict, each with half of α: a bet on the rate of flagged images (rate.py), which is wrong with
-a probability of at most α/2 + δ at any time, and a conformal martingale (shift.py) for small shifts, at most α/2. So
+a probability of at most α/2 + δ at any time, and a conformal martingale (evidence.py) for small shifts, at most α/2. So
 whatever the number of images, known images like those of the calibration raise an alarm with at most α + δ. Each test
 bets one half of its stake from the first image on, and deals out the other over all later ones (restarts.py).
 """
@@ -23,10 +23,10 @@ from deltaenergy.detector.detector import Detector, Verdict
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict_tables import check_own, read_rows
 from deltaenergy.errors import InputError
+from deltaenergy.monitor.evidence import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
 from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
 from deltaenergy.monitor.restarts import Restarts, log_halves
-from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Bets that begin at every image: a change is found soon, however long it was quiet before.
 
 Evidence that is gathered from the first image on falls while nothing happens, and has to climb back from there. So only
-half of the stake is bet so (rate.py, shift.py). The other half is dealt out over all images to begin at: the share
+half of the stake is bet so (rate.py, evidence.py). The other half is dealt out over all images to begin at: the share
 
     w_s = g(s − 1) − g(s),      g(t) = (1 + t)^(−a)
 

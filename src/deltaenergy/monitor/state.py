@@ -22,11 +22,11 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import FolderLock, check_writable, read_json, write_text
 from deltaenergy.files.artifact import check_seal, sealed
 from deltaenergy.files.schema import Check, Where, list_of, mapping_of, number, optional, record, text, truth, whole
+from deltaenergy.monitor.evidence import EXPONENTS
 from deltaenergy.monitor.history import MOST_BLOCKS, MOST_PICTURES, RECENT, Block, SeenPicture
 from deltaenergy.monitor.monitor import ALPHA, DELTA, LARGEST_SEED, TESTS, Monitor
 from deltaenergy.monitor.rate import STAKES
 from deltaenergy.monitor.restarts import log_weight
-from deltaenergy.monitor.shift import EXPONENTS
 
 FORMAT = "deltaenergy monitor 2"
 _SHARE = number(above=0, high=1 - 2**-53)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 from deltaenergy.monitor import restarts
+from deltaenergy.monitor.evidence import EXPONENTS, log_shift_bets
 from deltaenergy.monitor.rate import STAKES, log_rate_bets
 from deltaenergy.monitor.restarts import Restarts, log_halves, log_weight
-from deltaenergy.monitor.shift import EXPONENTS, log_shift_bets
 
 
 def on_rate(bound: float) -> Restarts:

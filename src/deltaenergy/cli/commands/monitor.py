@@ -59,7 +59,7 @@ def monitor(
     alarm is at most alpha + delta. An alarm stays: calibrate again with images of the new kind, and begin a new state.
     """
     from deltaenergy.detector.verdict_tables import holds_verdicts
-    from deltaenergy.monitor import open_monitor
+    from deltaenergy.monitor import Monitor
     from deltaenergy.store.store_pass import names_a_store
 
     common.check_report(report)
@@ -72,7 +72,7 @@ def monitor(
         raise InputError(f"--state {state} does not exist yet, so that there is nothing to look at: give images.")
     loaded = common.prepare(common.load_detector(detector, common.Place(device)))
     unreadable: list[Unreadable] = []
-    with open_monitor(state, loaded, alpha=alpha, delta=delta, seed=seed) as found:
+    with Monitor.open(state, loaded, alpha=alpha, delta=delta, seed=seed) as found:
         before = found.images
         if table is not None:
             found.read(table)
@@ -106,7 +106,7 @@ def _tell(found: Monitor, unreadable: list[Unreadable], json_output: bool) -> No
             {
                 **status.to_dict(),
                 "classes": [vars(change) for change in changes],
-                "pictures": [vars(picture) for picture in list(found.history.pictures)[::-1]],
+                "flagged_images": [vars(image) for image in list(found.history.flagged)[::-1]],
                 "unreadable": unreadable_records(unreadable),
             }
         )
@@ -122,5 +122,5 @@ def _tell(found: Monitor, unreadable: list[Unreadable], json_output: bool) -> No
                     markup=False,
                     soft_wrap=True,
                 )
-        names = [visible(picture.id) for picture in list(found.history.pictures)[-3:][::-1]]
+        names = [visible(image.id) for image in list(found.history.flagged)[-3:][::-1]]
         out.print(f"  Last called none of these: {', '.join(names)}", markup=False, soft_wrap=True)

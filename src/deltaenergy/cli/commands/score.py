@@ -182,10 +182,10 @@ def _write_report(run: Run, report: Path) -> None:
 
 def _sort(run: Run, request: sorted_files.SortRequest) -> None:
     """Sort the files; the report then finds those that were moved in their new place."""
-    from deltaenergy.sorting import Entry
+    from deltaenergy.sorting import JudgedFile
 
     files = [sorted_files.file_of(item, request.option) for item, _ in run.judged]
-    entries = [Entry(file, verdict.label, verdict.is_ood) for file, (_, verdict) in zip(files, run.judged)]
+    entries = [JudgedFile(file, verdict.label, verdict.is_ood) for file, (_, verdict) in zip(files, run.judged)]
     moved = sorted_files.act(request, entries)
     run.judged = [
         (replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, run.judged)

@@ -80,7 +80,7 @@ def test_the_same_file_names_and_what_is_there_already(command: Runner, base: li
         (["--report", "page.html"], "--report needs verdicts"),
         (["--id", ".", "--copy-to", "SORTED", "--move-to", "SORTED"], "Give one of --copy-to and --move-to"),
         (["--id", ".", "--dry-run"], "--dry-run goes with"),
-        (["--id", ".", "--move-to", "INSIDE"], "--move-to"),
+        (["--id", ".", "--move-to", "INSIDE"], "are read from"),
         (["--id", ".", "--copy-to", "SORTED", "-s", "mcm,msp"], "goes by one score"),
         (["--id", ".", "--report", "page.pdf"], "must end in .html"),
         (["--id", ".", "--copy-to", "A FILE"], "is a file"),

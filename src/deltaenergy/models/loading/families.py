@@ -13,8 +13,8 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json
 from deltaenergy.files.schema import Check, list_of, number, optional, text, whole
 from deltaenergy.models.loading.tokenizing import CleaningTokenizer, Framing, check_tokenizer_files, load_tokenizer
-from deltaenergy.models.towers.align import AlignModel
 from deltaenergy.models.towers.clip import ChineseClipModel, ClipModel, MetaClip2Model, TransformersModel
+from deltaenergy.models.towers.convolutional import AlignModel
 from deltaenergy.models.towers.siglip import SiglipModel
 
 # Bounds beyond which no tower is real. Blocks are few, since each is built before it is compared with the weights.

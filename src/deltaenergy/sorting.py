@@ -78,7 +78,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SortPlan:
     """All that is going to be done. `made` are the folders that do not exist yet, parents first."""
 
     folder: Path
@@ -98,7 +98,7 @@ class Sorted:
     undo: Path | None = None
 
 
-def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> Plan:
+def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> SortPlan:
     """Find a place for every file, and change nothing.
 
     A name that is taken gets a number, `cat (2).jpg`; upper and lower case count as the same, since they are on some
@@ -108,7 +108,7 @@ def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> P
     folders: dict[str, str] = {}  # of each class its own, even where two names come out alike
     folders_taken: set[str] = set()
     taken: dict[Path, set[str]] = {}
-    plan = Plan(root, how, [])
+    plan = SortPlan(root, how, [])
     seen: set[Path] = set()
     for file in files:
         source = Path(os.path.abspath(file.source))  # noqa: PTH100
@@ -189,7 +189,7 @@ def _listed(place: Path) -> list[str]:
         raise InputError(f"{place} is a file, where a folder is needed. Choose another folder to sort into.") from None
 
 
-def sort_files(plan: Plan, progress: Progress | None = None) -> Sorted:
+def sort_files(plan: SortPlan, progress: Progress | None = None) -> Sorted:
     """Carry out a plan. A file that cannot be placed is skipped, with a reason, and all others are done."""
     if not plan.moves:
         return Sorted(plan.how, 0, plan.skipped)
@@ -219,7 +219,7 @@ def _reason(error: OSError) -> str:
     return OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error), ""))[0]
 
 
-def _write_plan(plan: Plan) -> Path:
+def _write_plan(plan: SortPlan) -> Path:
     """The plan as JSON lines, under the first free name."""
     made = [os.path.relpath(place, plan.folder) for place in plan.made]
     lines: list[dict[str, Any]] = [{"format": FORMAT, "version": VERSION, "how": plan.how.value, "made": made}]

@@ -21,7 +21,7 @@ from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem
-    from deltaenergy.sorting import How, JudgedFile, Plan, Skipped
+    from deltaenergy.sorting import How, JudgedFile, Skipped, SortPlan
 
 WHERE = "DIR/known/CLASS and DIR/none of these. Nothing is overwritten; `deltaenergy undo` takes it back."
 CopyOption = Annotated[Path | None, typer.Option("--copy-to", help=f"Copy the images to {WHERE}", metavar="DIR")]
@@ -123,7 +123,7 @@ def act(request: SortRequest, files: Sequence[JudgedFile]) -> dict[Path, Path]:
     return {path: places[full] for path in given if (full := Path(os.path.abspath(path))) in places}  # noqa: PTH100
 
 
-def _say_plan(plan: Plan) -> None:
+def _say_plan(plan: SortPlan) -> None:
     counts = Counter(move.target.parent for move in plan.moves)
     err.print(f"Dry run: {len(plan.moves):,} file(s) would be {_DONE[plan.how.value]}, none was touched.")
     for folder, number in sorted(counts.items()):

@@ -15,12 +15,12 @@ from deltaenergy.cli.shell.sorted_files import list_skipped
 
 def undo(
     file: Annotated[Path, typer.Argument(help="The undo-….jsonl file in the folder that was sorted into.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
     json_output: common.JsonOption = False,
 ) -> None:
-    """Take back a sorting by score: files that were moved go home, copies and links are removed.
+    """Undo a sort: move files back, delete copies and links.
 
-    Files that were changed since, or whose old place is taken, are left and listed, and the exit code is then 1.
+    Files that changed since, or whose old path is taken, are skipped and listed (exit code 1).
     """
     from deltaenergy.sorting import How, undo_sorting
 

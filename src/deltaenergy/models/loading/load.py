@@ -87,7 +87,8 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.loading.checkpoint import load_checkpoint
     from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot
-    from deltaenergy.models.loading.open_clip import is_open_clip, load_open_clip
+    from deltaenergy.models.loading.open_clip import load_open_clip
+    from deltaenergy.models.loading.weights import is_open_clip
 
     if folder.is_file():
         raise InputError(

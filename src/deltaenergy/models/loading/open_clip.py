@@ -110,11 +110,6 @@ _INSTEAD = (
 )
 
 
-def is_open_clip(folder: Path) -> bool:
-    """Whether a folder holds a model in open_clip's format and none in transformers'."""
-    return not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
-
-
 def load_open_clip(name: str, folder: Path) -> ClipModel:
     """The model in `folder`, on the host in float32."""
     file = folder / OPEN_CLIP_CONFIG

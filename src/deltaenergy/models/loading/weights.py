@@ -22,6 +22,11 @@ _SHOWN = 3
 _INDEX = record({"weight_map": mapping_of(text())}, others=True)
 
 
+def is_open_clip(folder: Path) -> bool:
+    """Whether a folder holds a model in open_clip's format and none in transformers'."""
+    return not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
+
+
 def weight_files(folder: Path) -> list[Path]:
     """The folder's safetensors files: one, or the shards that its index names."""
     single, index = folder / WEIGHTS, folder / INDEX

@@ -154,7 +154,7 @@ class Monitor(Shown):
     def watch(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> list[Unreadable]:
         """Judge images by the detector and use the verdicts; returns those that could not be read."""
         stream = self.detector.stream(images, batch_size=batch_size, progress=progress)
-        while verdicts := list(islice(stream, batch_size)):
+        while verdicts := list(islice(stream, max(1, batch_size))):
             self.add(verdicts)
         return stream.unreadable
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 
 import deltaenergy as de
-from deltaenergy.monitor import open_monitor
 
 
 def main(detector: str, today: str, state: str) -> int:
-    with open_monitor(state, de.Detector.load(detector)) as monitor:
+    with de.Monitor.open(state, de.Detector.load(detector)) as monitor:
         monitor.watch(today)
     print(monitor.status)
     de.write_report(monitor, f"{state}.html")

@@ -17,10 +17,19 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from deltaenergy.monitor.evidence import (
+    EXPONENTS,
+    STAKES,
+    Restarts,
+    ScoreCells,
+    count_below,
+    log_mean_of_two,
+    log_rate_bets,
+    log_rate_evidence,
+    log_shift_bets,
+    log_shift_evidence,
+)
 from deltaenergy.monitor.monitor import ALPHA, DELTA
-from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
-from deltaenergy.monitor.restarts import Restarts, log_halves
-from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
 from deltaenergy.stats.thresholds import threshold_of, upper_share
 
 Floats = npt.NDArray[np.float64]
@@ -41,22 +50,22 @@ def first_alarm(known: Floats, stream: Floats, seed: int) -> tuple[int | None, s
     """The number of the image that raised the first alarm, and the test that did; the rate bet if both did."""
     threshold = threshold_of(known, KEEP, CONFIDENCE)
     bound = upper_share(count_below(known, threshold), len(known), DELTA)
-    bar, cells, log_p, flagged = math.log(2 / ALPHA), Cells(known, seed), 0.0, 0
+    bar, cells, log_p, flagged = math.log(2 / ALPHA), ScoreCells(known, seed), 0.0, 0
     later = Restarts(len(STAKES), lambda flags: log_rate_bets(flags, bound)), Restarts(len(EXPONENTS), log_shift_bets)
     for start in range(0, len(stream), AT_ONCE):
         part = stream[start : start + AT_ONCE]
         flags = part < threshold
-        rates = later[0].add(flags.astype(np.float64))
+        rates, _ = later[0].add(flags.astype(np.float64))
         alarms = []
         for i in np.flatnonzero(flags):  # the evidence falls with all others
             flagged += 1
-            if log_halves(log_rate_evidence(flagged, start + int(i) + 1, bound), rates[i]) >= bar:
+            if log_mean_of_two(log_rate_evidence(flagged, start + int(i) + 1, bound), rates[i]) >= bar:
                 alarms.append((start + int(i) + 1, "rate"))
                 break
         found = np.log(cells.p_values(part))
         logs = log_p + np.cumsum(found)
         evidence = log_shift_evidence(start + np.arange(1, len(part) + 1), logs)
-        evidence = np.logaddexp(evidence, later[1].add(found)) - math.log(2)
+        evidence = np.logaddexp(evidence, later[1].add(found)[0]) - math.log(2)
         alarms += [(start + int(i) + 1, "shift") for i in np.flatnonzero(evidence >= bar)[:1]]
         if alarms:
             return min(alarms)

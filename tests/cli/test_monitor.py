@@ -43,11 +43,11 @@ def test_known_pictures_then_noise(place: Path, tmp_path: Path, command: Runner)
     base = ["--detector", place / "detector", "--state", state]
     first = command("monitor", place / "new", *base, "--json")
     assert first.code == 0 and first.json["images"] == 30 and first.json["changed"] is False
-    assert "30 image(s) looked at" in first.err
+    assert "New images: 30" in first.err
     assert command("monitor", *base, "--exit-code").code == 0, "nothing has changed yet"
     again = command("monitor", place / "noise", *base, "--report", tmp_path / "page.html")
     assert again.code == 0 and "The images have changed" in again.out
-    assert "Last called none of these: " in again.out and "011.png" in again.out
+    assert "Last rejected: " in again.out and "011.png" in again.out
     assert "Which pictures" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert command("monitor", *base, "--exit-code").code == 3 and "of the 0 before" not in again.out
     told = command("monitor", *base, "--json").json
@@ -86,7 +86,6 @@ def test_unreadable_pictures_are_listed_and_left_out(place: Path, tmp_path: Path
     ("extra", "told"),
     [
         (["--alpha", "0"], "alpha must be above 0"),
-        (["--delta", "2"], "delta must be above 0"),
         (["nothing-here/"], "nothing-here"),
         ([], "does not exist yet"),
         (["--report", "page.txt"], "must end in .html"),

@@ -51,7 +51,7 @@ def test_sort_a_folder_look_and_take_it_back(command: Runner, base: list[str], p
     links = [str(link["href"]) for link in found.all("a") if str(link["href"]).startswith("./")]
     assert len(links) == 16 and all(link.startswith("./sorted/") for link in links), "to where they were moved"
     dry = command("undo", place / "undo-1.jsonl", "--dry-run", "--json")
-    assert dry.json == {"how": "move", "done": 8, "left": [], "dry_run": True}
+    assert dry.json == {"how": "move", "done": 8, "skipped": [], "dry_run": True}
     assert "8 file(s) moved back" in command("undo", place / "undo-1.jsonl").err
     assert files_in(photos) == before and not place.exists()
 
@@ -80,7 +80,7 @@ def test_the_same_file_names_and_what_is_there_already(command: Runner, base: li
         (["--report", "page.html"], "--report needs verdicts"),
         (["--id", ".", "--copy-to", "SORTED", "--move-to", "SORTED"], "Give one of --copy-to and --move-to"),
         (["--id", ".", "--dry-run"], "--dry-run goes with"),
-        (["--id", ".", "--move-to", "INSIDE"], "that the pictures are read from"),
+        (["--id", ".", "--move-to", "INSIDE"], "are read from"),
         (["--id", ".", "--copy-to", "SORTED", "-s", "mcm,msp"], "--score takes one score"),
         (["--id", ".", "--report", "page.pdf"], "must end in .html"),
         (["--id", ".", "--copy-to", "A FILE"], "is a file"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from PIL import Image
 
 import deltaenergy as de
+from deltaenergy.models import parallel
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.parallel import side_by_side
 from deltaenergy.scores.registry import make_score
@@ -184,60 +184,47 @@ def test_few_tasks_wait(workers: int) -> None:
     assert len(taken) <= 50 + workers
 
 
-class Endless(MeanColour):
-    """The first batch is done at once; others compute for a minute unless somebody stops them."""
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_nothing_starts_after_the_end(monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None) -> None:
+    """Tasks 1 and 2 run until the pool is shut down, because the caller stopped or task 0 failed; 3 waits, or not."""
+    ended = threading.Event()
+    started: list[int] = []
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.finished = threading.Semaphore(0), 0
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            ended.set()
+            super().shutdown(wait=wait)
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        self.batch_sizes.append(len(pixels))
-        if len(self.batch_sizes) > 1:
-            self.begun.release()
-            until = time.monotonic() + 60
-            while time.monotonic() < until:
-                pixels = pixels * 1
-            self.finished += 1
-        return torch.nn.functional.normalize(pixels.mean(dim=(2, 3)), dim=1)
+    def work(number: int) -> int:
+        started.append(number)
+        if number > 0:
+            assert ended.wait(60)
+        elif error is not None:
+            raise error("task 0")
+        return number
 
-
-def test_closing_ends_what_runs_at_once() -> None:
-    model = Endless()
-    with cores(2):
-        batches = model.stream(flat_images(40), batch_size=BATCH)
-        next(batches)
-        assert model.begun.acquire(timeout=60) and model.begun.acquire(timeout=60), "two more are under way"
-        batches.close()  # type: ignore[attr-defined]
-    assert model.finished == 0 and len(model.batch_sizes) == 3
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_failure_ends_the_others_at_once(error: type[BaseException]) -> None:
-    class Failing(Endless):
-        def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-            if not self.batch_sizes:
-                self.batch_sizes.append(len(pixels))
-                assert self.begun.acquire(timeout=60)
-                raise error("out of memory")
-            return super().image_features(pixels)
-
-    model = Failing()
-    with cores(2), pytest.raises(error, match="out of memory"):
-        model.encode(flat_images(40), batch_size=BATCH)
-    assert model.finished == 0
+    monkeypatch.setattr(parallel, "ThreadPoolExecutor", Pool)
+    results = side_by_side(work, range(20), 2)
+    if error is None:
+        assert next(results) == 0
+        results.close()
+    else:
+        with pytest.raises(error, match="task 0"):
+            next(results)
+    assert set(started) <= {0, 1, 2}
+    assert not any(thread.name.startswith("tower") for thread in threading.enumerate())
 
 
-def test_an_interrupt_of_the_caller_ends_them_at_once() -> None:
-    model = Endless()
-
+def test_an_interrupt_of_the_caller_ends_the_threads() -> None:
     def interrupted(done: int, total: int | None) -> None:
-        assert model.begun.acquire(timeout=60)
         raise KeyboardInterrupt
 
+    model = MeanColour()
     with cores(2), pytest.raises(KeyboardInterrupt):
         model.encode(flat_images(40), batch_size=BATCH, progress=interrupted)
-    assert model.finished == 0
+    assert len(model.batch_sizes) <= 3
+    assert not any(thread.name.startswith("tower") for thread in threading.enumerate())
 
 
 def test_scores_that_follow_gradients_to_pixels_find_the_same(clip: TowerModel, noise: list[Image.Image]) -> None:

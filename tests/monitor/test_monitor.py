@@ -17,8 +17,7 @@ from deltaenergy.detector.verdict import verdict_columns
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files.artifact import sealed
-from deltaenergy.monitor import open_monitor
-from deltaenergy.monitor.rate import log_rate_evidence
+from deltaenergy.monitor.evidence import log_rate_evidence
 from tests.detector.made import made
 from tests.monitor.made import CLASSES, ids_of, labels_of, make_detector
 
@@ -44,17 +43,17 @@ def test_false_alarms_stay_within_their_bound(known: int) -> None:
 
 def test_a_reference_that_does_not_grow_would_break_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why p-values against the calibration images alone are not offered: in this very test they fail."""
-    from deltaenergy.monitor.shift import Cells
+    from deltaenergy.monitor.evidence import ScoreCells
 
-    def fixed(self: Cells, scores: Any) -> Any:
+    def fixed(self: ScoreCells, scores: Any) -> Any:
         found = []
         for score in scores:
             self.counts[:] = 0
             found.append(grows(self, np.array([score]))[0])
         return np.array(found)
 
-    grows = Cells.p_values
-    monkeypatch.setattr(Cells, "p_values", fixed)
+    grows = ScoreCells.p_values
+    monkeypatch.setattr(ScoreCells, "p_values", fixed)
     alarms = [fed(seed, 60, 1000, 0.0, alpha=0.15, delta=0.05).alarms["shift"] is not None for seed in range(20)]
     assert sum(alarms) / len(alarms) > 0.2
 
@@ -78,7 +77,32 @@ def test_a_change_after_a_long_quiet_time_is_found_soon() -> None:
         delay = min(number for number in monitor.alarms.values() if number is not None) - quiet
         assert 0 < delay <= 60
         late = quiet + 3 * delay
-        assert log_rate_evidence(int(detector.rejects(scores[:late]).sum()), late, monitor.bound) < monitor.bar
+        assert log_rate_evidence(int(detector.rejects(scores[:late]).sum()), late, monitor.bound) < monitor.alarm_level
+
+
+def test_one_change_has_one_time() -> None:
+    """Unknown images come from the 111th on, and more of them later: the alarm tells of the first change."""
+    rng = np.random.default_rng(0)
+    share = np.repeat([0.0, 0.25, 0.9], [110, 200, 300])
+    scores = rng.normal(size=610) - 4.0 * (rng.random(610) < share)
+    monitor = de.Monitor(make_detector(rng.normal(size=300)))
+    monitor.observe(ids_of(310), labels_of(310), scores[:310])
+    first = monitor.status.since
+    assert first is not None and 90 <= first <= 140
+    monitor.observe(ids_of(300, 310), labels_of(300), scores[310:])
+    assert monitor.status.since == first
+
+
+def test_the_time_of_a_small_shift_is_found_by_the_scores() -> None:
+    """Half a deviation lower after 600 images, which hardly moves the rate."""
+    found = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        monitor = de.Monitor(make_detector(rng.normal(size=500)))
+        monitor.observe(ids_of(1200), labels_of(1200), rng.normal(size=1200) - np.repeat([0.0, 0.5], 600))
+        assert monitor.since is not None and monitor.since == monitor.status.since
+        found.append(monitor.since)
+    assert 560 <= np.median(found) <= 640
 
 
 def test_a_small_shift_is_found_by_the_scores_before_the_rate() -> None:
@@ -87,12 +111,15 @@ def test_a_small_shift_is_found_by_the_scores_before_the_rate() -> None:
     monitor = de.Monitor(make_detector(rng.normal(size=1000)))
     monitor.observe(ids_of(600), labels_of(600), rng.normal(-0.35, 1, size=600))
     assert monitor.alarms["shift"] is not None and monitor.alarms["rate"] is None
+    since = monitor.since
+    monitor.observe(ids_of(200), labels_of(200), rng.normal(-4, 1, size=200))
+    assert monitor.alarms["rate"] is not None and monitor.since == since, "the first alarm says when"
 
 
 def test_the_alarm_is_raised_by_the_first_image_whose_evidence_reaches_two_over_alpha() -> None:
     detector = make_detector(np.arange(100.0))
     monitor = de.Monitor(detector, alpha=0.1)
-    assert monitor.bar == pytest.approx(math.log(20))
+    assert monitor.alarm_level == pytest.approx(math.log(20))
     for number in range(1, 30):
         monitor.observe(["x.jpg"], ["dog"], [-5.0])
         status = monitor.status
@@ -129,13 +156,13 @@ def test_what_cannot_be_watched_is_refused() -> None:
     with pytest.raises(InputError, match="other images"):
         de.Monitor(trained)
     monitor = de.Monitor(detector)
-    with pytest.raises(InputError, match="'fish' is no class"):
+    with pytest.raises(InputError, match="'fish' is not a class"):
         monitor.observe(["a"], ["fish"], [1.0])
     with pytest.raises(InputError, match="one id, label and score"):
         monitor.observe(["a"], ["dog", "cat"], [1.0])
     assert monitor.images == 0
     detector.calibration = make_detector(np.arange(50.0)).calibration
-    with pytest.raises(InputError, match="anew"):
+    with pytest.raises(InputError, match="recalibrated"):
         monitor.observe(["a"], ["dog"], [1.0])
 
 
@@ -152,7 +179,7 @@ def test_verdicts_streams_and_images_are_looked_at_in_order(tmp_path: Path) -> N
     three.add(detector.stream(features[100:]))
     assert one.flagged == sum(verdict.is_ood for verdict in found) > 0
     assert one.status == two.status == three.status
-    assert [seen.number for seen in one.history.pictures] == [
+    assert [seen.number for seen in one.history.flagged] == [
         number for number, verdict in enumerate(found, start=1) if verdict.is_ood
     ]
 
@@ -200,11 +227,11 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
     scores[17] = math.nan
     whole = de.Monitor(detector, alpha=0.1, seed=3).observe(ids_of(900), labels_of(900), scores)
     path = tmp_path / "deep" / "state.json"
-    with open_monitor(path, detector, alpha=0.1, seed=3) as monitor:
+    with de.Monitor.open(path, detector, alpha=0.1, seed=3) as monitor:
         monitor.observe(ids_of(200), labels_of(200), scores[:200])
     again = de.Monitor.load(path, detector)
-    assert math.isnan(next(seen.score for seen in again.history.pictures if seen.number == 18))
-    with open_monitor(path, detector) as monitor:
+    assert math.isnan(next(seen.score for seen in again.history.flagged if seen.number == 18))
+    with de.Monitor.open(path, detector) as monitor:
         labels = labels_of(900)[200:]
         monitor.observe(ids_of(700, 200), labels, scores[200:])
     found = de.Monitor.load(path, detector)
@@ -212,7 +239,7 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
     assert found.restarts is not None and whole.restarts is not None
     assert all(np.array_equal(one.logs, whole.restarts[test].logs) for test, one in found.restarts.items())
     assert found.history.changes() == whole.history.changes()
-    assert repr(found.history.pictures) == repr(whole.history.pictures)
+    assert repr(found.history.flagged) == repr(whole.history.flagged)
     assert [b.images for b in found.history.blocks] == [b.images for b in whole.history.blocks]
     found.observe(["n"], ["dog"], [0.1])
     whole.observe(["n"], ["dog"], [0.1])
@@ -237,10 +264,10 @@ def test_the_state_of_another_detector_is_refused_and_left(tmp_path: Path) -> No
     for use in (lambda: de.Monitor.load(path, other), lambda: de.Monitor(other).save(path)):
         with pytest.raises(ArtifactError, match="another detector"):
             use()
-    with pytest.raises(ArtifactError, match="another detector"), open_monitor(path, other):
+    with pytest.raises(ArtifactError, match="another detector"), de.Monitor.open(path, other):
         pass
     assert path.read_bytes() == before
-    with pytest.raises(InputError, match="begun with alpha"), open_monitor(path, detector, alpha=0.2):
+    with pytest.raises(InputError, match="started with alpha"), de.Monitor.open(path, detector, alpha=0.2):
         pass
 
 
@@ -251,56 +278,20 @@ def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ArtifactError):
             de.Monitor(detector).save(path)
-        with pytest.raises(ArtifactError), open_monitor(path, detector):
+        with pytest.raises(ArtifactError), de.Monitor.open(path, detector):
             pass
         assert path.read_text() == text
 
 
 def test_a_failing_block_without_images_leaves_no_state(tmp_path: Path) -> None:
     detector = make_detector(np.arange(50.0))
-    with pytest.raises(ZeroDivisionError), open_monitor(tmp_path / "state.json", detector):
+    with pytest.raises(ZeroDivisionError), de.Monitor.open(tmp_path / "state.json", detector):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ZeroDivisionError), open_monitor(tmp_path / "state.json", detector) as monitor:
+    with pytest.raises(ZeroDivisionError), de.Monitor.open(tmp_path / "state.json", detector) as monitor:
         monitor.observe(["a"], ["dog"], [3.0])
         raise ZeroDivisionError
     assert de.Monitor.load(tmp_path / "state.json", detector).images == 1
-
-
-def edits(saved: dict[str, Any]) -> list[dict[str, Any]]:
-    """The state with one entry wrong, sealed anew."""
-    found = [{key: value for key, value in saved.items() if key != gone} for gone in saved if gone != "checksum"]
-    wrong: dict[str, Any] = {
-        "images": saved["images"] + 1,
-        "flagged": saved["flagged"] + 1,
-        "log_p": 1.0,
-        "alpha": 1.0,
-        "seed": -1,
-        "cells": [[10**6, saved["images"]]],
-        "classes": {"fish": [saved["images"], saved["flagged"]]},
-        "recent": [["fish", True]],
-        "blocks": [[1, 0, 0.0]],
-        "highest": {"rate": -1, "shift": 0},
-        "alarms": {"rate": 0, "shift": None},
-        "pictures": [["1", "a", "dog", 0.0, True]],
-        "block_size": 0,
-        "restarts": {**saved["restarts"], "rate": saved["restarts"]["rate"][1:]},
-        "format": "deltaenergy monitor 3",
-        "detector": "no hash",
-    }
-    found += [{**saved, key: value} for key, value in wrong.items()]
-    return [sealed(one) for one in found] + [{**saved, "flagged": saved["flagged"] + 1}]
-
-
-def test_less_than_what_begins_next_is_no_state(tmp_path: Path) -> None:
-    detector = make_detector(np.arange(60.0))
-    path = tmp_path / "state.json"
-    de.Monitor(detector).observe(ids_of(5), labels_of(5), np.full(5, 30.0)).save(path)
-    saved = json.loads(path.read_text())
-    saved["restarts"]["shift"][7] = -30.0
-    path.write_text(json.dumps(sealed(saved)))
-    with pytest.raises(ArtifactError, match=r"restarts\.shift.*begins next"):
-        de.Monitor.load(path, detector)
 
 
 def test_damaged_states_are_refused(tmp_path: Path) -> None:
@@ -310,7 +301,9 @@ def test_damaged_states_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     monitor.save(path)
     assert de.Monitor.load(path, detector).status == monitor.status
-    for damaged in edits(json.loads(path.read_text())):
+    saved = json.loads(path.read_text())
+    other = [sealed({**saved, "format": "deltaenergy monitor 2"}), sealed({**saved, "detector": "0" * 16})]
+    for damaged in [*({**saved, name: "?"} for name in saved), *other, [], {}]:
         path.write_text(json.dumps(damaged))
         with pytest.raises(ArtifactError):
             de.Monitor.load(path, detector)
@@ -326,7 +319,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match="Another run"), open_monitor(tmp_path / "state.json", detector):
+        with pytest.raises(InputError, match="Another run"), de.Monitor.open(tmp_path / "state.json", detector):
             pass
         other.communicate(b"")
 
@@ -335,16 +328,16 @@ def test_names_that_no_text_can_hold(tmp_path: Path) -> None:
     detector = make_detector(np.arange(50.0))
     monitor = de.Monitor(detector).observe(["a\0b", "\ud800", "x" * 5000], labels_of(3), [-9.0, -9.0, -9.0])
     monitor.save(tmp_path / "state.json")
-    names = [seen.id for seen in de.Monitor.load(tmp_path / "state.json", detector).history.pictures]
+    names = [seen.id for seen in de.Monitor.load(tmp_path / "state.json", detector).history.flagged]
     assert names == ["a\ufffdb", "?", "x" * 1000]
 
 
 def test_words() -> None:
     monitor = de.Monitor(make_detector(np.arange(100.0)))
-    assert str(monitor.status) == "No image has been looked at yet."
+    assert str(monitor.status) == "No image has been seen yet."
     monitor.observe(["a"], ["dog"], [50.0])
     assert str(monitor.status) == (
-        "No change found: 0 of 1 image (0%) were called none of these, where the calibration allows for up to 6.5%; "
-        "a false alarm at any time has a probability of at most 5%."
+        "No change found: 0 of 1 image (0%) rejected; calibration allows up to 6.5%. "
+        "The probability of a false alarm, over all time, is at most 5%."
     )
     assert repr(monitor) == "<Monitor: images 1; flagged 0; changed no>"

@@ -28,7 +28,7 @@ def monitor() -> de.Monitor:
 def test_before_the_first_picture(tmp_path: Path, monitor: de.Monitor) -> None:
     write_monitor(monitor, tmp_path / "page.html")
     _, words = read(tmp_path / "page.html")
-    assert "No image has been looked at yet." in words and "Over time" not in words
+    assert "No image has been seen yet." in words and "Over time" not in words
 
 
 def test_rate_classes_and_pictures(tmp_path: Path, monitor: de.Monitor) -> None:

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.monitor import open_monitor
+from deltaenergy.monitor import Monitor
 from deltaenergy.serve import watching
 from deltaenergy.serve.app import create_app
 from deltaenergy.serve.server import make_engine, watched
@@ -35,7 +35,7 @@ def test_every_verdict_is_looked_at(
 ) -> None:
     monkeypatch.setattr(watching, "SECONDS", 0.0)
     path = tmp_path / "state.json"
-    with open_monitor(path, detectors["colours"]) as monitor:
+    with Monitor.open(path, detectors["colours"]) as monitor:
         engine = make_engine(list(detectors.items()), lite, watches={"colours": (monitor, path)})
         with TestClient(create_app(engine)) as client:
             assert gauge(client, "images", detector="colours") == 0
@@ -56,10 +56,10 @@ def test_every_verdict_is_looked_at(
                 found = gauge(client, "evidence", detector="colours", test=test)
                 assert found == pytest.approx(status.evidence[test])
             assert gauge(client, "changed", detector="colours") == status.changed
-            assert gauge(client, "evidence_bar", detector="colours") == pytest.approx(status.bar)
+            assert gauge(client, "evidence_bar", detector="colours") == pytest.approx(status.alarm_level)
     saved = de.Monitor.load(path, detectors["colours"])
     assert saved.images == 13 and saved.flagged == flagged
-    assert not any(seen.file for seen in saved.history.pictures)
+    assert not any(seen.file for seen in saved.history.flagged)
 
 
 def test_the_answers_are_those_of_a_monitor_fed_by_hand(detectors: dict[str, de.Detector], lite: Any) -> None:
@@ -95,7 +95,7 @@ def test_the_state_of_a_stopped_service(detectors: dict[str, de.Detector], tmp_p
     try:
         code, _ = service.verdicts(PICTURES[:5])
         assert code == 200
-        with pytest.raises(InputError, match="Another run"), open_monitor(state, detectors["colours"]):
+        with pytest.raises(InputError, match="Another run"), Monitor.open(state, detectors["colours"]):
             pass
     finally:
         assert service.stop() == 0

@@ -17,7 +17,7 @@ from PIL import Image
 import deltaenergy as de
 from deltaenergy import FeatureStore, Model, build_store
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.models.encoding import Encoded
+from deltaenergy.models.encoding import EncodedImages
 from deltaenergy.store import holding
 from tests.checkpoints import write_clip
 
@@ -34,7 +34,7 @@ class Counting:
         self.ids: list[str] = []
         encode = type(model).encode
 
-        def counted(this: Model, images: object, **options: object) -> Encoded:
+        def counted(this: Model, images: object, **options: object) -> EncodedImages:
             self.ids += [item.id for item in de.load_images(images)]
             return encode(this, images, **options)  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ from deltaenergy.benchmarks.runner import Run
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
-from deltaenergy.models.encoding import Encoded
+from deltaenergy.models.encoding import EncodedImages
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import fit_scorers, score_images
 
@@ -34,7 +34,7 @@ MEASURED_SECONDS = 0.2
 class CostRun(Run):
     """Measures instead of testing: scores on cases without training images, tuners on the others."""
 
-    _encoded: tuple[list[ImageItem], tuple[Encoded, float, dict[str, float]]] | None = None
+    _encoded: tuple[list[ImageItem], tuple[EncodedImages, float, dict[str, float]]] | None = None
 
     def case(self, planned: PlannedCase) -> None:
         """Measure each method that is not in the results yet."""
@@ -79,7 +79,7 @@ class CostRun(Run):
         highest = {name: max(value, encoding_peak.get(name, 0.0)) for name, value in peak.items()}
         return {**found, "images_per_second": len(items) / seconds, **highest}
 
-    def encoded(self, items: list[ImageItem]) -> tuple[Encoded, float, dict[str, float]]:
+    def encoded(self, items: list[ImageItem]) -> tuple[EncodedImages, float, dict[str, float]]:
         """Features, the seconds and the peak memory to get them: measured once, for all scores of a run."""
         if self._encoded is None or self._encoded[0] != items:
             with peak_memory(self.model.device) as peak:

@@ -19,7 +19,7 @@ import torch
 from deltaenergy.core.display import Shown
 from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError, UnreadableImagesError
-from deltaenergy.models.encoding import Encoded, EncodedBatch, collect, stream_batches
+from deltaenergy.models.encoding import EncodedBatch, EncodedImages, collect, stream_batches
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.text import TextTower
 from deltaenergy.models.towers.vision import VisionTower
@@ -163,7 +163,7 @@ class TowerModel(Model, ABC):
 
     def encode(
         self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
-    ) -> Encoded:
+    ) -> EncodedImages:
         """Encode all images; those that cannot be read are skipped and listed in the result's `unreadable`.
 
         With torch on the CPU, the same list of images has the same features to the last bit on any number of cores.

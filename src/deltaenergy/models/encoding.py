@@ -52,7 +52,7 @@ class EncodedBatch:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedImages:
     """Image features with what they belong to. Row i of `features` is `items[i]`."""
 
     features: npt.NDArray[np.float32]
@@ -165,8 +165,8 @@ def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], 
         yield _Gathered(pending, unreadable, done)
 
 
-def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
-    """All batches as one `Encoded` on the host."""
+def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
+    """All batches as one `EncodedImages` on the host."""
     features, patches = [np.zeros((0, feature_dim), np.float32)], []
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
@@ -176,7 +176,7 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> Encoded:
             patches.append(batch.patches.float().cpu().numpy())
         items += batch.items
         unreadable += batch.unreadable
-    return Encoded(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
+    return EncodedImages(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
 
 
 def _stored_batches(

@@ -2,7 +2,7 @@
 
 Two batches on one core each are done sooner than one batch on two cores after the other: threads that work on the same
 product wait for each other at its end. And what a batch gives does not depend on how many cores there are: how a
-product is shared among threads decides how its sums are rounded, so that the same pictures would have other bytes on
+product is shared among threads decides how its sums are rounded, so that the same images would have other bytes on
 another machine.
 """
 
@@ -12,10 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -24,27 +23,20 @@ Result = TypeVar("Result")
 def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
     """`work(task)` for each task in order, at most `workers` at a time, each on one core.
 
-    At most one task waits beside those that run and those whose results nobody took yet, `workers + 1` in all. When it
-    is closed, or a task fails, or on an interrupt, what runs ends at its next step in torch.
+    At most one task waits in addition to those that run and those whose results were not taken yet, `workers + 1` in
+    all. When it is closed, or a task fails, or on an interrupt, nothing more starts, and what runs is waited for.
     """
-    stop = threading.Event()
-
-    def run(task: Task) -> Result:
-        with _UntilStopped(stop):
-            return work(task)
-
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tower")
     try:
         _use_one_core_each(pool, workers)
         waiting: deque[Future[Result]] = deque()
         for task in tasks:
-            waiting.append(pool.submit(run, task))
+            waiting.append(pool.submit(work, task))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
-        stop.set()
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -62,23 +54,3 @@ def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
         started.result()
     # The number holds for the thread that sets it, and for every thread that begins later: for those it is put back.
     torch.set_num_threads(threads)
-
-
-class _Stopped(Exception):
-    """Nobody waits for the result any more."""
-
-
-class _UntilStopped(TorchFunctionMode):
-    """Each call of torch first looks whether the result is still wanted: a batch of a large tower takes seconds."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        super().__init__()
-        self._stop = stop
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """The call itself, unless it is too late."""
-        if self._stop.is_set():
-            raise _Stopped
-        return func(*args, **(kwargs or {}))

@@ -1,15 +1,12 @@
-"""Is what comes in still what the detector was calibrated for? Told with a bound on false alarms at any time.
+"""Do incoming images still look like the calibration images? Answered with a bound on false alarms over all time.
 
-rate.py         a bet that more images are called none of these than the calibration allows
-shift.py        a conformal martingale against a reference that grows, for small shifts
-restarts.py     half of the stake of each test, dealt out over all images to begin at
-history.py      what is remembered of the images: the rate over time, classes, pictures
+evidence.py     two bets against "nothing has changed", later starts of each, and when it probably changed
+history.py      what is remembered of the images: the rate over time, classes, the last rejected images
 monitor.py      `Monitor`: both tests on a detector's verdicts
 state.py        the monitor on disk: one small JSON file
 """
 
-from deltaenergy.monitor.history import Block, ClassChange, SeenPicture
+from deltaenergy.monitor.history import Block, ClassChange, FlaggedImage
 from deltaenergy.monitor.monitor import Monitor, Status
-from deltaenergy.monitor.state import open_monitor
 
-__all__ = ["Block", "ClassChange", "Monitor", "SeenPicture", "Status", "open_monitor"]
+__all__ = ["Block", "ClassChange", "FlaggedImage", "Monitor", "Status"]

@@ -1,18 +1,20 @@
-"""`Monitor`: says when what comes in is no longer what a detector was calibrated for, with bounded false alarms.
+"""`Monitor`: raises an alarm when images no longer look like the calibration images, with bounded false alarms.
 
-Two tests look at every verdict, each with half of α: a bet on the rate of flagged images (rate.py), which is wrong with
-a probability of at most α/2 + δ at any time, and a conformal martingale (shift.py) for small shifts, at most α/2. So
-whatever the number of images, known images like those of the calibration raise an alarm with at most α + δ. Each test
-bets one half of its stake from the first image on, and deals out the other over all later ones (restarts.py).
+Two tests use every verdict, each with half of α (evidence.py): a bet on the rate of rejected images, which is wrong
+with a probability of at most α/2 + δ at any time, and a conformal martingale for small shifts, at most α/2. So whatever
+the number of images, known images like those of the calibration raise an alarm with probability at most α + δ.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +26,21 @@ from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.detector.verdict_tables import check_own, read_verdicts
 from deltaenergy.errors import InputError
-from deltaenergy.monitor.history import LONGEST_NAME, History, SeenPicture, changed_since
-from deltaenergy.monitor.rate import STAKES, count_below, log_rate_bets, log_rate_evidence
-from deltaenergy.monitor.restarts import Restarts, log_halves
-from deltaenergy.monitor.shift import EXPONENTS, Cells, log_shift_bets, log_shift_evidence
+from deltaenergy.files import FolderLock, check_writable
+from deltaenergy.monitor.evidence import (
+    EXPONENTS,
+    STAKES,
+    Restarts,
+    ScoreCells,
+    count_below,
+    log_mean_of_two,
+    log_rate_bets,
+    log_rate_evidence,
+    log_shift_bets,
+    log_shift_evidence,
+)
+from deltaenergy.monitor.history import LONGEST_NAME, FlaggedImage, History
+from deltaenergy.monitor.state import check_version, read_state, restore, state_of, write_state
 from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:
@@ -44,15 +57,15 @@ class Status:
     """Where a monitor stands; `str()` says it in words.
 
     Attributes:
-        images: how many were looked at.
-        flagged: how many of them the detector calls none of these.
-        bound: q, the share of known images that are flagged at most, as sure as 1 − δ.
+        images: how many were seen.
+        flagged: how many of them the detector rejected.
+        bound: q, the share of known images that are rejected at most, with probability 1 − δ.
         evidence: of each test, the logarithm to base 10 of what its stake of 1 has become.
         highest: the largest that it ever was.
-        bar: where the alarm is raised, log10(2/α).
+        alarm_level: where the alarm is raised, log10(2/α).
         alarms: of each test, the number of the image that raised it, or None.
         changed: whether a test has raised an alarm; it stays raised.
-        since: about how many images came before the rate rose; None without an alarm.
+        since: about how many images came before the change, as the first alarm found it; None without an alarm.
         most_false: α + δ.
     """
 
@@ -61,7 +74,7 @@ class Status:
     bound: float
     evidence: dict[str, float]
     highest: dict[str, float]
-    bar: float
+    alarm_level: float
     alarms: dict[str, int | None]
     changed: bool
     since: int | None
@@ -78,32 +91,31 @@ class Status:
 
     def __str__(self) -> str:
         if not self.images:
-            return "No image has been looked at yet."
+            return "No image has been seen yet."
         seen = (
             f"{self.flagged:,} of {self.images:,} image{'s' * (self.images != 1)} ({percent(round(self.rate, 3))}) "
-            f"{'was' if self.flagged == 1 else 'were'} called none of these, where the calibration allows for up to "
-            f"{percent(round(self.bound, 3))}"
+            f"rejected; calibration allows up to {percent(round(self.bound, 3))}"
         )
-        sure = f"a false alarm at any time has a probability of at most {percent(round(self.most_false, 6))}"
+        sure = f"The probability of a false alarm, over all time, is at most {percent(round(self.most_false, 6))}."
         if not self.changed:
-            return f"No change found: {seen}; {sure}."
-        told = {"rate": "too many are called none of these", "shift": "their scores are lower"}
-        raised = [f"{told[test]} (image {number:,})" for test, number in self.alarms.items() if number is not None]
-        began = f", probably since about image {self.since + 1:,}" if self.since is not None else ""
-        return f"The images have changed{began}: {' and '.join(raised)}. In all {seen}; {sure}."
+            return f"No change found: {seen}. {sure}"
+        reasons = {"rate": "too many are rejected", "shift": "their scores are lower"}
+        raised = [f"{reasons[test]} (image {number:,})" for test, number in self.alarms.items() if number is not None]
+        start = f", probably since about image {self.since + 1:,}" if self.since is not None else ""
+        return f"The images have changed{start}: {' and '.join(raised)}. In all, {seen}. {sure}"
 
 
 class Monitor(Shown):
-    """Looks at a detector's verdicts, one after the other, for a change of what comes in.
+    """Watches a detector's verdicts, one after the other, for a change of the incoming images.
 
-    Give every image once, in the order in which they come. An alarm stays: calibrate again with images of the new
-    kind, and begin a new monitor.
+    Give every image once, in the order in which they come. An alarm stays: recalibrate with images of the new kind,
+    and start a new monitor.
 
     Args:
         detector: calibrated, with one threshold for all classes.
-        alpha: the share of monitors that may raise a false alarm, ever.
+        alpha: the probability of a false alarm, over all time.
         delta: how probable it may be that the calibration images misled about the rate; added to `alpha`.
-        seed: of the lots that the p-values are smoothed with.
+        seed: random seed for breaking ties.
     """
 
     def __init__(self, detector: Detector, *, alpha: float = ALPHA, delta: float = DELTA, seed: int = 0) -> None:
@@ -115,7 +127,7 @@ class Monitor(Shown):
         self.bound = upper_share(count_below(scores, detector.threshold or 0.0), len(scores), delta)
         self.images = self.flagged = 0
         self.log_p = 0.0
-        self.cells = Cells(scores, seed)
+        self.cells = ScoreCells(scores, seed)
         self.restarts = {
             "rate": Restarts(len(STAKES), lambda flagged: log_rate_bets(flagged, self.bound)),
             "shift": Restarts(len(EXPONENTS), log_shift_bets),
@@ -123,38 +135,34 @@ class Monitor(Shown):
         self.history = History()
         self.highest = dict.fromkeys(TESTS, 0.0)
         self.alarms: dict[str, int | None] = dict.fromkeys(TESTS)
+        self.since: int | None = None
         self._adding = threading.Lock()
 
     @property
-    def bar(self) -> float:
+    def alarm_level(self) -> float:
         """log(2/α): where each test raises its alarm."""
         return math.log(2 / self.alpha)
 
     def add(self, verdicts: Iterable[Verdict], *, files: bool = True) -> Monitor:
-        """Look at verdicts of this detector, in the order in which they came.
+        """Use verdicts of this detector, in the order in which they came.
 
-        `files`: whether their ids may be opened as files, to show the pictures on a page.
+        `files`: whether their ids may be opened as files, to show the images on a page.
         """
-        found = list(verdicts)
-        ids, labels = [verdict.path for verdict in found], [verdict.label for verdict in found]
-        return self.observe(ids, labels, np.array([verdict.score for verdict in found]), files=files)
+        rows = [(verdict.path, verdict.label, verdict.score) for verdict in verdicts]
+        ids, labels, scores = zip(*rows) if rows else ((), (), ())
+        return self.observe(ids, labels, scores, files=files)
 
     def watch(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> list[Unreadable]:
-        """Judge images by the detector and look at the verdicts; returns those that could not be read."""
+        """Judge images by the detector and use the verdicts; returns those that could not be read."""
         stream = self.detector.stream(images, batch_size=batch_size, progress=progress)
-        waiting: list[Verdict] = []
-        for verdict in stream:
-            waiting.append(verdict)
-            if len(waiting) >= batch_size:
-                self.add(waiting)
-                waiting = []
-        self.add(waiting)
+        while verdicts := list(islice(stream, max(1, batch_size))):
+            self.add(verdicts)
         return stream.unreadable
 
     def read(self, table: Any) -> Monitor:
-        """Look at the rows of a table: a file that `score --out` wrote, or a pandas, polars or Arrow table like it.
+        """Use the rows of a table: a file that `score --out` wrote, or a pandas, polars or Arrow table like it.
 
-        Verdicts are formed anew from the scores. A table whose p-values are not this detector's is refused, and so is
+        Verdicts are formed again from the scores. A table whose p-values are not this detector's is refused, and so is
         one that has none.
         """
         rows = read_verdicts(table)
@@ -172,9 +180,9 @@ class Monitor(Shown):
         known = set(self.detector.classifier.classes)
         strange = next((label for label in labels if label not in known), None)
         if strange is not None:
-            raise InputError(f"{strange!r} is no class of this detector: these are the verdicts of another one.")
+            raise InputError(f"{strange!r} is not a class of this detector: these are verdicts of another one.")
         if self.detector.calibration_scores is not self._scores:
-            raise InputError("The detector was calibrated anew since this monitor began: begin another one.")
+            raise InputError("The detector was recalibrated after this monitor started: start a new one.")
         with self._adding:
             self._observe(ids, labels, values, files)
         return self
@@ -186,23 +194,23 @@ class Monitor(Shown):
         logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
         shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
         seen = {"rate": flags.astype(np.float64), "shift": log_p}
-        later = {test: self.restarts[test].add(seen[test]) for test in TESTS}
+        restarts = {test: self.restarts[test].add(seen[test]) for test in TESTS}
         time = datetime.now(UTC).isoformat(timespec="seconds")
         for i, flagged in enumerate(flags.tolist()):
             self.images += 1
             self.flagged += flagged
-            now = {
-                "rate": log_rate_evidence(self.flagged, self.images, self.bound),
-                "shift": float(shifts[i]),
-            }
-            now = {test: log_halves(now[test], later[test][i]) for test in TESTS}
+            first = {"rate": log_rate_evidence(self.flagged, self.images, self.bound), "shift": float(shifts[i])}
+            now = {test: log_mean_of_two(first[test], restarts[test][0][i]) for test in TESTS}
             for test, evidence in now.items():
                 self.highest[test] = max(self.highest[test], evidence)
-                if self.alarms[test] is None and evidence >= self.bar:
+                if self.alarms[test] is None and evidence >= self.alarm_level:
+                    if not self.changed:
+                        # Decided once: later images may hold other changes.
+                        self.since = int(restarts[test][1][i])
                     self.alarms[test] = self.images
             self.log_p = float(logs[i])
-            picture = SeenPicture(self.images, _name(ids[i]), labels[i], float(values[i]), files)
-            self.history.add(picture, flagged, now["rate"], now["shift"], time)
+            image = FlaggedImage(self.images, _name(ids[i]), labels[i], float(values[i]), files)
+            self.history.add(image, flagged, now["rate"], now["shift"], time)
 
     @property
     def changed(self) -> bool:
@@ -212,36 +220,78 @@ class Monitor(Shown):
     @property
     def status(self) -> Status:
         """Where it stands now."""
-        now = {
+        first = {
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),
         }
-        now = {test: log_halves(now[test], self.restarts[test].log_evidence) for test in TESTS}
+        now = {test: log_mean_of_two(first[test], self.restarts[test].log_evidence) for test in TESTS}
         return Status(
             self.images,
             self.flagged,
             self.bound,
             {test: evidence / math.log(10) for test, evidence in now.items()},
             {test: evidence / math.log(10) for test, evidence in self.highest.items()},
-            self.bar / math.log(10),
+            self.alarm_level / math.log(10),
             dict(self.alarms),
             self.changed,
-            changed_since(self.history.blocks) if self.changed else None,
+            self.since,
             self.alpha + self.delta,
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the state to one small JSON file, in place of a state of the same detector."""
-        from deltaenergy.monitor.state import save_state
-
-        save_state(self, path)
+        """Write the state to one small JSON file; of what exists, only a state of the same detector is replaced."""
+        with _lock_of(path):
+            if os.path.lexists(path):
+                check_version(read_state(path), self.version, path)
+            write_state(path, state_of(self))
 
     @classmethod
     def load(cls, path: str | Path, detector: Detector) -> Monitor:
-        """Go on from a saved state; the detector must be the one that it was saved with."""
-        from deltaenergy.monitor.state import load_state
+        """Resume from a saved state; the detector must be the one that it was saved with."""
+        state = read_state(path)
+        monitor = cls(detector, alpha=state["alpha"], delta=state["delta"], seed=state["seed"])
+        check_version(state, monitor.version, path)
+        restore(monitor, state)
+        return monitor
 
-        return load_state(path, detector)
+    @classmethod
+    @contextlib.contextmanager
+    def open(
+        cls,
+        path: str | Path,
+        detector: Detector,
+        *,
+        alpha: float | None = None,
+        delta: float | None = None,
+        seed: int | None = None,
+    ) -> Iterator[Monitor]:
+        """The monitor of a state file, new if there is none; the file is locked for the block, and written after it.
+
+        Settings are those of the file; ones that are given must be the same. Should the block fail, the state is
+        written all the same: those images were seen.
+        """
+        settings = {"alpha": alpha, "delta": delta, "seed": seed}
+        given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+        check_writable(path)
+        with _lock_of(path):
+            if os.path.lexists(path):
+                monitor = cls.load(path, detector)
+                for name, value in given.items():
+                    if value != getattr(monitor, name):
+                        raise InputError(
+                            f"{path} was started with {name} {getattr(monitor, name):g}, not {value:g}: a bound cannot "
+                            f"change on the way. Remove {name}, or start another state file."
+                        )
+            else:
+                monitor = cls(detector, **given)
+            before = monitor.images
+            try:
+                yield monitor
+            except BaseException:
+                if monitor.images > before:
+                    write_state(path, state_of(monitor))
+                raise
+            write_state(path, state_of(monitor))
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -249,6 +299,10 @@ class Monitor(Shown):
             "flagged": f"{self.flagged:,}",
             "changed": "yes" if self.changed else "no",
         }
+
+
+def _lock_of(path: str | Path) -> FolderLock:
+    return FolderLock(Path(os.path.realpath(path)).parent)
 
 
 def _name(text: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.files import write_text
-from deltaenergy.monitor import Block, Monitor, SeenPicture, Status
+from deltaenergy.monitor import Block, FlaggedImage, Monitor, Status
 from deltaenergy.report.axes import percent as whole_percent
 from deltaenergy.report.charts import Curve, curve_chart, legend_key
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
@@ -41,8 +41,8 @@ def monitor_page(monitor: Monitor, folder: Path, *, title: str | None = None, co
     sections = [_summary(status)]
     if status.images:
         sections += [_course(monitor, status), _classes(monitor)]
-    if monitor.history.pictures:
-        sections.append(_pictures(list(monitor.history.pictures)[::-1], folder))
+    if monitor.history.flagged:
+        sections.append(_pictures(list(monitor.history.flagged)[::-1], folder))
     scores = score_table(about, {score.spec: detector.threshold}, frozenset())
     sections.append(provenance_section(made, scores))
     return render_page(
@@ -94,9 +94,9 @@ def _course(monitor: Monitor, status: Status) -> Section:
         y_label="log₁₀ of the evidence",
         width=720,
         x_range=(0.0, float(ends[-1])),
-        y_range=_evidence_range(blocks, status.bar),
-        y_mark=(status.bar, "alarm"),
-        description=f"the alarm is at {status.bar:.2f}",
+        y_range=_evidence_range(blocks, status.alarm_level),
+        y_mark=(status.alarm_level, "alarm"),
+        description=f"the alarm is at {status.alarm_level:.2f}",
     )
     keys = join([join(legend_key(i), f" {name} ") for i, name in enumerate(TOLD.values())])
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
@@ -161,13 +161,13 @@ def _share(part: int, whole: int) -> str:
     return percent(part / whole) if whole else "–"
 
 
-def _pictures(pictures: Sequence[SeenPicture], folder: Path) -> Section:
+def _pictures(pictures: Sequence[FlaggedImage], folder: Path) -> Section:
     cards = [tag("li", _card(picture, folder)) for picture in pictures]
     lead = f"The last {count(len(cards), 'picture')} called none of these, newest first."
     return Section("pictures", "Which pictures", tag("ul", cards, class_="pictures"), lead)
 
 
-def _card(seen: SeenPicture, folder: Path) -> Markup:
+def _card(seen: FlaggedImage, folder: Path) -> Markup:
     if not seen.file:
         # Its name came over the network: it must not lead to a file of this disk.
         said = [f"most like {isolated(seen.label)}", f"score {score_value(seen.score)}", f"picture {seen.number:,}"]

@@ -26,7 +26,7 @@ class Watch:
         self.name, self.monitor, self.path, self._metrics = name, monitor, path, metrics
         self._saved = time.monotonic()
         metrics.monitor_bound.labels(name).set(monitor.bound)
-        metrics.monitor_bar.labels(name).set(monitor.bar / math.log(10))
+        metrics.monitor_bar.labels(name).set(monitor.alarm_level / math.log(10))
         self._show()
 
     def look(self, answers: Sequence[ImageAnswer]) -> bool:

@@ -1,15 +1,14 @@
-"""Exports in the cache: made once, found damaged wherever they are, and never in the way."""
+"""Exports in the cache: made once, made again where they cannot be opened, and never in the way."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 import deltaenergy as de
-from deltaenergy.models.backends.exports import RECORD, is_sound, opened_export
+from deltaenergy.models.backends.exports import opened_export
 from tests.models.backends.conftest import Load
 
 
@@ -45,37 +44,6 @@ def test_an_export_is_made_once_and_again_for_another_tower(own_cache: Path) -> 
     assert len(names) == 2 and not any(name.startswith(".") for name in names), "nothing temporary stays"
 
 
-def damages(folder: Path) -> dict[str, list[tuple[Path, bytes | None]]]:
-    """Each file cut short, changed in each of a few places, emptied, and gone."""
-    found: dict[str, list[tuple[Path, bytes | None]]] = {}
-    for file in sorted(folder.iterdir()):
-        whole = file.read_bytes()
-        # Spaces and line ends of the record carry nothing; a changed one need not be found.
-        places = [i for i in range(0, len(whole), 7) if file.name != RECORD or not whole[i : i + 1].isspace()]
-        changed = [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in places]
-        found[file.name] = [(file, data) for data in (None, b"", whole[:-2], whole + b"x", *changed)]
-    return found
-
-
-def test_every_damage_is_found_and_mended(own_cache: Path) -> None:
-    tower = Tower()
-    opened_export("a", tower.make, tower.open)
-    folder = export_folder(own_cache)
-    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert is_sound(folder, "a") and not is_sound(folder, "b")
-    assert set(whole) == {"tower.bin", "tower.xml", RECORD}
-    for cases in damages(folder).values():
-        for file, data in cases:
-            file.unlink()
-            if data is not None:
-                file.write_bytes(data)
-            assert not is_sound(folder, "a"), (file.name, data)
-            made = tower.made
-            assert opened_export("a", tower.make, tower.open) == bytes(range(100)) + b"<net/>"
-            assert tower.made == made + 1 and is_sound(folder, "a")
-            assert {one.name: one.read_bytes() for one in folder.iterdir()} == whole
-
-
 def test_an_export_that_the_library_cannot_open_is_made_again(own_cache: Path) -> None:
     tower = Tower()
 
@@ -107,7 +75,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("backend", ["openvino", "onnx"])
-def test_a_second_load_exports_nothing_and_a_damaged_tower_is_made_anew(
+def test_a_second_load_exports_nothing_and_a_cut_tower_is_made_again(
     load: Load, tiny_clip_folder: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setenv("DELTAENERGY_CACHE", str(own_cache))
@@ -115,16 +83,11 @@ def test_a_second_load_exports_nothing_and_a_damaged_tower_is_made_anew(
     pixels = torch.ones(2, 3, 32, 32)
     expected = first.image_features(pixels)
     folder = export_folder(own_cache)
-    record = json.loads((folder / RECORD).read_text())
-    assert record["tower"] == first.fingerprint
     with monkeypatch.context() as patch:
         patch.setattr(torch.export, "export", None)
         assert torch.equal(load(tiny_clip_folder, backend).image_features(pixels), expected)
-    weights = max(folder.iterdir(), key=lambda file: file.stat().st_size)
-    data = bytearray(weights.read_bytes())
-    data[len(data) // 2] ^= 0x40
-    weights.write_bytes(bytes(data))
+    for file in folder.iterdir():
+        file.write_bytes(file.read_bytes()[:100])
     torch.testing.assert_close(load(tiny_clip_folder, backend).image_features(pixels), expected, atol=1e-6, rtol=0)
-    assert is_sound(folder, first.fingerprint)
     assert export_folder(own_cache) == folder, "nothing else stays"
     assert de.load_model(tiny_clip_folder).fingerprint != first.fingerprint

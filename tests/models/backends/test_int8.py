@@ -13,7 +13,7 @@ import torch
 
 import deltaenergy as de
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.models.backends.calibration import LEAST, MOST, calibration_pixels
+from deltaenergy.models.backends.openvino import LEAST, MOST, calibration_pixels
 from deltaenergy.models.base import TowerModel
 from tests.models.backends.conftest import Load, skip_without
 

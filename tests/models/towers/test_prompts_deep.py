@@ -176,18 +176,18 @@ def test_what_does_not_fit_is_refused(tower_of: Any) -> None:
     context = random_context(tower, 4)
     with pytest.raises(InputError, match=r"4 blocks.* has 3"):
         prompts(context, deep=random_context(tower, 3, 4))
-    with pytest.raises(ValueError, match=r"deep has shape .*4, 24"):
+    with pytest.raises(AssertionError):
         prompts(context, deep=random_context(tower, 2, 3))
     with pytest.raises(ValueError, match="context has shape"):
         prompts(random_context(tower, 3))
-    with pytest.raises(ValueError, match="class names of their own"):
+    with pytest.raises(AssertionError, match="for_embeddings"):
         prompts(context, names=random_context(tower, 7, 1))
     with pytest.raises(ValueError, match="one per class"):
         LearnedPrompts(tower, NAMES, 4, class_specific=True).each(random_context(tower, 2, 4))
     given = LearnedPrompts.for_embeddings(tower, 2, 4)
-    with pytest.raises(ValueError, match="names has shape None"):
+    with pytest.raises(AssertionError, match="for_embeddings"):
         given(context)
-    with pytest.raises(ValueError, match=r"names has shape \(3, 1, 24\)"):
+    with pytest.raises(AssertionError):
         given(context, names=random_context(tower, 3, 1))
     with pytest.raises(InputError, match="behind the context"):
         LearnedPrompts(tower, NAMES, 4, between="of a", name_position="front")

@@ -221,10 +221,10 @@ def _write_report(
 
 def _sort(judged: Judged, request: sorted_files.SortRequest) -> Judged:
     """Sort the files; the report then finds those that were moved in their new place."""
-    from deltaenergy.sorting import Entry
+    from deltaenergy.sorting import JudgedFile
 
     files = [sorted_files.file_of(item, request.option) for item, _ in judged]
-    entries = [Entry(file, verdict.label, bool(verdict.is_ood)) for file, (_, verdict) in zip(files, judged)]
+    entries = [JudgedFile(file, verdict.label, bool(verdict.is_ood)) for file, (_, verdict) in zip(files, judged)]
     moved = sorted_files.act(request, entries)
     return [(replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, judged)]
 

@@ -107,13 +107,13 @@ def _watches(
     wanted: list[tuple[str, Path]], detectors: dict[str, Detector], held: contextlib.ExitStack
 ) -> dict[str, tuple[Monitor, Path]]:
     """The monitors, whose state files are held while the service runs, and written when it ends."""
-    from deltaenergy.monitor import open_monitor
+    from deltaenergy.monitor import Monitor
 
     watches: dict[str, tuple[Monitor, Path]] = {}
     for name, path in wanted:
         if name in watches:
             raise InputError(f"--monitor names two state files for the detector {name!r}.")
-        watches[name] = held.enter_context(open_monitor(path, detectors[name])), path
+        watches[name] = held.enter_context(Monitor.open(path, detectors[name])), path
     return watches
 
 

@@ -10,28 +10,28 @@ import typer
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.exits import SOME_UNREADABLE
-from deltaenergy.cli.shell.sorted_files import list_left
+from deltaenergy.cli.shell.sorted_files import list_skipped
 
 
 def undo(
     file: Annotated[Path, typer.Argument(help="The undo-….jsonl file in the folder that was sorted into.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
     json_output: common.JsonOption = False,
 ) -> None:
-    """Take back a sorting by score: files that were moved go home, copies and links are removed.
+    """Undo a sort: move files back, delete copies and links.
 
-    Files that were changed since, or whose old place is taken, are left and listed, and the exit code is then 1.
+    Files that changed since, or whose old path is taken, are skipped and listed (exit code 1).
     """
     from deltaenergy.sorting import How, undo_sorting
 
     with common.progress_bar("Undoing") as progress:
-        found = undo_sorting(file, dry_run=dry_run, progress=progress)
+        undone = undo_sorting(file, dry_run=dry_run, progress=progress)
     if json_output:
-        left = [{"path": str(one.path), "reason": one.reason} for one in found.left]
-        common.print_json({"how": found.how.value, "done": found.done, "left": left, "dry_run": dry_run})
+        skipped = [{"path": str(file.path), "reason": file.reason} for file in undone.skipped]
+        common.print_json({"how": undone.how.value, "done": undone.done, "skipped": skipped, "dry_run": dry_run})
     else:
-        what = "moved back" if found.how is How.MOVE else "removed"
-        err.print(f"{found.done:,} file(s) {'would be ' if dry_run else ''}{what}.")
-        list_left(found.left, "were left")
-    if found.left:
+        what = "moved back" if undone.how is How.MOVE else "removed"
+        err.print(f"{undone.done:,} file(s) {'would be ' if dry_run else ''}{what}.")
+        list_skipped(undone.skipped, "were skipped")
+    if undone.skipped:
         raise typer.Exit(SOME_UNREADABLE)

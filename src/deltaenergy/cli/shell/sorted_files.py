@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem
-    from deltaenergy.sorting import Entry, How, Left, Plan
+    from deltaenergy.sorting import How, JudgedFile, Skipped, SortPlan
 
 WHERE = "DIR/known/CLASS and DIR/none of these. Nothing is overwritten; `deltaenergy undo` takes it back."
 CopyOption = Annotated[Path | None, typer.Option("--copy-to", help=f"Copy the images to {WHERE}", metavar="DIR")]
@@ -100,11 +101,11 @@ def _walked(text: str) -> list[Path]:
     return [Path(*parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])]
 
 
-def act(request: SortRequest, entries: Sequence[Entry]) -> dict[Path, Path]:
+def act(request: SortRequest, files: Sequence[JudgedFile]) -> dict[Path, Path]:
     """Sort the files, or say what would be done; gives the new place of each that was moved."""
     from deltaenergy.sorting import How, plan_sorting, sort_files
 
-    plan = plan_sorting(entries, request.folder, request.how)
+    plan = plan_sorting(files, request.folder, request.how)
     if request.dry_run:
         _say_plan(plan)
         return {}
@@ -113,38 +114,32 @@ def act(request: SortRequest, entries: Sequence[Entry]) -> dict[Path, Path]:
         done = sort_files(plan, progress)
     err.print(f"{done.done:,} file(s) {_DONE[plan.how.value]} to {request.folder}.")
     if done.undo is not None:
-        err.print(f"To take it back: deltaenergy undo {_quoted(done.undo)}")
-    list_left(done.left, "were left where they are")
+        err.print(f"To undo: deltaenergy undo {shlex.quote(str(done.undo))}")
+    list_skipped(done.skipped, "were left where they are")
     if plan.how is not How.MOVE:
         return {}
-    places = {one.source: one.target for one in plan.placements if not os.path.lexists(one.source)}
-    given = (entry.source for entry in entries)
+    places = {move.source: move.target for move in plan.moves if not os.path.lexists(move.source)}
+    given = (file.source for file in files)
     return {path: places[full] for path in given if (full := Path(os.path.abspath(path))) in places}  # noqa: PTH100
 
 
-def _say_plan(plan: Plan) -> None:
-    counts = Counter(one.target.parent for one in plan.placements)
-    err.print(f"Dry run: {len(plan.placements):,} file(s) would be {_DONE[plan.how.value]}, none was touched.")
+def _say_plan(plan: SortPlan) -> None:
+    counts = Counter(move.target.parent for move in plan.moves)
+    err.print(f"Dry run: {len(plan.moves):,} file(s) would be {_DONE[plan.how.value]}, none was touched.")
     for folder, number in sorted(counts.items()):
         err.print(f"  {number:>7,}  {visible(str(folder))}")
-    renamed = [one for one in plan.placements if one.target.name != one.source.name]
-    for one in renamed[:MOST_LISTED]:
-        err.print(f"  {visible(str(one.source))} as {visible(one.target.name)}: that name is taken")
-    list_left(plan.left, "would be left where they are")
+    renamed = [move for move in plan.moves if move.target.name != move.source.name]
+    for move in renamed[:MOST_LISTED]:
+        err.print(f"  {visible(str(move.source))} as {visible(move.target.name)}: that name is taken")
+    list_skipped(plan.skipped, "would be left where they are")
 
 
-def list_left(left: Sequence[Left], what: str) -> None:
-    """Files that could not be dealt with, and why."""
-    if not left:
+def list_skipped(skipped: Sequence[Skipped], what: str) -> None:
+    """Files that were skipped, and why."""
+    if not skipped:
         return
-    err.print(f"{len(left):,} file(s) {what}:", style="yellow")
-    for one in left[:MOST_LISTED]:
-        err.print(f"  {visible(str(one.path))}: {one.reason}", style="yellow")
-    if len(left) > MOST_LISTED:
-        err.print(f"  and {len(left) - MOST_LISTED:,} more", style="yellow")
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(str(path))
+    err.print(f"{len(skipped):,} file(s) {what}:", style="yellow")
+    for file in skipped[:MOST_LISTED]:
+        err.print(f"  {visible(str(file.path))}: {file.reason}", style="yellow")
+    if len(skipped) > MOST_LISTED:
+        err.print(f"  and {len(skipped) - MOST_LISTED:,} more", style="yellow")

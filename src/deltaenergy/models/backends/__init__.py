@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean
-from deltaenergy.models.backends.base import BackendModel
-from deltaenergy.models.backends.calibration import CalibrationPixels, calibration_pixels
+from deltaenergy.models.backends.base import BackendModel, CompiledEngine
 from deltaenergy.models.backends.exports import opened_export
 from deltaenergy.models.base import TowerModel
+
+if TYPE_CHECKING:
+    from deltaenergy.models.backends.openvino import CalibrationPixels
 
 # Of each backend, the precisions that it has; "auto" is the first on a CPU.
 PRECISIONS = {
@@ -94,8 +96,6 @@ def on_backend(
     if backend == "torch":
         return model.derived(tag)
     if backend == "compile":
-        from deltaenergy.models.backends.compiled import CompiledEngine
-
         return BackendModel(model, CompiledEngine(model), backend, precision, tag)
     try:
         if backend == "onnx":
@@ -148,7 +148,7 @@ def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPi
 
 def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[CalibrationPixels | None, str]:
     """Pixels to set ranges on, and what names them: their hash, and the version of the quantiser."""
-    from deltaenergy.models.backends.openvino import quantiser_version
+    from deltaenergy.models.backends.openvino import calibration_pixels, quantiser_version
 
     if known is not None:
         return None, known

@@ -36,12 +36,27 @@ class ImageTower(nn.Module):
         return tuple(model.image_and_patch_features(pixels)) if self.patches else (model.image_features(pixels),)
 
 
-class Engine(ABC):
+class TowerEngine(ABC):
     """An image tower that is ready to run. Safe to call from several threads."""
 
     @abstractmethod
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
         """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) if asked for."""
+
+
+class CompiledEngine(TowerEngine):
+    """torch.compile on a GPU: the same tower, fused into fewer kernels when it first runs, with and without patches."""
+
+    def __init__(self, model: TowerModel) -> None:
+        self._towers = {
+            patches: torch.compile(ImageTower(model, patches=patches).eval(), dynamic=True) for patches in (False, True)
+        }
+
+    def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
+        """Compute in the model's precision."""
+        with torch.no_grad():
+            found: tuple[torch.Tensor, ...] = self._towers[patches](pixels)
+        return found
 
 
 class BackendModel(TowerModel):
@@ -50,7 +65,7 @@ class BackendModel(TowerModel):
     No gradients pass through the tower, and no learned tokens can be put into it.
     """
 
-    def __init__(self, base: TowerModel, engine: Engine, backend: str, precision: str, tag: str) -> None:
+    def __init__(self, base: TowerModel, engine: TowerEngine, backend: str, precision: str, tag: str) -> None:
         self.base, self.engine = base, engine
         self.name, self.feature_dim = base.name, base.feature_dim
         self.logit_scale, self.logit_bias = base.logit_scale, base.logit_bias

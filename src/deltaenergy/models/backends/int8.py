@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from deltaenergy.errors import InputError
-from deltaenergy.models.backends.base import Engine
+from deltaenergy.models.backends.base import TowerEngine
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.towers.clip import TransformersModel
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
@@ -75,7 +75,7 @@ class QuickGeluMlp(nn.Module):
         return found
 
 
-class Int8Engine(Engine):
+class Int8Engine(TowerEngine):
     """A transformer's image tower with all linear layers of its blocks in eight bits."""
 
     def __init__(self, model: TowerModel) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from deltaenergy.models.backends.base import Engine, exported_program, library
+from deltaenergy.models.backends.base import TowerEngine, exported_program, library
 from deltaenergy.models.base import TowerModel
 
 FILE, INPUT = "tower.onnx", "pixels"
 
 
-class OnnxEngine(Engine):
+class OnnxEngine(TowerEngine):
     """Sessions for the tower with and without patches.
 
     Args:

@@ -7,6 +7,7 @@ part that makes them is cut off.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import queue
@@ -14,20 +15,31 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from deltaenergy.models.backends.base import Engine, exported_program, library
-from deltaenergy.models.backends.calibration import CalibrationPixels
+from deltaenergy.errors import InputError
+from deltaenergy.models.backends.base import TowerEngine, exported_program, library
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.encoding import decode_ahead
+from deltaenergy.models.features import is_feature_array
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
+from deltaenergy.source import load_images
+from deltaenergy.store.store import StoredImage
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 XML, BIN = "tower.xml", "tower.bin"
+# Ranges change little beyond some hundred images; below some dozens they hang on single ones.
+MOST, LEAST = 300, 30
 
 
-class OpenVinoEngine(Engine):
+class OpenVinoEngine(TowerEngine):
     """An exported tower, compiled for the CPU; the part with patches when it is first asked for.
 
     Who computes in torch on one thread, as batches side by side do, gets one thread of OpenVINO's: several such batches
@@ -83,6 +95,35 @@ class OpenVinoEngine(Engine):
             "ENABLE_CPU_PINNING": False,
         }
         return self._openvino.compile_model(self._whole if patches else self._features, "CPU", settings)
+
+
+@dataclass(frozen=True)
+class CalibrationPixels:
+    """Preprocessed images (N, 3, side, side), and the hash of them."""
+
+    pixels: npt.NDArray[np.float32]
+    digest: str
+
+
+def calibration_pixels(model: TowerModel, images: Any) -> CalibrationPixels:
+    """At most `MOST` of the images, evenly spaced over them all; those that cannot be read are left out."""
+    if is_feature_array(images):
+        raise InputError("calibration_images must be images, not features: they go through the image tower.")
+    items = load_images(images)
+    if any(isinstance(item.source, StoredImage) for item in items):
+        raise InputError("calibration_images must be images, not a feature store: they go through the image tower.")
+    chosen = [items[i] for i in np.unique(np.linspace(0, len(items) - 1, min(MOST, len(items))).round().astype(int))]
+    found = [pixels for _, pixels in decode_ahead(model, chosen, ahead=64)]
+    readable = [pixels for pixels in found if not isinstance(pixels, str)]
+    if len(readable) < LEAST:
+        raise InputError(
+            f"calibration_images holds {len(readable)} readable image(s); 8-bit ranges need at least {LEAST}, "
+            "of the kind that the model will see."
+        )
+    if len(readable) < len(found):
+        warnings.warn(f"{len(found) - len(readable)} calibration image(s) could not be read.", stacklevel=3)
+    array = np.stack(readable)
+    return CalibrationPixels(array, hashlib.blake2b(array.data, digest_size=8).hexdigest())
 
 
 def write_openvino(model: TowerModel, folder: Path, calibration: CalibrationPixels | None) -> None:

@@ -15,23 +15,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from deltaenergy.errors import ArtifactError
 from deltaenergy.files.reading import read_json
-from deltaenergy.files.schema import Where, number, rebuilding, record, whole
 from deltaenergy.models.lite.head import CosineRange, JointHead, Refiner
 from deltaenergy.models.lite.network import (
     CLASSES,
     FEATURE_CHANNELS,
     IMAGE_SIZE,
-    WEIGHTS,
     EfficientNetLite0,
-    fill_from,
     fold_norms,
     load_network,
 )
 from deltaenergy.models.lite.text import LiteText, LiteTokenizer
-from deltaenergy.models.loading.families import TEXT_ENTRIES
-from deltaenergy.models.loading.tokenizing import check_tokenizer
+from deltaenergy.models.loading.weights import fill, read_weights
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.clip import hash_weights
@@ -44,19 +39,6 @@ FOLDER = Path(__file__).parent
 PICTURES_AT_ONCE = 8
 # (x − 127)/128 on pixel values, written for values divided by 255.
 PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
-
-_CONFIG = record(
-    {
-        "dimensions": whole(1, 10**4),
-        "adapter": whole(1, 10**4),
-        "alpha": number(above=0, high=1),
-        "beta": number(0, 1),
-        "logit_scale": number(above=0, high=1e4),
-        "text_config": record(
-            {**TEXT_ENTRIES, "projection_dim": whole(1, 10**4)}, may_lack=("layer_norm_eps", "pad_token_id")
-        ),
-    }
-)
 
 
 class _Towers(nn.Module):
@@ -123,26 +105,14 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
     Says once per process, as a warning of this module's logger, what the model is not for.
     """
     _say_what_it_is()
-    try:
-        model = _read(FOLDER)
-    except ArtifactError as error:
-        raise ArtifactError(
-            f"The files of the model 'lite' are not those of this version; install the package again.\n{error}"
-        ) from error
-    return model.to(device, dtype)
-
-
-def _read(folder: Path) -> LiteModel:
-    config = read_json(folder / "config.json")
-    _CONFIG(config, Where(str(folder / "config.json")))
+    config = read_json(FOLDER / "config.json")
     # Without memory, which the weights bring along, and without using up the user's random numbers.
-    with torch.device("meta"), rebuilding(str(folder / "config.json"), "the model"):
+    with torch.device("meta"):
         head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
         text = LiteText(config["text_config"])
         refiner = Refiner(CLASSES, config["dimensions"])
-        cosines = CosineRange(config["alpha"], config["beta"])
     parts = nn.ModuleDict({"head": head, "text": text, "refiner": refiner})
-    fill_from(parts, folder / "weights.safetensors")
-    network = load_network(folder / WEIGHTS.name)
-    tokenizer = check_tokenizer(folder, text.config, LiteTokenizer)
-    return LiteModel(_Towers(network, head, text, refiner), tokenizer, cosines, config["logit_scale"])
+    fill(parts, read_weights([FOLDER / "weights.safetensors"]))
+    cosines = CosineRange(config["alpha"], config["beta"])
+    towers = _Towers(load_network(), head, text, refiner)
+    return LiteModel(towers, LiteTokenizer(FOLDER), cosines, config["logit_scale"]).to(device, dtype)

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from deltaenergy.files.reading import check_ordinary
-from deltaenergy.models.loading.weights import check_headers, fill, read_headers, read_weights, weight_shapes
+from deltaenergy.models.loading.weights import fill, read_weights
 
 WEIGHTS = Path(__file__).parent / "image_tower.safetensors"
 
@@ -132,15 +131,7 @@ def load_network(file: Path = WEIGHTS) -> EfficientNetLite0:
     """The network with the bundled weights, frozen."""
     with torch.device("meta"):  # without memory, which the weights bring along, and without using up random numbers
         network = EfficientNetLite0()
-    fill_from(network, file)
+    fill(network, read_weights([file]))
     # In the order in which the weights were published, and `lite` was made: it decides the last bit of every product.
     network._fc.weight.data = network._fc.weight.data.T.contiguous().T
     return network.requires_grad_(False).eval()
-
-
-def fill_from(module: nn.Module, file: Path) -> None:
-    """Put the weights of a file into a module that was built without memory; any other set of tensors is an error."""
-    check_ordinary(file)
-    headers, shapes = read_headers([file]), weight_shapes(module)
-    check_headers(headers, shapes, file, ())
-    fill(module, read_weights(headers, shapes))

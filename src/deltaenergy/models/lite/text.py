@@ -14,14 +14,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from deltaenergy.errors import ArtifactError
 from deltaenergy.files.reading import read_json
-from deltaenergy.files.schema import Where, record, text, whole
 from deltaenergy.models.towers.blocks import run_blocks
 
-_TOKENIZER = record(
-    {"bos_token": text(), "eos_token": text(), "pad_token": text(), "model_max_length": whole(1, 10**6)}, others=True
-)
 # CLIP's.
 NORM_EPSILON = 1e-5
 
@@ -112,8 +107,6 @@ class LiteText(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        if config["hidden_act"] != "gelu":
-            raise ArtifactError(f"The text tower's activation is gelu, got {config['hidden_act']!r}.")
         self.config = TextConfig(**{name: config[name] for name in TextConfig.__annotations__})
         self.text_model = _TextModel(self.config)
         self.text_projection = nn.Linear(self.config.hidden_size, self.config.projection_dim, bias=False)
@@ -124,7 +117,6 @@ class LiteTokenizer:
 
     def __init__(self, folder: Path) -> None:
         settings = read_json(folder / "tokenizer_config.json")
-        _TOKENIZER(settings, Where(str(folder / "tokenizer_config.json")))
         self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         names = [settings[name] for name in ("bos_token", "eos_token", "pad_token")]
         self.backend_tokenizer.add_special_tokens(list(dict.fromkeys(names)))

@@ -13,8 +13,8 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json
 from deltaenergy.files.schema import Check, list_of, number, optional, text, whole
 from deltaenergy.models.loading.tokenizing import CleaningTokenizer, Framing, check_tokenizer_files, load_tokenizer
-from deltaenergy.models.towers.align import AlignModel
 from deltaenergy.models.towers.clip import ChineseClipModel, ClipModel, MetaClip2Model, TransformersModel
+from deltaenergy.models.towers.convolutional import AlignModel
 from deltaenergy.models.towers.siglip import SiglipModel
 
 # Bounds beyond which no tower is real. Blocks are few, since each is built before it is compared with the weights.
@@ -27,8 +27,7 @@ _COMMON = {
     "hidden_act": text(),
     "layer_norm_eps": number(above=0, high=1),
 }
-# Of a text tower; `lite` has one, too.
-TEXT_ENTRIES = {
+_TEXT = {
     **_COMMON,
     "vocab_size": whole(1, 10**7),
     "max_position_embeddings": whole(4, 10**5),
@@ -36,8 +35,8 @@ TEXT_ENTRIES = {
     "eos_token_id": _TOKEN,
     "pad_token_id": optional(_TOKEN),
 }
-_SIGLIP_TEXT = {**TEXT_ENTRIES, "eos_token_id": optional(_TOKEN), "projection_size": optional(_SIZE)}
-_BERT_TEXT = {**TEXT_ENTRIES, "eos_token_id": optional(_TOKEN), "type_vocab_size": _SIZE}
+_SIGLIP_TEXT = {**_TEXT, "eos_token_id": optional(_TOKEN), "projection_size": optional(_SIZE)}
+_BERT_TEXT = {**_TEXT, "eos_token_id": optional(_TOKEN), "type_vocab_size": _SIZE}
 _VISION = {**_COMMON, "num_channels": whole(3, 3), "image_size": whole(1, 10**4), "patch_size": whole(1, 10**4)}
 _STAGES = {
     **dict.fromkeys(("kernel_sizes", "in_channels", "out_channels", "strides", "expand_ratios"), list_of(_SIZE)),
@@ -81,7 +80,7 @@ class Family:
     module: str
     tokenizer: Callable[[Path, Any], Any]
     top: Mapping[str, Check] = field(default_factory=lambda: _TOP)
-    text: Mapping[str, Check] = field(default_factory=lambda: TEXT_ENTRIES)
+    text: Mapping[str, Check] = field(default_factory=lambda: _TEXT)
     vision: Mapping[str, Check] = field(default_factory=lambda: _VISION)
     crops: bool = True
     offset: bool = False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltaenergy.errors import InputError, ModelUnavailableError, did_you_mean
 from deltaenergy.models.loading.tokenizing import TOKENIZER_FILES, has_tokenizer
-from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS
+from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS, is_open_clip
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 def _missing(folder: Path) -> list[str]:
     """What a model needs and the folder lacks, in words."""
-    open_clip = not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
+    open_clip = is_open_clip(folder)
     weights = (WEIGHTS, OPEN_CLIP_WEIGHTS) if open_clip else (WEIGHTS, INDEX)
     preprocessing = (OPEN_CLIP_CONFIG,) if open_clip else ("preprocessor_config.json", "processor_config.json")
     present = {

@@ -16,7 +16,6 @@ from deltaenergy.core.registry import Registry
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
 from deltaenergy.models.backends import HALF, ON_CPU, PRECISIONS, check_backend, check_place, on_backend
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.loading.archives import why_no_model
 
 ModelLoader = Callable[[torch.device, torch.dtype], TowerModel]
 MODELS: Registry[ModelLoader] = Registry("model", group="deltaenergy.models")
@@ -88,10 +87,14 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.loading.checkpoint import load_checkpoint
     from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot
-    from deltaenergy.models.loading.open_clip import is_open_clip, load_open_clip
+    from deltaenergy.models.loading.open_clip import load_open_clip
+    from deltaenergy.models.loading.weights import is_open_clip
 
     if folder.is_file():
-        raise InputError(why_no_model(folder))
+        raise InputError(
+            f"model {name!r} is a file; give a folder with safetensors and config.json. Archives (.pt, .pth, .bin) "
+            "can run code when they are opened and are never read: docs/models.md says how to convert one."
+        )
     if not folder.is_dir():
         if name.count("/") != 1 or name.startswith((".", "/", "~")):
             known = [*MODELS, *WELL_KNOWN]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from PIL import Image
 
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json
-from deltaenergy.files.reading import check_ordinary
 from deltaenergy.files.schema import Where, anything, list_of, number, optional, record, text, truth, whole
 from deltaenergy.models.loading.checkpoint import build_empty, check_scale
 from deltaenergy.models.loading.families import FAMILIES
@@ -33,10 +32,8 @@ from deltaenergy.models.loading.weights import (
     OPEN_CLIP_CONFIG,
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
-    Header,
-    check_headers,
     fill,
-    read_headers,
+    needed_weights,
     read_weights,
     weight_shapes,
 )
@@ -113,11 +110,6 @@ _INSTEAD = (
 )
 
 
-def is_open_clip(folder: Path) -> bool:
-    """Whether a folder holds a model in open_clip's format and none in transformers'."""
-    return not (folder / "config.json").is_file() and (folder / OPEN_CLIP_CONFIG).is_file()
-
-
 def load_open_clip(name: str, folder: Path) -> ClipModel:
     """The model in `folder`, on the host in float32."""
     file = folder / OPEN_CLIP_CONFIG
@@ -126,22 +118,25 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
     record(parts, others=True, may_lack=("preprocess_cfg",))(content, where)
     config = _config(content["model_cfg"], where.at("model_cfg"))
     family = FAMILIES["clip"]
-    headers = _headers(folder)
+    weights = _weights_file(folder)
     module = build_empty(family, config, file)
-    shapes = weight_shapes(module)
-    # Custom text towers keep what is the text's under `text.`.
-    prefix = "text." if "text.token_embedding.weight" in headers else ""
-    sources = {key: _source(key, prefix) for key in shapes}
-    expected = {source.name: source.shape_of(shapes[key]) for key, source in sources.items()}
-    check_headers(headers, expected, folder, ("logit_bias", *_NO_WEIGHTS), config=OPEN_CLIP_CONFIG)
     tokenizer = load_tokenizer(folder, module.config.text_config, "CLIPTokenizer")
     preprocessing = _preprocessing(content.get("preprocess_cfg") or {}, config, where.at("preprocess_cfg"))
-    biased = ["logit_bias"] if "logit_bias" in headers else []
-    stored = read_weights(headers, [*expected, *biased])
-    tensors = {key: source.take(stored[source.name]).reshape(shapes[key]) for key, source in sources.items()}
+    stored = read_weights([weights])
+    for scalar in {"logit_scale", "logit_bias"} & stored.keys():  # some write them as lists of one
+        stored[scalar] = stored[scalar].reshape(() if stored[scalar].shape == (1,) else stored[scalar].shape)
+    shapes = weight_shapes(module)
+    # Custom text towers keep what is the text's under `text.`.
+    prefix = "text." if "text.token_embedding.weight" in stored else ""
+    sources = {key: _source(key, prefix) for key in shapes}
+    expected = {source.name: source.shape_of(shapes[key]) for key, source in sources.items()}
+    if "logit_bias" in stored:
+        expected["logit_bias"] = ()
+    stored = needed_weights(stored, expected, folder, _NO_WEIGHTS, config=OPEN_CLIP_CONFIG)
+    tensors = {key: source.take(stored[source.name]) for key, source in sources.items()}
     check_scale(tensors["logit_scale"], family, folder)
     fill(module, tensors)
-    bias = float(stored["logit_bias"]) if biased else 0.0
+    bias = float(stored["logit_bias"]) if "logit_bias" in stored else 0.0
     return ClipModel(name, module, tokenizer, preprocessing, logit_bias=bias)
 
 
@@ -177,16 +172,10 @@ def _source(key: str, prefix: str) -> _Source:
     return _Source(f"{start}{_IN_BLOCK[part]}.{kind}")
 
 
-def _headers(folder: Path) -> dict[str, Header]:
+def _weights_file(folder: Path) -> Path:
     for name in (OPEN_CLIP_WEIGHTS, WEIGHTS):
-        file = folder / name
-        if file.exists() or file.is_symlink():
-            check_ordinary(file)
-            headers = read_headers([file])
-            for scalar in ("logit_scale", "logit_bias"):  # some write them as lists of one
-                if scalar in headers and headers[scalar].shape == (1,):
-                    headers[scalar] = replace(headers[scalar], shape=())
-            return headers
+        if (folder / name).exists() or (folder / name).is_symlink():
+            return folder / name
     raise ArtifactError(
         f"{folder} holds neither {OPEN_CLIP_WEIGHTS} nor {WEIGHTS}. Pickles (.bin, .pt) can run code when they are "
         "opened and are never read; get the safetensors file from where the model came from."

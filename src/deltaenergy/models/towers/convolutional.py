@@ -2,16 +2,21 @@
 
     A = map(pixels) (B, C, h, w),   z = feature(mean_ij A_ij),   u_ij = feature(A_ij)
 
-One function `feature` serves the mean and every place, so that both lie in the same space.
+One function `feature` serves the mean and every place, so that both are in the same space.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models.towers.bert_text import BertTextTower
+from deltaenergy.models.towers.clip import TransformersModel
+from deltaenergy.models.towers.text import unit
 
 
 class ConvolutionalModel(TowerModel):
@@ -41,3 +46,27 @@ class ConvolutionalModel(TowerModel):
     def patches(self, feature_map: torch.Tensor) -> torch.Tensor:
         """A map -> unit patch features (B, h·w, D)."""
         return self.features_of(feature_map.flatten(2).transpose(1, 2))
+
+
+class AlignModel(TransformersModel, ConvolutionalModel):
+    """ALIGN (Jia et al., ICML 2021), as transformers loads it: an EfficientNet, whose last map is averaged, and a BERT.
+
+    The model's temperature t divides cosines: its `logit_scale` is 1/t.
+    """
+
+    family = "align"
+
+    def __init__(self, name: str, module: Any, tokenizer: Any, preprocessing: Preprocessing) -> None:
+        super().__init__(name, module, tokenizer, preprocessing)
+        self.text = BertTextTower(module.text_model, module.text_projection, tokenizer)
+        self.feature_dim = int(module.config.projection_dim)
+        self.logit_scale = 1 / float(module.temperature.float())
+
+    def feature_map(self, pixels: torch.Tensor) -> torch.Tensor:
+        """The last map (B, D, h, w)."""
+        feature_map: torch.Tensor = self.module.vision_model(pixels.to(self.dtype)).last_hidden_state
+        return feature_map
+
+    def features_of(self, places: torch.Tensor) -> torch.Tensor:
+        """The map is in the joint space already."""
+        return unit(places)

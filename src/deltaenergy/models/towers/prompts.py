@@ -146,7 +146,7 @@ class LearnedPrompts:
             raise ValueError(f"context has shape {tuple(context.shape)}, expected {(*expected, self.tower.width)}")
         if self.shares_prefix:
             return self.each(context[None], names=names, deep=deep)[0]
-        names, deep = self._check_names(names), self._check_deep(deep)
+        names, deep = self._cast_names(names), self._cast_deep(deep)
         return self._run_whole(context.to(self.tower.embedding_weight), names, deep)
 
     def each(
@@ -160,7 +160,7 @@ class LearnedPrompts:
             raise ValueError("each() takes shared contexts; these prompts have one per class")
         if not self.shares_prefix:
             return torch.stack([self(context, names=names, deep=deep) for context in contexts])
-        names, deep = self._check_names(names), self._check_deep(deep)
+        names, deep = self._cast_names(names), self._cast_deep(deep)
         common = self._prompts[0]
         embedded = [self.tower.embed(common.before), contexts.to(self.tower.embedding_weight)]
         embedded.append(self.tower.embed(common.middle))
@@ -249,23 +249,17 @@ class LearnedPrompts:
         where = (torch.tensor(places, device=embedded.device),)
         return embedded.index_put(where, names[classes].flatten(0, 1))
 
-    def _check_names(self, names: torch.Tensor | None) -> torch.Tensor | None:
-        if self._given is None:
-            if names is not None:
-                raise ValueError("these prompts have class names of their own; use for_embeddings to give others")
+    def _cast_names(self, names: torch.Tensor | None) -> torch.Tensor | None:
+        if self._given is None or names is None:
+            assert self._given is None and names is None, "names are for prompts made by for_embeddings, and only those"
             return None
-        expected = (self._given.count, self._given.length, self.tower.width)
-        if names is None or names.shape != expected:
-            shape = None if names is None else tuple(names.shape)
-            raise ValueError(f"names has shape {shape}, expected {expected}")
+        assert names.shape == (self._given.count, self._given.length, self.tower.width)
         return names.to(self.tower.embedding_weight)
 
-    def _check_deep(self, deep: torch.Tensor | None) -> torch.Tensor | None:
+    def _cast_deep(self, deep: torch.Tensor | None) -> torch.Tensor | None:
         if deep is None:
             return None
-        if deep.ndim != 3 or deep.shape[1:] != (self.context_length, self.tower.width):
-            expected = f"(blocks, {self.context_length}, {self.tower.width})"
-            raise ValueError(f"deep has shape {tuple(deep.shape)}, expected {expected}")
+        assert deep.ndim == 3 and deep.shape[1:] == (self.context_length, self.tower.width)
         if len(deep) >= self.tower.blocks:
             raise InputError(
                 f"deep contexts are given for {1 + len(deep)} blocks, but the text tower has {self.tower.blocks}. "

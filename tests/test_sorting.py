@@ -11,14 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deltaenergy import sorting
 from deltaenergy.errors import ArtifactError, InputError, OutputError
-from deltaenergy.sorting import Entry, How, plan_sorting, refuse_inside, sort_files, undo_sorting
-from deltaenergy.sorting import act as acting
-from deltaenergy.sorting.plan import LONGEST_FOLDER, safe_folder
+from deltaenergy.sorting import (
+    LONGEST_FOLDER,
+    How,
+    JudgedFile,
+    plan_sorting,
+    refuse_inside,
+    safe_folder,
+    sort_files,
+    undo_sorting,
+)
 
 
 @pytest.fixture
-def inbox(tmp_path: Path) -> list[Entry]:
+def inbox(tmp_path: Path) -> list[JudgedFile]:
     """Two cats of the same file name, a dog and a stranger."""
     files = {"a/1.jpg": ("cat", False), "b/1.jpg": ("cat", False), "a/2.jpg": ("dog", False), "a/3.jpg": ("dog", True)}
     entries = []
@@ -27,7 +35,7 @@ def inbox(tmp_path: Path) -> list[Entry]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"picture {name}")
         os.utime(path, ns=(10**18, 10**18 + 123_456_789))
-        entries.append(Entry(path, label, is_ood))
+        entries.append(JudgedFile(path, label, is_ood))
     return entries
 
 
@@ -49,11 +57,11 @@ SORTED = {
 
 @pytest.mark.parametrize("how", How)
 def test_files_lie_by_verdict_and_class_and_undo_leaves_everything_as_it_was(
-    how: How, inbox: list[Entry], tmp_path: Path
+    how: How, inbox: list[JudgedFile], tmp_path: Path
 ) -> None:
     before = content(tmp_path)
     done = sort_files(plan_sorting(inbox, tmp_path / "new" / "sorted", how))
-    assert done.done == 4 and done.left == []
+    assert done.done == 4 and done.skipped == []
     assert content(tmp_path / "new" / "sorted") == SORTED
     assert (content(tmp_path / "inbox") == {}) is (how is How.MOVE)
     assert (tmp_path / "new/sorted/known/dog/2.jpg").is_symlink() is (how is How.LINK)
@@ -67,7 +75,7 @@ def test_files_lie_by_verdict_and_class_and_undo_leaves_everything_as_it_was(
 
 
 @pytest.mark.parametrize("how", How)
-def test_nothing_is_overwritten(how: How, inbox: list[Entry], tmp_path: Path) -> None:
+def test_nothing_is_overwritten(how: How, inbox: list[JudgedFile], tmp_path: Path) -> None:
     mine = tmp_path / "sorted" / "known" / "cat" / "1.JPG"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -76,7 +84,7 @@ def test_nothing_is_overwritten(how: How, inbox: list[Entry], tmp_path: Path) ->
     assert (mine.parent / "1 (2).jpg").read_text() == "picture a/1.jpg"
     assert (mine.parent / "1 (3).jpg").read_text() == "picture b/1.jpg"
     assert done.undo is not None
-    assert undo_sorting(done.undo).left == []
+    assert undo_sorting(done.undo).skipped == []
     assert content(tmp_path / "sorted") == {"known/cat/1.JPG": "mine"}
 
 
@@ -85,24 +93,24 @@ def test_names_that_differ_in_case_alone_are_the_same_name(tmp_path: Path) -> No
     for name in ("a/straße.jpg", "b/STRASSE.jpg", "c/A.JPG", "d/a.jpg"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(name)
-        entries.append(Entry(tmp_path / name, "x", True))
+        entries.append(JudgedFile(tmp_path / name, "x", True))
     plan = plan_sorting(entries, tmp_path / "sorted", How.COPY)
-    assert [one.target.name for one in plan.placements] == ["straße.jpg", "STRASSE (2).jpg", "A.JPG", "a (2).jpg"]
+    assert [one.target.name for one in plan.moves] == ["straße.jpg", "STRASSE (2).jpg", "A.JPG", "a (2).jpg"]
 
 
 @pytest.mark.parametrize("how", How)
-def test_a_name_that_is_taken_after_the_plan_was_made_is_left(how: How, inbox: list[Entry], tmp_path: Path) -> None:
+def test_a_name_that_is_taken_after_the_plan_is_skipped(how: How, inbox: list[JudgedFile], tmp_path: Path) -> None:
     plan = plan_sorting(inbox, tmp_path / "sorted", how)
     late = tmp_path / "sorted" / "known" / "dog" / "2.jpg"
     late.parent.mkdir(parents=True)
     late.write_text("late")
     done = sort_files(plan)
     assert done.done == 3
-    assert [(one.path.name, one.reason) for one in done.left] == [("2.jpg", "it is there already")]
+    assert [(one.path.name, one.reason) for one in done.skipped] == [("2.jpg", "it is there already")]
     assert late.read_text() == "late" and inbox[2].source.read_text() == "picture a/2.jpg"
 
 
-def test_a_second_run_has_an_undo_file_of_its_own(inbox: list[Entry], tmp_path: Path) -> None:
+def test_a_second_run_has_an_undo_file_of_its_own(inbox: list[JudgedFile], tmp_path: Path) -> None:
     first = sort_files(plan_sorting(inbox[:2], tmp_path / "sorted", How.COPY))
     second = sort_files(plan_sorting(inbox[2:], tmp_path / "sorted", How.COPY))
     assert first.undo and second.undo and (first.undo.name, second.undo.name) == ("undo-1.jsonl", "undo-2.jsonl")
@@ -113,17 +121,17 @@ def test_a_second_run_has_an_undo_file_of_its_own(inbox: list[Entry], tmp_path: 
 @pytest.mark.parametrize("how", How)
 @pytest.mark.parametrize("after", range(4))
 def test_an_interrupt_at_any_file_can_be_undone(
-    how: How, after: int, inbox: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: How, after: int, inbox: list[JudgedFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(tmp_path)
-    place, calls = acting._place, iter(range(10))
+    place, calls = sorting._place, iter(range(10))
 
     def stop(*arguments: object) -> None:
         if next(calls) == after:
             raise KeyboardInterrupt
         place(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(acting, "_place", stop)
+    monkeypatch.setattr(sorting, "_place", stop)
     with pytest.raises(KeyboardInterrupt):
         sort_files(plan_sorting(inbox, tmp_path / "sorted", how))
     assert len(content(tmp_path / "sorted")) == after
@@ -132,7 +140,7 @@ def test_an_interrupt_at_any_file_can_be_undone(
 
 
 def test_an_interrupt_between_the_two_halves_of_a_move_can_be_undone(
-    inbox: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inbox: list[JudgedFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(tmp_path)
 
@@ -144,12 +152,12 @@ def test_an_interrupt_between_the_two_halves_of_a_move_can_be_undone(
         with pytest.raises(KeyboardInterrupt):
             sort_files(plan_sorting(inbox, tmp_path / "sorted", How.MOVE))
     assert inbox[0].source.exists() and (tmp_path / "sorted/known/cat/1.jpg").exists()
-    assert undo_sorting(tmp_path / "sorted" / "undo-1.jsonl").left == []
+    assert undo_sorting(tmp_path / "sorted" / "undo-1.jsonl").skipped == []
     assert content(tmp_path) == before
 
 
 def test_a_move_to_another_disk_copies_first(
-    inbox: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inbox: list[JudgedFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link
 
@@ -168,7 +176,7 @@ def test_a_move_to_another_disk_copies_first(
 
 
 def test_a_full_disk_stops_and_says_how_to_undo(
-    inbox: list[Entry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inbox: list[JudgedFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -179,43 +187,43 @@ def test_a_full_disk_stops_and_says_how_to_undo(
     assert content(tmp_path / "sorted") == {}
 
 
-def test_undo_leaves_what_somebody_changed(inbox: list[Entry], tmp_path: Path) -> None:
+def test_undo_leaves_what_somebody_changed(inbox: list[JudgedFile], tmp_path: Path) -> None:
     copied = sort_files(plan_sorting(inbox, tmp_path / "copies", How.COPY))
     (tmp_path / "copies/known/dog/2.jpg").write_text("edited since")
     assert copied.undo is not None
     found = undo_sorting(copied.undo)
-    assert found.done == 3 and [one.reason for one in found.left] == ["it was changed since it was copied"]
+    assert found.done == 3 and [one.reason for one in found.skipped] == ["it was changed since it was copied"]
     assert content(tmp_path / "copies") == {"known/dog/2.jpg": "edited since"} and copied.undo.exists()
     linked = sort_files(plan_sorting(inbox, tmp_path / "links", How.LINK))
     (tmp_path / "links/known/dog/2.jpg").unlink()
     (tmp_path / "links/known/dog/2.jpg").write_text("my own")
     assert linked.undo is not None
-    assert len(undo_sorting(linked.undo).left) == 1
+    assert len(undo_sorting(linked.undo).skipped) == 1
     assert content(tmp_path / "links") == {"known/dog/2.jpg": "my own"}
     moved = sort_files(plan_sorting(inbox, tmp_path / "moves", How.MOVE))
     inbox[0].source.write_text("a new one in the old place")
     (tmp_path / "moves/known/dog/2.jpg").unlink()
     assert moved.undo is not None
     found = undo_sorting(moved.undo)
-    assert found.done == 2 and len(found.left) == 2
+    assert found.done == 2 and len(found.skipped) == 2
     assert inbox[0].source.read_text() == "a new one in the old place"
     assert content(tmp_path / "moves") == {"known/cat/1.jpg": "picture a/1.jpg"}
 
 
-def test_a_file_is_placed_once_and_links_are_not_moved(inbox: list[Entry], tmp_path: Path) -> None:
+def test_a_file_is_placed_once_and_links_are_not_moved(inbox: list[JudgedFile], tmp_path: Path) -> None:
     link = tmp_path / "inbox" / "link.jpg"
     link.symlink_to(inbox[0].source)
-    twice = [inbox[0], inbox[0], Entry(link, "cat", False)]
+    twice = [inbox[0], inbox[0], JudgedFile(link, "cat", False)]
     plan = plan_sorting(twice, tmp_path / "sorted", How.MOVE)
-    assert len(plan.placements) == 1 and [one.path for one in plan.left] == [link]
-    assert len(plan_sorting(twice, tmp_path / "sorted", How.COPY).placements) == 2
+    assert len(plan.moves) == 1 and [one.path for one in plan.skipped] == [link]
+    assert len(plan_sorting(twice, tmp_path / "sorted", How.COPY).moves) == 2
 
 
-def test_a_file_that_is_gone_is_listed_and_the_others_are_done(inbox: list[Entry], tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_listed_and_the_others_are_done(inbox: list[JudgedFile], tmp_path: Path) -> None:
     inbox[2].source.unlink()
     for how in (How.COPY, How.LINK, How.MOVE):
         done = sort_files(plan_sorting(inbox, tmp_path / how.value, how))
-        assert done.done == 3 and [one.reason for one in done.left] == ["it does not exist"]
+        assert done.done == 3 and [one.reason for one in done.skipped] == ["it does not exist"]
 
 
 @pytest.mark.parametrize("inside", ["photos", "photos/sorted", "photos/a/b", "link/sorted"])
@@ -229,9 +237,9 @@ def test_a_folder_inside_the_source_is_refused(tmp_path: Path, inside: str) -> N
 
 @given(st.lists(st.text(), min_size=1, max_size=6, unique=True))
 def test_every_class_has_a_safe_folder_of_its_own(labels: list[str]) -> None:
-    entries = [Entry(Path("/nowhere/x.jpg").with_name(f"{i}.jpg"), label, False) for i, label in enumerate(labels)]
+    entries = [JudgedFile(Path("/nowhere/x.jpg").with_name(f"{i}.jpg"), label, False) for i, label in enumerate(labels)]
     plan = plan_sorting(entries, "/nowhere/sorted", How.COPY)
-    folders = [one.target.parent for one in plan.placements]
+    folders = [one.target.parent for one in plan.moves]
     assert len({str(folder).casefold() for folder in folders}) == len(labels)
     for folder in folders:
         assert folder.parent == Path("/nowhere/sorted/known")
@@ -254,7 +262,7 @@ def test_long_names_are_cut_so_that_the_number_fits(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(folder)
-        entries.append(Entry(tmp_path / folder / name, "x", True))
+        entries.append(JudgedFile(tmp_path / folder / name, "x", True))
     done = sort_files(plan_sorting(entries, tmp_path / "sorted", How.COPY))
     assert done.done == 2
     names = [path.name for path in (tmp_path / "sorted" / "none of these").iterdir()]
@@ -275,13 +283,13 @@ def test_long_names_are_cut_so_that_the_number_fits(tmp_path: Path) -> None:
     ],
 )
 def test_an_undo_file_that_leads_elsewhere_is_refused(tmp_path: Path, line: object) -> None:
-    header = {"format": acting.FORMAT, "version": acting.VERSION, "how": "move", "made": []}
+    header = {"format": sorting.FORMAT, "version": sorting.VERSION, "how": "move", "made": []}
     file = tmp_path / "undo-1.jsonl"
     file.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
-    with pytest.raises(ArtifactError, match="is no undo file"):
+    with pytest.raises(ArtifactError, match="is not an undo file"):
         undo_sorting(file)
     file.write_text(json.dumps(header | {"made": ["../../elsewhere"]}) + "\n")
-    with pytest.raises(ArtifactError, match="is no undo file"):
+    with pytest.raises(ArtifactError, match="is not an undo file"):
         undo_sorting(file)
 
 
@@ -297,7 +305,7 @@ def test_what_is_no_undo_file_is_named(tmp_path: Path) -> None:
 def test_names_that_are_no_text_come_back(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.jpg")
     (tmp_path / name).write_text("x")
-    done = sort_files(plan_sorting([Entry(tmp_path / name, "x", True)], tmp_path / "sorted", How.MOVE))
+    done = sort_files(plan_sorting([JudgedFile(tmp_path / name, "x", True)], tmp_path / "sorted", How.MOVE))
     assert done.done == 1 and not (tmp_path / name).exists() and done.undo is not None
     undo_sorting(done.undo)
     assert (tmp_path / name).read_text() == "x"

@@ -1,0 +1,390 @@
+"""Put a user's images into folders by verdict and class, and take that back.
+
+    DIR/known/<class>/…        DIR/none of these/…        DIR/undo-1.jsonl
+
+`plan_sorting` finds a name for every file and changes nothing. `sort_files` writes the whole plan to `undo-<n>.jsonl`
+in the target folder, and it is on disk before the first file is touched: a run that is interrupted at any point can be
+undone by `undo_sorting`. Nothing is ever overwritten: a file appears under its name in one step that fails if the name
+is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import json
+import os
+import re
+import shutil
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from deltaenergy.core.progress import Progress
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
+from deltaenergy.errors import OS_REMEDIES, ArtifactError, InputError, OutputError
+from deltaenergy.files.atomic import remove_litter, sync_folder, temporary_folder
+
+FORMAT, VERSION = "deltaenergy sorted files", 1
+# What some file system refuses in a name, what steers a terminal, and what turns text round.
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f/\\:*?"<>|\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
+_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
+LONGEST_FOLDER, LONGEST_FILE = 120, 255
+# Where hard links are refused: another disk, a file system without them, a file of another owner.
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+# What the next file would meet as well.
+_HOPELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+# Some file systems keep times to two seconds only.
+_SAME_TIME_NS = 2_000_000_000
+
+
+class How(StrEnum):
+    """What is done with a file."""
+
+    COPY = "copy"
+    LINK = "link"
+    MOVE = "move"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFile:
+    """An image's file and its verdict."""
+
+    source: Path
+    label: str
+    is_ood: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A file, and where it goes; in an undo file also what it was then, to find copies that were changed since."""
+
+    source: Path
+    target: Path
+    size: int | None = None
+    mtime_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that stays where it is, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class SortPlan:
+    """All that is going to be done. `made` are the folders that do not exist yet, parents first."""
+
+    folder: Path
+    how: How
+    moves: list[Move]
+    skipped: list[Skipped] = field(default_factory=list)
+    made: list[Path] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """What was done or undone: how many files, which were skipped, and the file that undoes it, if there is one."""
+
+    how: How
+    done: int
+    skipped: list[Skipped]
+    undo: Path | None = None
+
+
+def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> SortPlan:
+    """Find a place for every file, and change nothing.
+
+    A name that is taken gets a number, `cat (2).jpg`; upper and lower case count as the same, since they are on some
+    disks. A file that is given twice is placed once. A link is not moved: it would lead elsewhere.
+    """
+    root = Path(os.path.abspath(folder))  # noqa: PTH100 (links stay as the user wrote them)
+    folders: dict[str, str] = {}  # of each class its own, even where two names come out alike
+    folders_taken: set[str] = set()
+    taken: dict[Path, set[str]] = {}
+    plan = SortPlan(root, how, [])
+    seen: set[Path] = set()
+    for file in files:
+        source = Path(os.path.abspath(file.source))  # noqa: PTH100
+        if source in seen:
+            continue
+        seen.add(source)
+        if how is How.MOVE and source.is_symlink():
+            plan.skipped.append(Skipped(source, "it is a link, and links are not moved"))
+            continue
+        if not file.is_ood and file.label not in folders:
+            name = safe_folder(file.label)
+            folders[file.label] = _free_name(name, folders_taken, LONGEST_FOLDER + 8, whole=True)
+        place = root / NONE_OF_THESE if file.is_ood else root / KNOWN / folders[file.label]
+        if place not in taken:
+            taken[place] = {_same(name) for name in _listed(place)}
+        plan.moves.append(Move(source, place / _free_name(source.name, taken[place])))
+    if plan.moves:
+        parents = {parent for move in plan.moves for parent in move.target.parents}
+        plan.made.extend(parent for parent in sorted(parents) if not parent.exists())
+    return plan
+
+
+def refuse_inside(folder: str | Path, sources: Iterable[str | Path], option: str) -> None:
+    """Raise `InputError` if `folder` is, or is in, a folder that images are read from."""
+    target = Path(os.path.realpath(folder))
+    for source in sources:
+        place = Path(os.path.realpath(source))
+        if place.is_dir() and target.is_relative_to(place):
+            where = "is the folder" if target == place else f"is in {source},"
+            raise InputError(
+                f"{option} {folder} {where} that the images are read from: the next run would read the sorted files "
+                "again. Choose a folder outside it."
+            )
+
+
+def safe_folder(label: str) -> str:
+    """A class name as the name of a folder, on any system.
+
+    >>> safe_folder("AC/DC: live?")
+    'AC_DC_ live_'
+    """
+    name = _UNSAFE.sub("_", unicodedata.normalize("NFC", label)).strip(" .")
+    if _RESERVED.match(name):
+        name = f"_{name}"
+    return _cut(name, LONGEST_FOLDER).rstrip(" .") or "_"
+
+
+def _free_name(name: str, taken: set[str], longest: int = LONGEST_FILE, *, whole: bool = False) -> str:
+    """`name`, or with the first number that makes it new; it is then taken."""
+    stem, ending = (name, "") if whole else os.path.splitext(name)  # noqa: PTH122 (surrogates stay)
+    number, free = 1, name
+    while _same(free) in taken:
+        number += 1
+        mark = f" ({number}){ending}"
+        free = _cut(stem, longest - len(os.fsencode(mark))) + mark
+    taken.add(_same(free))
+    return free
+
+
+def _same(name: str) -> str:
+    """What two names share if some file system takes them for one."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _cut(text: str, size: int) -> str:
+    """`text` in at most `size` bytes, cut between letters."""
+    while len(text.encode("utf-8", "surrogateescape")) > size:
+        text = text[:-1]
+    return text
+
+
+def _listed(place: Path) -> list[str]:
+    try:
+        return [entry.name for entry in place.iterdir()]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        raise InputError(f"{place} is a file, where a folder is needed. Choose another folder to sort into.") from None
+
+
+def sort_files(plan: SortPlan, progress: Progress | None = None) -> Sorted:
+    """Carry out a plan. A file that cannot be placed is skipped, with a reason, and all others are done."""
+    if not plan.moves:
+        return Sorted(plan.how, 0, plan.skipped)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    undo = _write_plan(plan)
+    skipped = list(plan.skipped)
+    done = 0
+    with temporary_folder(plan.folder) as scratch:
+        for position, move in enumerate(plan.moves):
+            try:
+                move.target.parent.mkdir(parents=True, exist_ok=True)
+                _place(move, plan.how, scratch)
+                done += 1
+            except OSError as error:
+                if error.errno in _HOPELESS:
+                    raise OutputError(
+                        f"{move.source} could not be placed: {_reason(error)}. {done} of {len(plan.moves)} files were "
+                        f"done before it; `deltaenergy undo {undo}` takes them back."
+                    ) from error
+                skipped.append(Skipped(move.source, _reason(error)))
+            if progress is not None:
+                progress(position + 1, len(plan.moves))
+    return Sorted(plan.how, done, skipped, undo)
+
+
+def _reason(error: OSError) -> str:
+    return OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error), ""))[0]
+
+
+def _write_plan(plan: SortPlan) -> Path:
+    """The plan as JSON lines, under the first free name."""
+    made = [os.path.relpath(place, plan.folder) for place in plan.made]
+    lines: list[dict[str, Any]] = [{"format": FORMAT, "version": VERSION, "how": plan.how.value, "made": made}]
+    for move in plan.moves:
+        line: dict[str, Any] = {"from": str(move.source), "to": move.target.relative_to(plan.folder).as_posix()}
+        with contextlib.suppress(OSError):  # one that is gone is reported when it is to be moved
+            status = move.source.stat()
+            line |= {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        lines.append(line)
+    number = 1
+    while True:
+        undo = plan.folder / f"undo-{number}.jsonl"
+        try:
+            # ASCII: bytes of file names that are not text become escapes, and come back as what they were.
+            with undo.open("x", encoding="ascii") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            break
+        except FileExistsError:
+            number += 1
+    sync_folder(plan.folder)
+    return undo
+
+
+def _place(move: Move, how: How, scratch: Path) -> None:
+    if how is How.LINK:
+        move.source.stat()
+        move.target.symlink_to(move.source)
+    elif how is How.COPY:
+        _copy(move.source, move.target, scratch)
+    else:
+        _move(move.source, move.target, scratch)
+
+
+def _copy(source: Path, target: Path, scratch: Path) -> None:
+    """Copy a file with its times to a name that must be free; half a copy is never seen under it."""
+    temporary = scratch / "copy"
+    try:
+        shutil.copyfile(source, temporary)
+        shutil.copystat(source, temporary)
+        try:
+            os.link(temporary, target)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+            temporary.rename(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _move(source: Path, target: Path, scratch: Path | None = None) -> None:
+    """Move a file to a name that must be free. At every moment it is in one of the two places, or in both."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        with contextlib.nullcontext(scratch) if scratch is not None else temporary_folder(target.parent) as place:
+            _copy(source, target, place)
+        handle = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    try:
+        source.unlink()
+    except OSError:
+        target.unlink()  # made a moment ago, by us
+        raise
+
+
+def undo_sorting(file: str | Path, *, dry_run: bool = False, progress: Progress | None = None) -> Sorted:
+    """Undo what `sort_files` did, or had done when it was stopped; may be repeated.
+
+    What was moved is moved back, and copies and links are removed, unless they were changed since. Files that it did
+    not get to are ignored. When nothing is left, the folders that it made are removed if they are empty, and so is the
+    undo file.
+    """
+    path = Path(os.path.abspath(file))  # noqa: PTH100
+    how, made, moves = _read_plan(path)
+    skipped: list[Skipped] = []
+    done = 0
+    for position, move in enumerate(moves):
+        try:
+            reason, changed = _take_back(move, how, dry_run)
+        except OSError as error:
+            reason, changed = _reason(error), False
+        done += changed
+        if reason is not None:
+            skipped.append(Skipped(move.target, reason))
+        if progress is not None:
+            progress(position + 1, len(moves))
+    if not dry_run and not skipped:
+        path.unlink()
+        remove_litter(path.parent)
+        for place in sorted(made, reverse=True):
+            with contextlib.suppress(OSError):  # something else is in it
+                place.rmdir()
+    return Sorted(how, done, skipped)
+
+
+def _take_back(move: Move, how: How, dry_run: bool) -> tuple[str | None, bool]:
+    """Why a file is skipped, if it is; and whether something was done."""
+    if not os.path.lexists(move.target):
+        lost = how is How.MOVE and not os.path.lexists(move.source)
+        return ("it is neither here nor where it came from" if lost else None), False
+    if how is How.LINK:
+        if not move.target.is_symlink() or move.target.readlink() != move.source:
+            return "it is no longer the link that was made", False
+    elif how is How.COPY:
+        if not _as_recorded(move):
+            return "it was changed since it was copied", False
+    elif move.target.is_symlink() or not move.target.is_file():
+        return "it is no longer a file", False
+    elif os.path.lexists(move.source):
+        # A move that was interrupted between its two halves left both; of two equal files one may go.
+        if not filecmp.cmp(move.source, move.target, shallow=False):
+            return f"its old place {move.source} is taken by another file", False
+    else:
+        if not dry_run:
+            move.source.parent.mkdir(parents=True, exist_ok=True)
+            _move(move.target, move.source)
+        return None, True
+    if not dry_run:
+        move.target.unlink()
+    return None, True
+
+
+def _as_recorded(move: Move) -> bool:
+    if move.target.is_symlink() or not move.target.is_file() or move.size is None or move.mtime_ns is None:
+        return False
+    status = move.target.stat()
+    return status.st_size == move.size and abs(status.st_mtime_ns - move.mtime_ns) <= _SAME_TIME_NS
+
+
+def _read_plan(path: Path) -> tuple[How, list[Path], list[Move]]:
+    remedy = "Give the undo-….jsonl file of the folder that was sorted into."
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and a device may have no end
+        raise ArtifactError(f"{path} is not a file. {remedy}")
+    try:
+        header, *rest = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+        if header["format"] != FORMAT or header["version"] != VERSION:
+            raise ValueError("another format")
+        made = [Path(os.path.normpath(path.parent / str(place))) for place in header["made"]]
+        if not all(path.is_relative_to(place) or place.is_relative_to(path.parent) for place in made):
+            raise ValueError("a folder is elsewhere")
+        return How(header["how"]), made, [_read_move(path.parent, line) for line in rest]
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {_reason(error)}. {remedy}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{path} is not an undo file. {remedy}") from error
+
+
+def _read_move(folder: Path, line: dict[str, Any]) -> Move:
+    relative, source = PurePosixPath(line["to"]), Path(line["from"])
+    for name in (os.fsencode(relative), os.fsencode(source)):  # half a character is a ValueError
+        if b"\0" in name:
+            raise ValueError("not a name of a file")
+    # A file that was tampered with must not lead us elsewhere.
+    if relative.is_absolute() or ".." in relative.parts or not relative.parts or not source.is_absolute():
+        raise ValueError("a path leads outside")
+    size, mtime = line.get("size"), line.get("mtime_ns")
+    if not all(number is None or isinstance(number, int) for number in (size, mtime)):
+        raise ValueError("not numbers")
+    return Move(source, folder / relative, size, mtime)

@@ -3,8 +3,8 @@
     python examples/ray_score.py photos.store detector/ verdicts.parquet
     python examples/ray_score.py photos/ detector/ verdicts.parquet
 
-`deltaenergy score photos.store --detector detector/ --out verdicts.parquet --ray local` writes the same table, and can be
-resumed. This is for pipelines that run in Ray Data anyway: the verdicts are one step among others.
+`deltaenergy score photos.store --detector detector/ --out verdicts.parquet --ray local` writes the same table, and can
+be resumed. This is for pipelines that run in Ray Data anyway: the verdicts are one step among others.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -27,8 +28,7 @@ from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.noise import normal_like
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
-from deltaenergy.errors import InputError
+from deltaenergy.core.specs import NonNegative, Positive
 from deltaenergy.models.base import Model
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Stage
@@ -117,28 +117,19 @@ class BayesCal(PromptMethod):
     paper = "Zhu et al., AAAI 2023"
     classifier = BayesCalClassifier
     needs_to_train = frozenset({Need.FEATURES, Need.DOMAINS})
-    domain_weight: float = 0.01
-    irm_weight: float = 0.5
-    cosine_weight: float = 0.01
-    kl_weight: float = 1e-8
-    sigma: float = 1e-5
-    prior_sigma: float = 0.02
+    class_specific: Literal[False] = False  # the context is shared by all classes
+    domain_weight: NonNegative = 0.01
+    irm_weight: NonNegative = 0.5
+    cosine_weight: NonNegative = 0.01
+    kl_weight: NonNegative = 1e-8
+    sigma: Positive = 1e-5
+    prior_sigma: Positive = 0.02
     as_released: bool = False
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """One; weight decay acts on means alone, since it would pull log σ to 0, that is σ to 1."""
         return (Stage((Phase(undecayed=("log_sigma", "domain_log_sigma")),)),)
-
-    def check(self) -> None:
-        """Weights ≥ 0, deviations > 0; the context is shared by all classes."""
-        super().check()
-        for weight in ("domain_weight", "irm_weight", "cosine_weight", "kl_weight"):
-            check_range(f"bayes-cal: {weight}", getattr(self, weight), 0)
-        for deviation in ("sigma", "prior_sigma"):
-            check_range(f"bayes-cal: {deviation}", getattr(self, deviation), 0, above=True)
-        if self.class_specific:
-            raise InputError("bayes-cal: class_specific contexts are not part of the method; leave it out.")
 
 
 def irm_penalty(logits: torch.Tensor, labels: torch.Tensor, domains: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
 
@@ -73,9 +73,4 @@ class Clap(FrozenTextMethod):
     takes_terms = True
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"length": (1.0, 3.0, 10.0)}
     recipe: ClassVar[Mapping[str, Any]] = {"lr": 0.1, "weight_decay": 0.0, "epochs": 300, "batch_size": 256}
-    length: float = 10.0
-
-    def check(self) -> None:
-        """ℓ > 0; templates with one {} each."""
-        super().check()
-        check_range("clap: length", self.length, 0, above=True)
+    length: Positive = 10.0

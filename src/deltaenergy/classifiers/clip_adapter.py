@@ -17,7 +17,7 @@ from deltaenergy.classifiers.initial import set_linear
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Share
 from deltaenergy.models.base import Model
 
 REDUCTION = 4
@@ -60,9 +60,4 @@ class ClipAdapter(TemplateMethod):
     paper = "Gao et al., IJCV 2024"
     classifier = ClipAdapterClassifier
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.1, 0.2, 0.5, 0.8)}
-    alpha: float = 0.2
-
-    def check(self) -> None:
-        """0 ≤ α ≤ 1; a template with one {}."""
-        super().check()
-        check_range("clip-adapter: alpha", self.alpha, 0, 1)
+    alpha: Share = 0.2

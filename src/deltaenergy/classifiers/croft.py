@@ -28,7 +28,7 @@ from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTex
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative, Share
 from deltaenergy.models.base import Model
 from deltaenergy.training.recipe import Phase, Stage
 
@@ -156,19 +156,11 @@ class Croft(FrozenTextMethod):
     classifier = CroftClassifier
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet7": {"templates": IMAGENET7}}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"lambda1": (1.0, 5.0, 15.0), "lambda2": (0.0, 1.0, 10.0)}
-    ratio: float = 0.2
-    text_ratio: float = 0.5
-    lambda1: float = 5.0
-    lambda2: float = 1.0
+    ratio: Share = 0.2
+    text_ratio: Share = 0.5
+    lambda1: NonNegative = 5.0
+    lambda2: NonNegative = 1.0
     as_released: bool = False
-
-    def check(self) -> None:
-        """Shares between 0 and 1, weights of at least 0; templates with one {} each."""
-        super().check()
-        for name in ("ratio", "text_ratio"):
-            check_range(f"croft: {name}", getattr(self, name), 0, 1)
-        for name in ("lambda1", "lambda2"):
-            check_range(f"croft: {name}", getattr(self, name), 0)
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
         """Ours; as released the published one, which is meant for the larger R."""

@@ -12,7 +12,7 @@ import torch
 
 from deltaenergy.classifiers.methods import Method, TrainingImages
 from deltaenergy.classifiers.zero_shot import CosineClassifier, class_features
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_templates
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template
 from deltaenergy.models.base import Model
 
 
@@ -41,8 +41,4 @@ class FrozenTextMethod(Method):
     """Base of the methods that learn on top of fixed class texts, from one template or several."""
 
     quick = True
-    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
-
-    def check(self) -> None:
-        """Templates with one {} each."""
-        check_templates(None, self.templates)
+    templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)

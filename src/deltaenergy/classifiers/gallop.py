@@ -24,7 +24,7 @@ from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Share, Words
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.text import unit
@@ -154,14 +154,7 @@ class Gallop(Method):
     # Patches of the frozen model have not passed V.
     needs_to_validate = needs_to_train
     recipe: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "warmup_epochs": 0}
-    top_k: tuple[int, ...] = (5, 10, 15, 20)
-    dropout: float = 0.75
+    top_k: tuple[Count, ...] = (5, 10, 15, 20)
+    dropout: Share = 0.75
     projection: Literal["auto", "hidden", "feature"] = "auto"
-    context_init: str = "a photo of a"
-
-    def check(self) -> None:
-        """K of at least 1; a share of prompts below or at 1; some words."""
-        for k in self.top_k:
-            check_range("gallop: top_k", k, 1)
-        check_range("gallop: dropout", self.dropout, 0, 1)
-        check_range("gallop: words in context_init", len(self.context_init.split()), 1)
+    context_init: Words = "a photo of a"

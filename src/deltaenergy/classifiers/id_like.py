@@ -32,7 +32,7 @@ from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, CountOrZero, NonNegative
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
@@ -169,21 +169,18 @@ class IdLike(Method):
         "batch_size": 1,
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"outlier_weight": (0.1, 0.3)}
-    context_length: int = 16
-    outliers: int = 100
-    crops: int = 256
-    selected: int = 32
-    outlier_weight: float = 0.3
-    apart: float = 0.2
+    context_length: Count = 16
+    outliers: CountOrZero = 100
+    crops: Count = 256
+    selected: Count = 32
+    outlier_weight: NonNegative = 0.3
+    apart: NonNegative = 0.2
     outlier_loss: Literal["log-in", "nll"] = "log-in"
 
     def check(self) -> None:
-        """Counts of at least 1 (no outlier prompts make it coop on crops), weights of at least 0."""
-        for name in ("context_length", "crops", "selected"):
-            check_range(f"id-like: {name}", getattr(self, name), 1)
-        check_range("id-like: crops", self.crops, 2 * self.selected)
-        for name in ("outliers", "outlier_weight", "apart"):
-            check_range(f"id-like: {name}", getattr(self, name), 0)
+        """Nearest and farthest crops are not the same."""
+        if self.crops < 2 * self.selected:
+            raise InputError(f"id-like: crops must be at least 2 · selected = {2 * self.selected}, got {self.crops}.")
 
     def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
         """Of the crops: each is run through the frozen image tower once, and its feature is kept."""

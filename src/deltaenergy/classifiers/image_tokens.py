@@ -20,7 +20,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import Estimate, tower_operations
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import CountOrZero
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
@@ -92,7 +92,7 @@ class TokenMethod(Method):
     """
 
     takes_terms = True
-    depth: int = 0
+    depth: CountOrZero = 0
 
     @property
     @abstractmethod
@@ -113,10 +113,6 @@ class TokenMethod(Method):
     def needs_to_validate(self) -> frozenset[Need]:
         """As to train: the tokens change with every step."""
         return self.needs_to_train
-
-    def check(self) -> None:
-        """J ≥ 0; tokens that there are words for."""
-        check_range(f"{self.name}: depth", self.depth, 0)
 
     def depth_on(self, model: Model) -> int:
         """J, which must not be more than the blocks of a tower."""

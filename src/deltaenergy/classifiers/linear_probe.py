@@ -19,7 +19,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.logistic import choose_c, fit_logistic
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
 
@@ -78,9 +78,4 @@ class LinearProbe(Method):
     augments = False
     trains = False
     quick = True
-    c: float | None = None
-
-    def check(self) -> None:
-        """C > 0."""
-        if self.c is not None:
-            check_range("linear-probe: c", self.c, 0, above=True)
+    c: Positive | None = None

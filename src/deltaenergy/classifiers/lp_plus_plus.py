@@ -24,7 +24,7 @@ from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
 
 MOMENTUM = 0.9
@@ -79,12 +79,7 @@ class LpPlusPlus(FrozenTextMethod):
     classifier = LpPlusPlusClassifier
     augments = False
     trains = False
-    rounds: int = 300
-
-    def check(self) -> None:
-        """At least one round; templates with one {} each."""
-        super().check()
-        check_range("lp++: rounds", self.rounds, 1)
+    rounds: Count = 300
 
 
 def solve(

@@ -26,7 +26,7 @@ from deltaenergy.classifiers.estimate import Estimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainingImages, make_method, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, NonNegative
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Recipe, Stage
@@ -134,17 +134,11 @@ class Lsn(Method):
     # Accuracy is the positives', so a search cannot tell the weights apart: the first is kept, which is the default.
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (1.0, 0.1)}
     positives: Literal["coop", "cocoop"] = "coop"
-    negatives: int = 3
-    context_length: int = 16
+    negatives: Count = 3
+    context_length: Count = 16
     orthogonality: Literal["cos", "abs"] = "cos"
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     as_released: bool = False
-
-    def check(self) -> None:
-        """At least one negative and one vector, λ ≥ 0."""
-        check_range("lsn: negatives", self.negatives, 1)
-        check_range("lsn: context_length", self.context_length, 1)
-        check_range("lsn: weight", self.weight, 0)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

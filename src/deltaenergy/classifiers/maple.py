@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import nn
 
 from deltaenergy.classifiers.image_tokens import WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Range
 from deltaenergy.models.base import Model, require_vision
 
 
@@ -61,7 +61,7 @@ class Maple(TokenMethod):
     classifier = MapleClassifier
     recipe: ClassVar[Mapping[str, Any]] = {"lr": 0.0035, "batch_size": 4, "epochs": 50}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"tokens": (2, 4)}
-    tokens: int = 2
+    tokens: Annotated[int, Range(1, len(WORDS))] = 2
 
     @property
     def context_length(self) -> int:
@@ -72,8 +72,3 @@ class Maple(TokenMethod):
     def tokens_of_image(self) -> int:
         """As many as context vectors."""
         return self.tokens
-
-    def check(self) -> None:
-        """The context begins as words, of which there are four."""
-        super().check()
-        check_range("maple: tokens", self.tokens, 1, len(WORDS))

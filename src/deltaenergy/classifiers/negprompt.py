@@ -26,7 +26,7 @@ from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, NonNegative, Words
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Stage
@@ -153,19 +153,12 @@ class NegPrompt(Method):
     paper = "Li et al., CVPR 2024"
     tested_with = "negprompt"
     classifier = NegPromptClassifier
-    context_init: str = "a photo of a"
-    negatives: int = 2
-    near: float = 0.1
-    apart: float = 0.05
+    context_init: Words = "a photo of a"
+    negatives: Count = 2
+    near: NonNegative = 0.1
+    apart: NonNegative = 0.05
     separation: Literal["uniform", "ce"] = "uniform"
     as_released: bool = False
-
-    def check(self) -> None:
-        """At least one negative, weights of at least 0, some words to begin with."""
-        check_range("negprompt: negatives", self.negatives, 1)
-        check_range("negprompt: near", self.near, 0)
-        check_range("negprompt: apart", self.apart, 0)
-        check_range("negprompt: words in context_init", len(self.context_init.split()), 1)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -26,7 +26,7 @@ from deltaenergy.classifiers.methods import Method, TrainingImages, register_met
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Positive
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Recipe
@@ -114,16 +114,10 @@ class Plot(Method):
     needs_to_train = frozenset({Need.FEATURES, Need.PATCHES})
     recipe: ClassVar[Mapping[str, Any]] = {"epochs": 200, "batch_size": 128}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
-    prompts: int = 4
-    context_length: int = 16
-    epsilon: float = 0.1
+    prompts: Count = 4
+    context_length: Count = 16
+    epsilon: Positive = 0.1
     pooled: bool = False
-
-    def check(self) -> None:
-        """At least one context of one vector, ε > 0."""
-        check_range("plot: prompts", self.prompts, 1)
-        check_range("plot: context_length", self.context_length, 1)
-        check_range("plot: epsilon", self.epsilon, 0, above=True)
 
     def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
         """Of the similarities of all patches with all texts, where the number of patches is known beforehand."""

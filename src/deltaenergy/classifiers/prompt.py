@@ -15,7 +15,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts, NamePosition
@@ -75,14 +75,10 @@ class PromptMethod(Method):
 
     classifier: ClassVar[type[Classifier]] = PromptClassifier
     takes_terms = True
-    context_length: int = 16
+    context_length: Count = 16
     context_init: str = ""
     name_position: NamePosition = "end"
     class_specific: bool = False
-
-    def check(self) -> None:
-        """At least one vector."""
-        check_range(f"{self.name}: context_length", self.context_length, 1)
 
     def length(self, tower: TextTower) -> int:
         """The number of context vectors: as many as the initial words have tokens, where there are such."""

@@ -23,7 +23,7 @@ from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.core.classes import fill
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import CountOrZero, NonNegative, Positive
 from deltaenergy.data.catalogue.class_names import template_ensemble
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_vision
@@ -117,12 +117,12 @@ class PromptSrc(TokenMethod):
         "fine-grained": {"gpa": (0.9, 0.1)},
         "base-to-new": {"gpa": (0.75, 0.05)},
     }
-    vision_tokens: int = 4
-    text_weight: float = 25.0
-    image_weight: float = 10.0
-    kl_weight: float = 1.0
+    vision_tokens: CountOrZero = 4
+    text_weight: NonNegative = 25.0
+    image_weight: NonNegative = 10.0
+    kl_weight: NonNegative = 1.0
     kl: Literal["classes", "batch"] = "classes"
-    gpa: tuple[float, ...] = (0.6, 0.6)
+    gpa: tuple[NonNegative, Positive] = (0.6, 0.6)
 
     @property
     def context_length(self) -> int:
@@ -133,16 +133,6 @@ class PromptSrc(TokenMethod):
     def tokens_of_image(self) -> int:
         """Independent of the context."""
         return self.vision_tokens
-
-    def check(self) -> None:
-        """No negative weights or numbers; μ ≥ 0 and σ > 0."""
-        super().check()
-        for name in ("vision_tokens", "text_weight", "image_weight", "kl_weight"):
-            check_range(f"promptsrc: {name}", getattr(self, name), 0)
-        if len(self.gpa) != 2:
-            raise InputError(f"promptsrc: gpa holds μ and σ as shares of the epochs, [0.6,0.6], got {list(self.gpa)}.")
-        check_range("promptsrc: gpa, μ", self.gpa[0], 0)
-        check_range("promptsrc: gpa, σ", self.gpa[1], 0, above=True)
 
 
 def frozen_texts(tower: TextTower, classes: Sequence[str]) -> torch.Tensor:

@@ -18,7 +18,7 @@ from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative
 from deltaenergy.errors import ArtifactError
 from deltaenergy.models.base import Model
 
@@ -79,14 +79,8 @@ class TipAdapter(TemplateMethod):
         "beta": (1.0, 2.0, 3.5, 5.5, 7.0),
     }
     trains = False
-    alpha: float = 1.0
-    beta: float = 5.5
-
-    def check(self) -> None:
-        """α ≥ 0, β ≥ 0; a template with one {}."""
-        super().check()
-        check_range(f"{self.name}: alpha", self.alpha, 0)
-        check_range(f"{self.name}: beta", self.beta, 0)
+    alpha: NonNegative = 1.0
+    beta: NonNegative = 5.5
 
 
 @register_method

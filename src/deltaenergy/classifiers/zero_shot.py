@@ -12,7 +12,7 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes, check_templates, fill
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template, check_classes, check_templates, fill
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.models.base import Model, require_text
@@ -73,11 +73,7 @@ class ZeroShot(Method):
     trains = False
     quick = True
     listed = False
-    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
-
-    def check(self) -> None:
-        """Templates with one {} each."""
-        check_templates(None, self.templates)
+    templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)
 
     def blank(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
         """The classifier before its texts are encoded."""
@@ -113,11 +109,7 @@ class TemplateMethod(Method):
     """Base of the methods that learn beside class texts from one template."""
 
     quick = True
-    template: str = DEFAULT_TEMPLATE
-
-    def check(self) -> None:
-        """A template with one {}."""
-        check_templates(self.template, None)
+    template: Template = DEFAULT_TEMPLATE
 
 
 def class_features(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.scores.base import Score, check_positive
+from deltaenergy.core.specs import Positive
+from deltaenergy.scores.base import Score
 
 
 def largest_probability(similarities: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -19,8 +20,4 @@ def largest_probability(similarities: torch.Tensor, temperature: float) -> torch
 class Tempered(Score):
     """A score with one hyper-parameter: the temperature."""
 
-    temperature: float = 0.01
-
-    def check(self) -> None:
-        """The temperature must be positive."""
-        check_positive(self.name, temperature=self.temperature)
+    temperature: Positive = 0.01

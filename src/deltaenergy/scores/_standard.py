@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from deltaenergy.errors import InputError
-from deltaenergy.scores.base import check_number, check_positive
-
 # Some units in the last place of single precision, relative to the largest value.
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 
@@ -21,14 +18,3 @@ def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     least = torch.stack([ROUNDING * term.abs().max() for term in values])
     means = torch.stack([term.mean() for term in values])
     return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}
-
-
-def check_moments(owner: str, means: Sequence[float], deviations: Sequence[float], count: int) -> None:
-    """Raise `InputError` unless there are `count` finite means and positive deviations."""
-    if not len(means) == len(deviations) == count:
-        raise InputError(
-            f"{owner}: there must be {count} means and deviations, got {len(means)} and {len(deviations)}."
-        )
-    for mean, deviation in zip(means, deviations):
-        check_number(owner, means=mean)
-        check_positive(owner, deviations=deviation)

@@ -52,4 +52,4 @@ class Lsn(Score):
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
         outputs = inputs.outputs or scorer.classifier(inputs.for_classifier)
-        return torch.as_tensor(lsn(inputs.similarities, outputs.negatives))
+        return lsn.kernel(inputs.similarities, outputs.negatives)

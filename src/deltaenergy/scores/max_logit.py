@@ -29,4 +29,4 @@ class MaxLogit(Score):
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        return torch.as_tensor(max_logit(inputs.similarities))
+        return max_logit.kernel(inputs.similarities)

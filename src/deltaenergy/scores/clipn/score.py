@@ -11,30 +11,29 @@ one from a table of images and texts, for any model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.core.specs import Positive
+from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_rows
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
-MODES = ("atd", "ctw")
+Mode = Literal["atd", "ctw"]
 
 
 @array_function
 def clipn(
-    similarities: torch.Tensor, no_similarities: torch.Tensor, mode: str = "atd", logit_scale: float = 100.0
+    similarities: torch.Tensor, no_similarities: Any, mode: Mode = "atd", logit_scale: Positive = 100.0
 ) -> torch.Tensor:
     """The score of each row (formula above) from cosines (N, K) with the class texts, and with their "no" texts."""
-    _check(mode)
-    check_positive("clipn", logit_scale=logit_scale)
     no = as_rows(no_similarities, "no_similarities").to(similarities)
     if no.shape != similarities.shape:
         raise InputError(
@@ -45,11 +44,6 @@ def clipn(
     if mode == "ctw":
         return yes_rather.gather(1, similarities.argmax(dim=1, keepdim=True))[:, 0]
     return (torch.softmax(logit_scale * similarities, dim=1) * yes_rather).sum(dim=1)
-
-
-def _check(mode: str) -> None:
-    if mode not in MODES:
-        raise InputError(f"clipn: unknown mode {mode!r}.{did_you_mean(str(mode), MODES)}")
 
 
 @register_score
@@ -63,11 +57,7 @@ class Clipn(Score):
     paper = "Wang et al., ICCV 2023"
     requires = frozenset({Need.FEATURES, Need.TEXTS})
     no_tower: str = ""
-    mode: str = "atd"
-
-    def check(self) -> None:
-        """The mode must be known; the tower is looked for when it is needed."""
-        _check(self.mode)
+    mode: Mode = "atd"
 
     @property
     def missing(self) -> str | None:
@@ -92,4 +82,4 @@ class Clipn(Score):
         """Scores (N,)."""
         features = scorer.compared_features(inputs)
         no = features @ scorer.state["no_features"].T.to(features)
-        return torch.as_tensor(clipn(inputs.similarities, no, self.mode, scorer.classifier.model.logit_scale))
+        return clipn.kernel(inputs.similarities, no, self.mode, scorer.classifier.model.logit_scale)

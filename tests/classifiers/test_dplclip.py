@@ -16,7 +16,7 @@ from deltaenergy.classifiers.base import Batch, Inputs
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.dplclip import DplClip, DplClipClassifier
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.classifiers.noise import dropout
+from deltaenergy.classifiers.randomness import dropout
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.models.towers.prompts import LearnedPrompts

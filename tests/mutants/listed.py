@@ -135,14 +135,14 @@ mutant(
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores._standard.moments",
+    "scores.shared.moments",
     "rounding counts as a deviation",
     "ROUNDING * term.abs().max()",
     "0 * term.abs().max()",
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores._softmax.largest_probability",
+    "scores.shared.largest_probability",
     "the temperature multiplies",
     ".div_(temperature)",
     ".mul_(temperature)",

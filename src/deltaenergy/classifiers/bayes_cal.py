@@ -23,10 +23,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
-from deltaenergy.classifiers.domains import warn_of_one_domain
-from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.classifiers.noise import normal_like
+from deltaenergy.classifiers.methods import TrainingImages, register_method, warn_of_one_domain
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
+from deltaenergy.classifiers.randomness import normal_like
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import NonNegative, Positive
 from deltaenergy.models.base import Model

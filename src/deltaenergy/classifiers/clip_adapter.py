@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.initial import set_linear
 from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Share

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.initial import set_linear
 from deltaenergy.classifiers.methods import TrainingImages, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
+from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model

@@ -26,9 +26,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.domains import warn_of_one_domain
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
-from deltaenergy.classifiers.noise import dropout
+from deltaenergy.classifiers.methods import Method, TrainingImages, register_method, warn_of_one_domain
+from deltaenergy.classifiers.randomness import dropout
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive, Range
 from deltaenergy.models.base import Model, require_text

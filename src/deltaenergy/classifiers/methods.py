@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -210,3 +211,14 @@ def make_method(spec: str | Method) -> Method:
             raise InputError(f"method {spec!r}: {term.name!r} is attached twice.")
         attached.append(term)
     return dataclasses.replace(method, terms=tuple(attached))
+
+
+def warn_of_one_domain(method: str, data: TrainingImages, effect: str) -> None:
+    """Say that `method` works with one domain, and what that means."""
+    if len(data.domain_names) > 1:
+        return
+    warnings.warn(
+        f"{method} learns from images of several domains, and these have one, {data.domain_names[0]!r}: {effect}. "
+        "If there are more, give folders DOMAIN/CLASS/ with domains=True (--domains), or a table with a domain column.",
+        stacklevel=5,
+    )

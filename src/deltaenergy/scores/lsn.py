@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import InputError
-from deltaenergy.scores._softmax import largest_probability
 from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import largest_probability
 
 # The temperature of the distances.
 SOFTNESS = 5.0

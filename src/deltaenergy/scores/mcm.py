@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.core.specs import Positive
-from deltaenergy.scores._softmax import Tempered, largest_probability
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import Tempered, largest_probability
 
 
 @array_function

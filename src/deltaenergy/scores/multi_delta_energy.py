@@ -15,11 +15,11 @@ import torch
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive
 from deltaenergy.errors import InputError
-from deltaenergy.scores._standard import moments
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import moments
 
 TAUS = (0.01, 0.1, 1.0)
 CS = (2, 1, 1)

@@ -95,7 +95,7 @@ def test_score_all_without_id_images_leaves_out_what_is_fitted(
 ) -> None:
     scores = make_scores(["all"], given_by([photos]).without(id_data=Lack("no --id", "give some.")))
     assert not any(score.needs_fit for score in scores)
-    assert {"delta-energy", "gl-mcm", "odin", "odin:features"} <= specs(scores)
+    assert {"delta-energy", "gl-mcm", "odin"} <= specs(scores)
     assert "delta-energy:robust" in capsys.readouterr().err
 
 

@@ -3,15 +3,15 @@
     x̃ = x − ε · sign(∇_x CE(L·s(x)/T, argmax_k s_k(x))) / σ_rgb,   score = max_k softmax(L·s(x̃)/T)_k
 
 x are normalised pixels, σ_rgb the deviations they were divided by and L the model's logit scale. Known images
-respond to the step more than others. With ε = 0 there is no step: that form (`odin:features`) needs no gradients and
-works on features, but it is not the paper's method, and its spec says so.
+respond to the step more than others. With ε = 0 there is no step: that form needs no gradients and works on
+features, but it is not the paper's method, and ranks images as mcm does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -95,7 +95,6 @@ class Odin(Score):
     summary = "softmax at a high temperature after a small step on the pixels; epsilon=0 is the feature-only form"
     formula = "max_k softmax(L·s(x̃)/T)_k, x̃ = x − ε·sign(∇_x CE(L·s/T, ŷ))/σ_rgb"
     paper = "Liang et al., ICLR 2018"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"features": {"epsilon": 0.0}}
     temperature: Positive = 1000.0
     epsilon: NonNegative = 0.0014
 

@@ -134,7 +134,7 @@ def test_an_interrupt_where_it_is_known_what_is_kept(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "Interrupted. Half of it is in out/.\n"
 
 
-@pytest.mark.parametrize("name", ["bench", "calibrate", "choose", "clipn-train", "evaluate", "features", "score"])
+@pytest.mark.parametrize("name", ["bench", "calibrate", "choose", "evaluate", "features", "score"])
 def test_an_interrupt_while_images_are_encoded_leaves_no_half_result(
     name: str, command: Runner, world: World, inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +179,6 @@ def test_old_names_are_not_in_the_help(command: Runner) -> None:
     assert "--known" not in command("score", "--help").out
     assert re.search(r"--calibrate(?![-\w])", command("tune", "--help").out) is None
     assert all("--id" in command(name, "--help").out for name in ("score", "tune", "choose", "evaluate", "theory"))
-    assert "--batch-size is the image tower's" in command("clipn-train", "x.csv", "--batch-size", "9").err
 
 
 def test_an_argument_that_looks_like_an_old_name_is_left_alone(command: Runner, world: World, inside: Path) -> None:

@@ -58,7 +58,7 @@ def specs(scores: list[de.Score]) -> set[str]:
         (["evaluate", "--id", "{store}", "-s", "all,odin"], "'odin' needs pixels: give it the images, not a feature"),
         (["score", "{store}", "-c", "cat,dog", "-s", "neglabel,gl-mcm"], "deltaenergy features … --patches"),
         (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,react"], "'react' needs ID data: it is fitted on"),
-        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "make one with `deltaenergy clipn-train`"),
+        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "train_no_tower"),
         (["calibrate", "{store}", "-c", "cat,dog", "-s", "gl-mcm", "-o", "{out}"], "'gl-mcm' needs patches"),
         (["calibrate", "{flat}", "-c", "cat,dog", "-s", "interneg", "-o", "{out}"], "needs labels: none of the"),
         (["score", "{photos}", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),

@@ -8,7 +8,7 @@ import pytest
 from deltaenergy import Detector, Model, PrecomputedClassifier, ZeroShotClassifier, list_scores, make_score
 from deltaenergy.core.specs import split
 from deltaenergy.errors import InputError
-from deltaenergy.scores.registry import DEFAULT_SCORE, WITHOUT_TEXTS, get_score_class
+from deltaenergy.scores.registry import DEFAULT_SCORE, DEFAULT_WITHOUT_TEXTS, get_score_class
 
 
 def test_the_papers_names_are_known() -> None:
@@ -95,4 +95,4 @@ def test_the_default_runs_on_features(tiny_clip: Model) -> None:
 
 def test_each_default_needs_no_more_than_its_place_has() -> None:
     assert not make_score(DEFAULT_SCORE).needs_fit and make_score(DEFAULT_SCORE).prompts == 1100
-    assert make_score(WITHOUT_TEXTS).needs_fit and make_score(WITHOUT_TEXTS).prompts == 0
+    assert make_score(DEFAULT_WITHOUT_TEXTS).needs_fit and make_score(DEFAULT_WITHOUT_TEXTS).prompts == 0

@@ -18,7 +18,7 @@ ScoreType = TypeVar("ScoreType", bound="type[Score]")
 # and on `lite`, on near and far unknowns. It is not fitted, so it needs no ID images, but a text tower for its words.
 DEFAULT_SCORE = "delta-energy+words"
 # For a classifier without a text tower, such as one on precomputed features; it must be fitted.
-WITHOUT_TEXTS = "multi-delta-energy"
+DEFAULT_WITHOUT_TEXTS = "multi-delta-energy"
 
 
 def _check(name: str, cls: type[Score]) -> None:
@@ -86,4 +86,4 @@ def _join(parts: list[Named]) -> Named:
 
 def default_score(model: Model) -> str:
     """The default of a detector on this model."""
-    return WITHOUT_TEXTS if model.text is None else DEFAULT_SCORE
+    return DEFAULT_WITHOUT_TEXTS if model.text is None else DEFAULT_SCORE

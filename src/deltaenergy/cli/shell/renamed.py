@@ -11,18 +11,12 @@ RENAMED = {
     "score": {"--known": "--id"},
     "tune": {"--calibrate": "--id"},
 }
-# Names that mean something else than they did.
-CHANGED = {
-    "clipn-train": {
-        "--batch-size": "--batch-size is the image tower's batch here too; pairs per training step are --train-batch."
-    },
-}
 
 
 def with_new_names(arguments: Sequence[str]) -> list[str]:
     """The arguments with today's names, after a line on standard error for each old one."""
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
-    renamed, changed = RENAMED.get(command, {}), CHANGED.get(command, {})
+    renamed = RENAMED.get(command, {})
     end = arguments.index("--") if "--" in arguments else len(arguments)
     told: set[str] = set()
     current = []
@@ -30,8 +24,7 @@ def with_new_names(arguments: Sequence[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         new = renamed.get(name) if position < end else None
         current.append(argument if new is None else f"{new}{equals}{value}")
-        note = f"{name} is called {new} now; the old name still works." if new else changed.get(name)
-        if note is not None and position < end and name not in told:
-            err.print(f"Note: {note}")
+        if new is not None and name not in told:
+            err.print(f"Note: {name} is called {new} now; the old name still works.")
             told.add(name)
     return current

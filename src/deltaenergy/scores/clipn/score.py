@@ -4,8 +4,8 @@
     atd:  Σ_k softmax(a)_k q_k     (agreeing to differ; the paper's 1 − probability of the extra, unknown class)
     ctw:  q_k of the most likely k (competing to win)
 
-t are the class texts, n the same texts through the "no" tower. The tower is a file: `deltaenergy clipn-train` makes
-one from a table of images and texts, for any model.
+t are the class texts, n the same texts through the "no" tower. The tower is a file: `training.train_no_tower`
+makes one from images and texts, for any model.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def clipn(
 @register_score
 @dataclass(frozen=True)
 class Clipn(Score):
-    """`clipn` as a Score. `no_tower` is a folder or file that `deltaenergy clipn-train` wrote."""
+    """`clipn` as a Score. `no_tower` is a folder that `train_no_tower` wrote, or a file."""
 
     name = "clipn"
     summary = 'yes or no for every class, by a second text tower that was taught to say "no"'
@@ -65,8 +65,8 @@ class Clipn(Score):
         if self.no_tower:
             return None
         return (
-            "Score 'clipn' needs a \"no\" tower: make one with `deltaenergy clipn-train`, and name it as in "
-            "clipn(no_tower=FOLDER)."
+            "Score 'clipn' needs a \"no\" tower: make one with deltaenergy.scores.clipn.training.train_no_tower, and "
+            "name it as in clipn(no_tower=FOLDER)."
         )
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:

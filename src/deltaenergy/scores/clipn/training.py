@@ -114,7 +114,7 @@ def encode_pairs(
     if len(items) != len(texts):
         raise InputError(f"There are {len(items)} images but {len(texts)} texts: each image needs its own.")
     text_of = {item.id: text for item, text in zip(items, texts)}
-    encoded = require_towers(model, "clipn-train").encode(items, batch_size=batch_size, progress=progress)
+    encoded = require_towers(model, "clipn").encode(items, batch_size=batch_size, progress=progress)
     kept = [text_of[item.id] for item in encoded.items]
     if len(set(kept)) < 2:
         raise InputError(f"Training needs at least two different texts with readable images, and has {len(set(kept))}.")
@@ -143,7 +143,7 @@ def train_no_tower(
     """
     recipe, folder = recipe or NoRecipe(), Path(folder)
     check_unfinished(folder)
-    task = _Task(require_towers(model, "clipn-train"), pairs, recipe)
+    task = _Task(require_towers(model, "clipn"), pairs, recipe)
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, task.identity())
     generator = torch.Generator().manual_seed(recipe.seed)
     trained = train(

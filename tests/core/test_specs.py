@@ -50,7 +50,7 @@ class Example(Settings):
     """Every kind of field that settings have."""
 
     kind: ClassVar[str] = "example"
-    name = "an-example"
+    name, summary, formula, paper = "an-example", "", "", ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "far": {"ratio": 5.0, "words": ("x", "y"), "where": "off, there"},
         "near": {"ratio": 0.5},
@@ -87,6 +87,7 @@ def again(spec: str) -> Example:
 
 
 @given(EXAMPLES)
+@example(Example(words=(".0", ".", "./a")))
 def test_the_spec_stands_for_the_settings(settings: Example) -> None:
     assert again(settings.spec) == settings
     assert again(settings.spec).spec == settings.spec

@@ -77,7 +77,6 @@ class BayesCalClassifier(PromptClassifier):
         return mean + scale * normal_like(mean, self.generator)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
-        """The five terms, weighted."""
         assert self.domain_prompts is not None  # made by `start`
         method, z, domains = self.method, outputs.features, batch.need(Need.DOMAINS)
         domain_texts = self.domain_prompts(self.sampled(self.domain_context, self.domain_log_sigma))

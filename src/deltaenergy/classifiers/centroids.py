@@ -20,7 +20,6 @@ class CentroidClassifier(CosineClassifier):
     """Cosines with the classes' mean images, which stand in the place of class texts."""
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """The mean directions."""
         self.text_features = class_means(data.mean_features(), data.labels, len(self.classes))
 
 

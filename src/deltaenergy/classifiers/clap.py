@@ -48,7 +48,6 @@ class ClapClassifier(FrozenTextClassifier):
         self.multipliers.copy_(sums / torch.bincount(labels, minlength=len(self.classes)))
 
     def texts(self) -> torch.Tensor:
-        """The directions of the prototypes."""
         return nn.functional.normalize(self.prototypes, dim=-1)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:

@@ -36,12 +36,10 @@ class ClipAdapterClassifier(TemplateClassifier):
         self.to(model.device)
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Two random matrices."""
         super().start(data, generator)
         set_linear(generator, self.w1, self.w2)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines of z'."""
         z, alpha = x.need(Need.FEATURES), self.method.alpha
         adapted = torch.relu(torch.relu(z @ self.w1.T.to(z)) @ self.w2.T.to(z))
         features = nn.functional.normalize(alpha * adapted + (1 - alpha) * z, dim=-1)

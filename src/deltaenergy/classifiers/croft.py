@@ -61,7 +61,6 @@ class CroftClassifier(FrozenTextClassifier):
         self.to(model.device)
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Three identities."""
         super().start(data, generator)
         for matrix in (self.image_map, self.text_map, self.generator_map):
             nn.init.eye_(matrix)
@@ -71,11 +70,9 @@ class CroftClassifier(FrozenTextClassifier):
         return unit(mix(features, self.image_map, self.method.ratio))
 
     def texts(self) -> torch.Tensor:
-        """The mapped class texts t'."""
         return unit(mix(self.frozen_texts, self.text_map, self.method.text_ratio))
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines of z' with t'."""
         features = self.adapt(x.need(Need.FEATURES))
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
@@ -128,7 +125,6 @@ class CroftClassifier(FrozenTextClassifier):
         return (scale * (images + texts)).square().sum()
 
     def logged(self) -> dict[str, float]:
-        """R, once in a step."""
         return {"R": self.gradient_size} if self.phase == MAIN else {}
 
     def with_classes(self, classes: str | Sequence[str]) -> CroftClassifier:
@@ -169,7 +165,6 @@ class Croft(FrozenTextMethod):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Two updates in each step."""
         if self.as_released:
             return (Stage(phases=(Phase(GENERATOR), Phase(MAIN))),)
         maps = ("image_map", "text_map")
@@ -177,7 +172,6 @@ class Croft(FrozenTextMethod):
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of unit length."""
     return nn.functional.normalize(rows, dim=-1)
 
 

@@ -45,7 +45,6 @@ class Ebm(Term):
     loss_tau: Positive = 1.0
 
     def __call__(self, outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
-        """The weighted term, and e^L for the log."""
         exponential = energy_change(outputs, self.p, self.loss_tau).mean().exp()
         return self.weight * exponential, {"e^L": float(exponential.detach())}
 

@@ -32,7 +32,6 @@ class FrozenTextClassifier(CosineClassifier):
         self.register_buffer("frozen_texts", torch.zeros_like(self.text_features))
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Encode the class texts."""
         self.frozen_texts.copy_(class_features(self.base_model, self.classes, self.templates))
 
 

@@ -82,7 +82,6 @@ class IdLikeClassifier(Classifier):
         self._known, self._strange = select_crops(views, named, self.method.selected)
 
     def texts(self) -> torch.Tensor:
-        """The class texts under the present context."""
         return self.prompts(self.context)
 
     def outliers(self) -> torch.Tensor:
@@ -100,7 +99,6 @@ class IdLikeClassifier(Classifier):
         return self
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines with classes and outliers."""
         z = x.need(Need.FEATURES)
         texts = self.class_texts(z)
         outliers = self.outliers() if self.training else self.outlier_features.to(z)
@@ -197,5 +195,4 @@ class IdLike(Method):
         )
 
     def views_of(self, asked: int | str) -> int | str:
-        """The crops, however many views were asked for."""
         return self.crops

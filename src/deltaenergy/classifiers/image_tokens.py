@@ -61,7 +61,6 @@ class TokenClassifier(Classifier):
         self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
 
     def texts(self) -> torch.Tensor:
-        """The text features of the present contexts."""
         return self.prompts(self.context, deep=self.deep)
 
     def image_features(self, x: Inputs) -> torch.Tensor:
@@ -72,7 +71,6 @@ class TokenClassifier(Classifier):
         return require_vision(self.base_model, self.method.name).run(x.need(Need.PIXELS), tokens).features
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines of prompted image features."""
         features = self.image_features(x)
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)

@@ -36,7 +36,6 @@ class LinearProbeClassifier(Classifier):
         self.register_buffer("c", torch.zeros((), device=model.device))
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Choose C, and solve."""
         features, labels = data.mean_features(), data.labels
         c = self.method.c or choose_c(features, labels, len(self.classes))
         found = fit_logistic(features, labels, len(self.classes), c)
@@ -54,14 +53,12 @@ class LinearProbeClassifier(Classifier):
         return Outputs(self._similarities(z), z, self.class_texts(z))
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
-        """The same map on patches."""
         return self._similarities(patches)
 
     def _similarities(self, rows: torch.Tensor) -> torch.Tensor:
         return (rows @ self.weight.T.to(rows) + self.bias.to(rows)) / self.model.logit_scale
 
     def chosen(self) -> dict[str, float]:
-        """C."""
         return {"c": float(self.c)}
 
 

@@ -43,7 +43,6 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         self.alpha = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Encode the class texts, and solve."""
         super().start(data, generator)
         visual, alpha = solve(data.mean_features(), data.labels, self.frozen_texts, self.method.rounds)
         self.visual.data.copy_(visual)
@@ -54,7 +53,6 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         return self.visual + self.alpha[:, None] * self.frozen_texts
 
     def texts(self) -> torch.Tensor:
-        """The directions of the weights."""
         return nn.functional.normalize(self.weights(), dim=-1)
 
     def forward(self, x: Inputs) -> Outputs:
@@ -63,7 +61,6 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         return Outputs(self.patch_similarities(z), z, self.class_texts(z))
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
-        """The same map on patches."""
         return patches @ self.weights().T.to(patches) / self.model.logit_scale
 
 

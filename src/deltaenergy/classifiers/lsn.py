@@ -142,7 +142,6 @@ class Lsn(Method):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Positives by SGD, then negatives by Adam."""
         adam = {"optimizer": "adam", "lr": 0.002, "weight_decay": 0.0, "epochs": 100, "batch_size": 256}
         return (
             Stage((Phase(POSITIVES, ("positives.",)),), {"lr": 1e-3, "epochs": 50, "warmup_epochs": 0}),

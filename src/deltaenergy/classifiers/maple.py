@@ -65,10 +65,8 @@ class Maple(TokenMethod):
 
     @property
     def context_length(self) -> int:
-        """As many as image tokens."""
         return self.tokens
 
     @property
     def tokens_of_image(self) -> int:
-        """As many as context vectors."""
         return self.tokens

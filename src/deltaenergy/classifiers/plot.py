@@ -79,7 +79,6 @@ class PlotClassifier(TextsClassifier):
         self.to(model.device)
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Contexts ~ N(0, 0.02²)."""
         self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
 
     def raw_texts(self) -> torch.Tensor:

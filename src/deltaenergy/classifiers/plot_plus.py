@@ -105,7 +105,6 @@ class PlotPlus(Method):
         return (Stage((Phase(TOKENS_FIRST, ("tokens",)),)), Stage((Phase("both"),)))
 
     def check_model(self, model: Model) -> None:
-        """A vision transformer, and a text tower."""
         require_text(model, self.name)
         require_vision(model, self.name)
 

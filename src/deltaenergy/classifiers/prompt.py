@@ -45,22 +45,18 @@ class PromptClassifier(Classifier):
         self.to(model.device)
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """A random context, or one that begins as words."""
         initial = initial_context(self.tower, tuple(self.context.shape), self.method.context_init, generator)
         self.context.data.copy_(initial)
 
     def texts(self) -> torch.Tensor:
-        """The text features of the present context."""
         return self.prompts(self.context)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines with the text features."""
         features = x.need(Need.FEATURES)
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
-        """The same context before other class names."""
         if self.method.class_specific:
             raise InputError("Every class has a context of its own here; there is none for other class names.")
         return super().with_classes(classes)

@@ -61,7 +61,6 @@ class PromptSrcClassifier(TokenClassifier):
         self.frozen_texts.copy_(frozen_texts(self.tower, self.classes))
 
     def image_tokens(self) -> torch.Tensor | None:
-        """The tokens as they are learned."""
         return self.tokens if self.method.vision_tokens else None
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
@@ -80,7 +79,6 @@ class PromptSrcClassifier(TokenClassifier):
         }
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Add the epoch to the average."""
         weight = epoch_weights(epochs, *self.method.gpa)[epoch - 1]
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -131,7 +129,6 @@ class PromptSrc(TokenMethod):
 
     @property
     def tokens_of_image(self) -> int:
-        """Independent of the context."""
         return self.vision_tokens
 
 

@@ -24,7 +24,6 @@ class CosineClassifier(Classifier):
     """Cosines with class texts that are not learned."""
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines (N, K)."""
         features = x.need(Need.FEATURES)
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
@@ -76,7 +75,6 @@ class ZeroShot(Method):
     templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)
 
     def blank(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
-        """The classifier before its texts are encoded."""
         classifier = ZeroShotClassifier.__new__(ZeroShotClassifier)
         classifier._blank(model, classes, self)
         return classifier
@@ -94,7 +92,6 @@ class TemplateClassifier(CosineClassifier):
     method: TemplateMethod
 
     def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Encode the class texts."""
         self.text_features = class_features(self.model, self.classes, [self.method.template])
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:

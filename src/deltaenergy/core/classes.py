@@ -26,7 +26,6 @@ class HoldsName:
     several: bool = False
 
     def allows(self, text: str) -> bool:
-        """Whether each template has one place."""
         return _is_text(text) and all(part.count("{}") == 1 for part in (text.split("|") if self.several else [text]))
 
     def __str__(self) -> str:

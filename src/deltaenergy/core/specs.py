@@ -34,7 +34,8 @@ HUGE = 1e300
 S = TypeVar("S", bound="Settings")
 P = ParamSpec("P")
 R = TypeVar("R")
-_PLAIN = re.compile(r"[A-Za-z_~./][\w~./ -]*(?<! )")
+# Text that needs no quotes; ".5" would be read as a number.
+_PLAIN = re.compile(r"(?!\.\d)[A-Za-z_~./][\w~./ -]*(?<! )")
 # What ends the name at the beginning of a part.
 _HEAD = re.compile(r"[:(]")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
@@ -205,7 +206,6 @@ class Range:
     above: bool = False
 
     def allows(self, value: float) -> bool:
-        """Whether the value lies within the bounds."""
         return (value > self.low if self.above else value >= self.low) and value <= self.high
 
     def __str__(self) -> str:
@@ -218,7 +218,6 @@ class SomeWords:
     """The rule of a text that must not be blank."""
 
     def allows(self, value: str) -> bool:
-        """Whether there is a word in it."""
         return bool(value.strip())
 
     def __str__(self) -> str:

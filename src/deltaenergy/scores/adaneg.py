@@ -52,7 +52,6 @@ class AdaNeg(Adapter):
     sharpness: Positive = 5.5
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """NegLabel's negatives of these classes."""
         mining = NegLabel(
             words=self.words,
             exclude=self.exclude,
@@ -65,7 +64,6 @@ class AdaNeg(Adapter):
         return {"negatives": mining.mined(classifier, progress).features}
 
     def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
-        """A memory that holds the texts alone."""
         return Proxies(self, classifier.text_features.float(), prepared["negatives"].float())
 
 

@@ -58,7 +58,6 @@ class Adapter(Settings, ABC):
 
     @property
     def pool(self) -> Pool:
-        """The candidate words."""
         return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
 
     @abstractmethod
@@ -85,7 +84,6 @@ def register_adapter(cls: AdapterType) -> AdapterType:
 
 
 def list_adapters() -> list[str]:
-    """The names of all adapters, sorted."""
     return ADAPTERS.names()
 
 

@@ -256,7 +256,6 @@ class FoldScorer(Scorer):
 
     @classmethod
     def of(cls, scorers: Sequence[Scorer]) -> FoldScorer:
-        """From the scorers of all folds."""
         first = scorers[0]
         common = {
             name: tensor for name, tensor in first.state.items() if all(one.state[name] is tensor for one in scorers)
@@ -271,7 +270,6 @@ class FoldScorer(Scorer):
 
     @classmethod
     def restore(cls, score: Score, classifier: Classifier, state: Mapping[str, torch.Tensor]) -> FoldScorer:
-        """From the `state` of one."""
         common = {name: tensor for name, tensor in state.items() if not name.startswith(FOLD)}
         learned: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in state.items():

@@ -167,12 +167,10 @@ class DeltaEnergy(Score):
         return self.requires | ({Need.ID_DATA} if self.reset == BACKGROUND else frozenset())
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """The background similarity, if that is the reset value."""
         if self.reset != BACKGROUND:
             return {}
         return {"background": torch.tensor(background_similarity(inputs.similarities), dtype=torch.float64)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         reset = float(scorer.learned("background")) if isinstance(self.reset, str) else self.reset
         return delta_energy.kernel(inputs.similarities, self.tau, self.c, reset)

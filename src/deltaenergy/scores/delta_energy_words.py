@@ -75,7 +75,6 @@ class DeltaEnergyWords(Score):
         return len(candidates(self.words))
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The words for these classes, and their features."""
         words, features = competing_words(classifier, self.words, progress)
         return {"negatives": features, "words": words.pack()}
 

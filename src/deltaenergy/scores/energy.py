@@ -30,5 +30,4 @@ class Energy(Tempered):
     paper = "Liu et al., NeurIPS 2020"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return energy.kernel(inputs.similarities, self.temperature)

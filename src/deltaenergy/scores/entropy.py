@@ -31,5 +31,4 @@ class Entropy(Tempered):
     paper = "Hendrycks & Gimpel, ICLR 2017 (as a baseline since)"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return entropy.kernel(inputs.similarities, self.temperature)

@@ -32,7 +32,6 @@ class Gallop(Score):
     requires = frozenset({Need.PATCHES})
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier = scorer.classifier
         texts = classifier.global_features.mean(dim=0).to(inputs.features)  # type: ignore[operator]
         overall = mcm.kernel(inputs.features @ texts.T, 1.0)

@@ -57,7 +57,6 @@ class GlMcm(Score):
     weight: NonNegative = 1.0
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier, patches = scorer.classifier, inputs.need(Need.PATCHES)
         overall = mcm.kernel(inputs.similarities, self.temperature)
         local = local_mcm(patches, classifier.patch_similarities, len(classifier.classes), self.temperature)

@@ -38,7 +38,6 @@ class IdLike(Score):
     own_to = "id-like"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier = scorer.classifier
         outputs = inputs.outputs or classifier(inputs.for_classifier)
         if outputs.negatives is None or not outputs.negatives.shape[1]:

@@ -97,7 +97,6 @@ class InterNeg(Score):
 
     @property
     def prompts(self) -> int:
-        """Every candidate in every template."""
         pool, nouns, adjectives = self._pool, self.noun_templates.split("|"), self.adjective_templates.split("|")
         return len(pool.nouns) * len(nouns) + len(pool.adjectives) * len(adjectives)
 
@@ -107,7 +106,6 @@ class InterNeg(Score):
         return {}
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """The negatives that these images choose."""
         if inputs.labels is None:
             raise InputError(
                 f"Score {self.spec!r} must know the classes of the known images, and was not told them. Give "
@@ -138,7 +136,6 @@ class InterNeg(Score):
         return {"negatives": candidates[chosen[shuffled.to(chosen.device)]]}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
 
     def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:

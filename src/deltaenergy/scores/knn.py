@@ -75,9 +75,7 @@ class Knn(Score):
     k: Count = 1
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """The features."""
         return {"known": evenly(inputs.features, MAX_KEPT).float().contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return knn.kernel(inputs.features, scorer.learned("known"), self.k)

@@ -50,6 +50,5 @@ class Lsn(Score):
     own_to = "lsn"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         outputs = inputs.outputs or scorer.classifier(inputs.for_classifier)
         return lsn.kernel(inputs.similarities, outputs.negatives)

@@ -95,5 +95,4 @@ class Mahalanobis(Score):
         return {"means": means[:used].float(), "root": root.float().contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return mahalanobis.kernel(inputs.features, scorer.learned("means"), scorer.learned("root"))

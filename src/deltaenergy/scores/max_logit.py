@@ -28,5 +28,4 @@ class MaxLogit(Score):
     paper = "Hendrycks et al., ICML 2022"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return max_logit.kernel(inputs.similarities)

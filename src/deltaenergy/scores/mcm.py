@@ -31,5 +31,4 @@ class MCM(Tempered):
     temperature: Positive = 1.0
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return mcm.kernel(inputs.similarities, self.temperature)

@@ -33,5 +33,4 @@ class MSP(Tempered):
     paper = "Hendrycks & Gimpel, ICLR 2017"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return msp.kernel(inputs.similarities, self.temperature)

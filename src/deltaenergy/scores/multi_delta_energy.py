@@ -66,10 +66,8 @@ class MultiDeltaEnergy(Score):
         _check_lengths(taus=self.taus, cs=self.cs)
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """Mean and deviation of each term."""
         return moments([delta_energy.kernel(inputs.similarities, tau, c) for tau, c in zip(self.taus, self.cs)])
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         means, deviations = scorer.learned("means").tolist(), scorer.learned("deviations").tolist()
         return multi_delta_energy.kernel(inputs.similarities, means, deviations, self.taus, self.cs)

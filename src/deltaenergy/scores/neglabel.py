@@ -102,7 +102,6 @@ class MinedScore(Score):
 
     @property
     def recipe(self) -> Recipe:
-        """How candidates become negatives."""
         return Recipe(
             noun_templates=tuple(self.noun_templates.split("|")),
             adjective_templates=tuple(self.adjective_templates.split("|")),
@@ -115,14 +114,12 @@ class MinedScore(Score):
 
     @property
     def pool(self) -> Pool:
-        """The candidates."""
         if self.words:
             return read_words(self.words)
         return Pool(tuple(imagenet_meanings())) if self.imagenet else wordnet_pool(self.exclude.split())
 
     @property
     def prompts(self) -> int:
-        """Every candidate in every template."""
         pool, recipe = self.pool, self.recipe
         return len(pool.nouns) * len(recipe.noun_templates) + len(pool.adjectives) * len(recipe.adjective_templates)
 
@@ -143,7 +140,6 @@ class MinedScore(Score):
         return mine(classifier.model, class_features, pool, self.recipe, without=own, progress=progress)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The negatives of these classes."""
         return {"negatives": self.mined(classifier, progress).features}
 
 
@@ -164,7 +160,6 @@ class NegLabel(MinedScore):
     log_odds: bool = False
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         negatives = scorer.state["negatives"]
         return grouped_score(inputs, scorer, negatives, self.groups, self.temperature, log_odds=self.log_odds)
 
@@ -212,7 +207,6 @@ class NegLabelDeltaEnergy(MinedScore):
     reset: float = 0.0
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)
 

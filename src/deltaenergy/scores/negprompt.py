@@ -52,7 +52,6 @@ class NegPrompt(Score):
         return frozenset({Need.PATCHES}) if self.local else self.requires
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier = scorer.classifier
         outputs = inputs.outputs or classifier(inputs.for_classifier)
         overall = negprompt.kernel(inputs.similarities, outputs.negatives)

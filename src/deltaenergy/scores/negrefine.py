@@ -89,7 +89,6 @@ class NegRefine(CspPool, NegLabel):
         return {"negatives": refined.features, "words": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         base = super().compute(inputs, scorer)
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)

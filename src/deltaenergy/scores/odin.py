@@ -104,7 +104,6 @@ class Odin(Score):
         return self.requires | ({Need.PIXELS} if self.epsilon > 0 else frozenset())
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         if self.epsilon == 0:
             return hot_softmax(inputs.similarities, self.temperature / scorer.classifier.model.logit_scale)
         model = require_towers(scorer.classifier.model, self.name)

@@ -57,8 +57,6 @@ class ReAct(Score):
         return {"bound": torch.tensor(float(bound), dtype=torch.float64)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-
         def similarities_of(clipped: torch.Tensor) -> torch.Tensor:
             return scorer.classifier(replace(inputs.for_classifier, features=clipped)).similarities
 

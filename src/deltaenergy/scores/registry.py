@@ -85,5 +85,4 @@ def _join(parts: list[Named]) -> Named:
 
 
 def default_score(model: Model) -> str:
-    """The default of a detector on this model."""
     return DEFAULT_WITHOUT_TEXTS if model.text is None else DEFAULT_SCORE

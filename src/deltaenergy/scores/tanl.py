@@ -57,7 +57,6 @@ class Tanl(Adapter):
     history: Share = 0.95
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Features of all words, and of images of noise."""
         model = require_towers(classifier.model, self.name)
         recipe = Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
         words = encode_candidates(model, prompts(self.pool, recipe), progress=progress)
@@ -65,7 +64,6 @@ class Tanl(Adapter):
         return {"words": words.to(model.device), "noise": noise.to(model.device)}
 
     def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
-        """Queues of texts and noise."""
         return Activations(self, classifier.text_features.float(), prepared["words"].float(), prepared["noise"].float())
 
 

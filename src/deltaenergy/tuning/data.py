@@ -195,7 +195,6 @@ class Validation:
     identity: str = ""
 
     def holds(self, needs: frozenset[Need]) -> bool:
-        """Whether batches can bring all of that."""
         kinds = {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.model}
         return all(kinds.get(need, self.features) is not None for need in needs)
 

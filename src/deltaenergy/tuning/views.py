@@ -42,7 +42,6 @@ class Encoded:
     pixels: torch.Tensor | None = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that is there, by name."""
         kinds = {"features": self.features, "patches": self.patches, "states": self.states, "pixels": self.pixels}
         return {name: tensor for name, tensor in kinds.items() if tensor is not None}
 

@@ -61,7 +61,6 @@ class Clipn(Score):
 
     @property
     def missing(self) -> str | None:
-        """The tower."""
         if self.no_tower:
             return None
         return (
@@ -70,7 +69,6 @@ class Clipn(Score):
         )
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The class texts through the "no" tower."""
         if self.missing is not None:
             raise InputError(self.missing)
         from deltaenergy.scores.clipn.tower import NoTower
@@ -79,7 +77,6 @@ class Clipn(Score):
         return {"no_features": tower.class_features(classifier.classes, classifier.templates, progress)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         features = scorer.compared_features(inputs)
         no = features @ scorer.state["no_features"].T.to(features)
         return clipn.kernel(inputs.similarities, no, self.mode, scorer.classifier.model.logit_scale)

@@ -52,7 +52,6 @@ class NoRecipe(Bounded):
 
     @property
     def common(self) -> Recipe:
-        """As the training loop takes it."""
         return Recipe(
             epochs=self.epochs,
             lr=self.learning_rate,

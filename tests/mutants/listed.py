@@ -217,8 +217,8 @@ mutant(
 mutant(
     "scores.negatives.mining.select",
     "nouns and adjectives are ranked together",
-    "[lowest(distance[:nouns], recipe.keep), nouns + lowest(distance[nouns:], recipe.keep)],",
-    "[lowest(distance, recipe.keep)],",
+    "[lowest(distance[:nouns], settings.keep), nouns + lowest(distance[nouns:], settings.keep)],",
+    "[lowest(distance, settings.keep)],",
     "scores/negatives/test_mining.py",
 )
 mutant(

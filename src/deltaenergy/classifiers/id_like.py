@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate, tower_operations
+from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.zero_shot import class_features
@@ -180,13 +180,15 @@ class IdLike(Method):
         if self.crops < 2 * self.selected:
             raise InputError(f"id-like: crops must be at least 2 · selected = {2 * self.selected}, got {self.crops}.")
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the crops: each is run through the frozen image tower once, and its feature is kept."""
         crops, vision = images * self.crops, getattr(model, "vision", None)
         operations = 0.0
         if vision is not None:
             operations = tower_operations(crops * (1 + vision.patch_count), vision.blocks, vision.width, 1)
-        return Estimate(
+        return CostEstimate(
             # The selected ones are copied out of all.
             {f"{crops:,} crops": 4 * model.feature_dim * images * (self.crops + 2 * self.selected)},
             f"{2 * self.selected} crops of an image after {crops:,} were run through the image tower",

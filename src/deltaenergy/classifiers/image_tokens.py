@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate, tower_operations
+from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import CountOrZero
@@ -129,7 +129,9 @@ class TokenMethod(Method):
         """A vision transformer, if tokens are to be learned in it, and blocks enough."""
         self.depth_on(model)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the prompted image tower, which is the most of it."""
         if not self.tokens_of_image:
             return None
@@ -138,13 +140,13 @@ class TokenMethod(Method):
 
 def image_tower_estimate(
     vision: VisionTower, tokens: int, runs: int, images: int, recipes: Sequence[Recipe]
-) -> Estimate:
+) -> CostEstimate:
     """What it takes to train through the image tower, run so often for each image with so many learned tokens."""
     batch = min(images, max(recipe.batch_size for recipe in recipes))
     kept = vision.kept_bytes(batch, tokens)
     seen = images * (1 + vision.patch_count + tokens) * sum(recipe.epochs for recipe in recipes)
     passes = 3 if vision.recomputes(batch, tokens) else 2
-    return Estimate(
+    return CostEstimate(
         {"activations": runs * kept},
         f"the image tower {f'{runs} times ' if runs > 1 else ''}forth and back on {batch:,} images",
         tower_operations(runs * seen, vision.blocks, vision.width, passes),

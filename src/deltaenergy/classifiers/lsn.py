@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate, tower_operations
+from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainingImages, make_method, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.core.needs import Need
@@ -152,7 +152,9 @@ class Lsn(Method):
         """The prompts of one set of negatives."""
         return LearnedPrompts(require_text(model, self.name), classes, self.context_length, class_specific=True)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the negatives, which are the most of it."""
         prompts, recipe = self.prompts(model, classes), recipes[1]
         tower, tokens = prompts.tower, self.negatives * prompts.tokens()
@@ -164,7 +166,7 @@ class Lsn(Method):
         compared = 4 * 4 * batch * self.negatives * len(classes)
         steps = recipe.epochs * -(-images // batch)
         passes = 3 if prompts.recomputes() else 2
-        return Estimate(
+        return CostEstimate(
             # Values, gradients and Adam's two moments, four bytes each.
             {f"{parameters / 1e6:,.1f} M parameters": 16 * parameters, "activations": activations + compared},
             f"{self.negatives * len(classes):,} whole prompts of {tokens:,} tokens",

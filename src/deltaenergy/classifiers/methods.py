@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 
 from deltaenergy.classifiers.base import Batch, Classifier, Outputs
-from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.core.needs import Need
 from deltaenergy.core.registry import Registry
 from deltaenergy.core.specs import Settings, build, parse
@@ -112,7 +112,9 @@ class Method(Part):
         """The parts of the training, one after the other."""
         return (Stage(),)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """What training on so many images will take, for methods that can be too much for a machine.
 
         It is asked before the classifier is built; `recipes` are those of the stages.

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.transport import transported
@@ -118,14 +118,16 @@ class Plot(Method):
     epsilon: Positive = 0.1
     pooled: bool = False
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the similarities of all patches with all texts, where the number of patches is known beforehand."""
         vision = getattr(model, "vision", None)
         if vision is None:
             return None
         batch = min(images, recipes[0].batch_size)
         entries = batch * len(classes) * vision.patch_count * self.prompts
-        return Estimate(
+        return CostEstimate(
             # Similarities, plans, their products and gradients, four bytes each.
             {"similarities and plans": 16 * entries},
             f"the transport of {vision.patch_count} patches of {batch:,} images to {len(classes):,} classes",

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
 from deltaenergy.classifiers.plot import TextsClassifier
@@ -108,7 +108,9 @@ class PlotPlus(Method):
         require_text(model, self.name)
         require_vision(model, self.name)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of all runs of the image tower."""
         vision = shared_budget(require_vision(model, self.name), self.prompts)
         return image_tower_estimate(vision, self.tokens, self.prompts, images, recipes)

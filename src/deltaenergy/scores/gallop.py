@@ -21,7 +21,7 @@ from deltaenergy.scores.registry import register_score
 
 @register_score
 @dataclass(frozen=True)
-class Gallop(Score):
+class GallopScore(Score):
     """As a Score, of a classifier that was tuned by gallop."""
 
     name = "gallop"

@@ -28,7 +28,7 @@ def id_like(similarities: torch.Tensor, negative_similarities: Any, logit_scale:
 
 @register_score
 @dataclass(frozen=True)
-class IdLike(Score):
+class IdLikeScore(Score):
     """`id_like` as a Score, of a classifier that was tuned by id-like."""
 
     name = "id-like"

@@ -28,7 +28,7 @@ from deltaenergy.core.specs import Count, Positive
 from deltaenergy.errors import InputError
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import Recipe, prompts
+from deltaenergy.scores.negatives.mining import MiningSettings, prompts
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.neglabel import grouped_score
 from deltaenergy.scores.registry import register_score
@@ -139,8 +139,8 @@ class InterNeg(Score):
         return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
 
     def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:
-        recipe = Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
-        return encode_candidates(classifier.model, prompts(self._pool, recipe), progress=progress)
+        mining = MiningSettings(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
+        return encode_candidates(classifier.model, prompts(self._pool, mining), progress=progress)
 
     @property
     def _pool(self) -> Pool:

@@ -40,7 +40,7 @@ def lsn(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
 
 @register_score
 @dataclass(frozen=True)
-class Lsn(Score):
+class LsnScore(Score):
     """`lsn` as a Score, of a classifier that was tuned by lsn."""
 
     name = "lsn"

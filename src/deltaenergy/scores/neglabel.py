@@ -32,7 +32,7 @@ from deltaenergy.scores.arrays import array_function, as_rows, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.negatives.competing import imagenet_meanings, remove_own
-from deltaenergy.scores.negatives.mining import Negatives, Recipe, class_prompt_features, mine
+from deltaenergy.scores.negatives.mining import MiningSettings, Negatives, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
 
@@ -101,8 +101,8 @@ class MinedScore(Score):
     seed: int = 0
 
     @property
-    def recipe(self) -> Recipe:
-        return Recipe(
+    def mining(self) -> MiningSettings:
+        return MiningSettings(
             noun_templates=tuple(self.noun_templates.split("|")),
             adjective_templates=tuple(self.adjective_templates.split("|")),
             superclasses=tuple(self.superclasses.split()),
@@ -120,8 +120,8 @@ class MinedScore(Score):
 
     @property
     def prompts(self) -> int:
-        pool, recipe = self.pool, self.recipe
-        return len(pool.nouns) * len(recipe.noun_templates) + len(pool.adjectives) * len(recipe.adjective_templates)
+        pool, mining = self.pool, self.mining
+        return len(pool.nouns) * len(mining.noun_templates) + len(pool.adjectives) * len(mining.adjective_templates)
 
     def mined(self, classifier: Classifier, progress: Progress | None) -> Negatives:
         """The words that are negatives of these classes, with their features."""
@@ -137,7 +137,7 @@ class MinedScore(Score):
                 f"{self.name}: all {len(own)} words are classes, their synonyms or their kinds. Use narrower classes, "
                 "other words (words=FILE), or another score."
             )
-        return mine(classifier.model, class_features, pool, self.recipe, without=own, progress=progress)
+        return mine(classifier.model, class_features, pool, self.mining, without=own, progress=progress)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         return {"negatives": self.mined(classifier, progress).features}

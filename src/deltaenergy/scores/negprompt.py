@@ -36,7 +36,7 @@ def negprompt(similarities: torch.Tensor, negative_similarities: Any) -> torch.T
 
 @register_score
 @dataclass(frozen=True)
-class NegPrompt(Score):
+class NegPromptScore(Score):
     """`negprompt` as a Score, of a classifier that was tuned by negprompt."""
 
     name = "negprompt"

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method, warn_of_one_domain
+from deltaenergy.classifiers.methods import TrainViews, register_method, warn_of_one_domain
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
 from deltaenergy.classifiers.randomness import normal_like
 from deltaenergy.core.needs import Need
@@ -51,7 +51,7 @@ class BayesCalClassifier(PromptClassifier):
         self.domain_prompts: LearnedPrompts | None = None
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Two Gaussians, and the prompts of the training domains."""
         warn_of_one_domain(
             self.method.name, data, "there is nothing to tell apart, so it trains on class prompts alone"

@@ -21,7 +21,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
@@ -37,7 +37,7 @@ class ClapClassifier(FrozenTextClassifier):
         self.prototypes = nn.Parameter(torch.zeros_like(self.text_features))
         self.register_buffer("multipliers", torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Prototypes at the texts, multipliers from what zero-shot makes of the training images."""
         super().start(data, generator)
         self.prototypes.data.copy_(self.method.length * self.frozen_texts)

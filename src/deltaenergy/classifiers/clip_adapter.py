@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
@@ -35,7 +35,7 @@ class ClipAdapterClassifier(TemplateClassifier):
         self.w1, self.w2 = nn.Parameter(torch.zeros(hidden, dim)), nn.Parameter(torch.zeros(dim, hidden))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         super().start(data, generator)
         set_linear(generator, self.w1, self.w2)
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
 from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.core.needs import Need
@@ -41,7 +41,7 @@ class CoCoOpClassifier(PromptClassifier):
         self.register_buffer("neutral", torch.zeros(dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Context and network; the mean training image stands for the neutral one."""
         super().start(data, generator)
         set_linear(generator, self.w1, self.w2)

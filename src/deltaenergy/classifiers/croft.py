@@ -25,7 +25,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import NonNegative, Share
@@ -60,7 +60,7 @@ class CroftClassifier(FrozenTextClassifier):
         self.gradient_size = 0.0
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         super().start(data, generator)
         for matrix in (self.image_map, self.text_map, self.generator_map):
             nn.init.eye_(matrix)

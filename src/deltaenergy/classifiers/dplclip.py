@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method, warn_of_one_domain
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method, warn_of_one_domain
 from deltaenergy.classifiers.randomness import dropout
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive, Range
@@ -63,7 +63,7 @@ class DplClipClassifier(Classifier):
         """Only the released way to serve looks at a whole batch."""
         return self.method.serve == "batch"
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Xavier-uniform weights, biases 0.01."""
         warn_of_one_domain(self.method.name, data, "it learns one context for all")
         for weight in (self.w1, self.w2, self.w3):

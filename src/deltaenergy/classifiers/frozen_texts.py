@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classifiers.methods import Method, TrainingImages
+from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.classifiers.zero_shot import CosineClassifier, class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template
 from deltaenergy.models.base import Model
@@ -31,7 +31,7 @@ class FrozenTextClassifier(CosineClassifier):
         self.templates = method.templates
         self.register_buffer("frozen_texts", torch.zeros_like(self.text_features))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.frozen_texts.copy_(class_features(self.base_model, self.classes, self.templates))
 
 

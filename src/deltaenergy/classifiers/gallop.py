@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Share, Words
@@ -67,7 +67,7 @@ class GallopClassifier(Classifier):
             self.register_buffer(name, torch.zeros(count, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """All prompts begin as the same words, V as the identity."""
         for contexts in (self.global_contexts, self.local_contexts):
             contexts.data.copy_(initial_context(self.tower, tuple(contexts.shape), self.method.context_init, generator))

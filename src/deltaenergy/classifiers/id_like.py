@@ -27,7 +27,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
@@ -70,7 +70,7 @@ class IdLikeClassifier(Classifier):
         self._known = self._strange = torch.zeros(0)
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
         for parameter in (self.context, self.outlier_context, self.words):
             # Drawn on the host, so that every device starts alike.

@@ -17,7 +17,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.logistic import choose_c, fit_logistic
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
@@ -35,7 +35,7 @@ class LinearProbeClassifier(Classifier):
         self.bias = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
         self.register_buffer("c", torch.zeros((), device=model.device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         features, labels = data.mean_features(), data.labels
         c = self.method.c or choose_c(features, labels, len(self.classes))
         found = fit_logistic(features, labels, len(self.classes), c)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from deltaenergy.classifiers.base import Batch, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import CountOrZero, NonNegative
@@ -34,7 +34,7 @@ class LoCoOpClassifier(PromptClassifier):
         super().__init__(model, classes, method)
         self.ranks = method.top_k or min(PAPER_TOP_K, max(1, len(self.classes) // 2))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """The context; K must leave room for patches that do not show the label."""
         super().start(data, generator)
         if self.ranks >= len(self.classes):

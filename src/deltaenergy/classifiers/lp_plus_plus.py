@@ -22,7 +22,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
@@ -42,7 +42,7 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         self.visual = nn.Parameter(torch.zeros_like(self.text_features))
         self.alpha = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         super().start(data, generator)
         visual, alpha = solve(data.mean_features(), data.labels, self.frozen_texts, self.method.rounds)
         self.visual.data.copy_(visual)

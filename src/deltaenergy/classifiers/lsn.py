@@ -23,7 +23,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
-from deltaenergy.classifiers.methods import Method, TrainingImages, make_method, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, make_method, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, NonNegative
@@ -63,7 +63,7 @@ class LsnClassifier(Classifier):
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positives as their method begins, and random negatives."""
         self.positives.start(data, generator)
         # Drawn on the host, so that every device starts alike.

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.image_tokens import WORDS, TokenClassifier, TokenMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.specs import Range
 from deltaenergy.models.base import Model, require_vision
 
@@ -34,7 +34,7 @@ class MapleClassifier(TokenClassifier):
         self.biases = nn.Parameter(torch.zeros(self.depth, width))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts, and maps as torch's Linear begins: one for the first block, one copied for all others."""
         self.start_contexts(generator)
         _, height, width = self.maps.shape

@@ -28,15 +28,21 @@ from deltaenergy.training.recipe import Recipe, Stage
 PartType = TypeVar("PartType", bound="type[Part]")
 
 
-class TrainingImages(Protocol):
-    """What a method sees of the training images before training: classes, domains, and a feature per image."""
+class TrainViews(Protocol):
+    """Labelled training images, which give batches of random views."""
 
     labels: torch.Tensor
     domains: torch.Tensor
     domain_names: tuple[str, ...]
 
+    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Batch:
+        """A random view of each of the images `indices`."""
+
     def mean_features(self) -> torch.Tensor:
         """A unit feature per image (N, D): the direction of the mean over its views."""
+
+    def holds(self, needs: frozenset[Need]) -> bool:
+        """Whether batches bring all of that."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +146,7 @@ class Method(Part):
         self.check_model(model)
         return self.classifier(model, classes, self)
 
-    def build(
-        self, model: Model, classes: Sequence[str], data: TrainingImages, generator: torch.Generator
-    ) -> Classifier:
+    def build(self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator) -> Classifier:
         """The classifier with its initial parameters."""
         classifier = self.blank(model, classes)
         classifier.start(data, generator)
@@ -215,7 +219,7 @@ def make_method(spec: str | Method) -> Method:
     return dataclasses.replace(method, terms=tuple(attached))
 
 
-def warn_of_one_domain(method: str, data: TrainingImages, effect: str) -> None:
+def warn_of_one_domain(method: str, data: TrainViews, effect: str) -> None:
     """Say that `method` works with one domain, and what that means."""
     if len(data.domain_names) > 1:
         return

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, NonNegative, Words
@@ -64,7 +64,7 @@ class NegPromptClassifier(Classifier):
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positive begins as words; the negatives wait for it to be learned."""
         shape = tuple(self.context.shape)
         self.context.data.copy_(initial_context(self.tower, shape, self.method.context_init, generator))

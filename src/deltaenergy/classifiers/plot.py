@@ -22,7 +22,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
 from deltaenergy.classifiers.estimate import CostEstimate
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
@@ -78,7 +78,7 @@ class PlotClassifier(TextsClassifier):
         self.contexts = nn.Parameter(torch.zeros(method.prompts, method.context_length, self.tower.width))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
 
     def raw_texts(self) -> torch.Tensor:

@@ -22,7 +22,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.plot import TextsClassifier
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.transport import transported
@@ -54,7 +54,7 @@ class PlotPlusClassifier(TextsClassifier):
         self.contexts = nn.ParameterList(torch.zeros(len(ids), self.tower.width) for ids in self.phrases)
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts as words, tokens ~ N(0, 0.02²)."""
         for context, ids in zip(self.contexts, self.phrases):
             context.data.copy_(self.tower.embed(ids))

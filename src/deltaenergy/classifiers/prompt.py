@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages
+from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
@@ -44,7 +44,7 @@ class PromptClassifier(Classifier):
         self.context = nn.Parameter(torch.zeros((len(self.classes), *shape) if method.class_specific else shape))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         initial = initial_context(self.tower, tuple(self.context.shape), self.method.context_init, generator)
         self.context.data.copy_(initial)
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.classes import fill
 from deltaenergy.core.specs import CountOrZero, NonNegative, Positive
 from deltaenergy.data.catalogue.class_names import template_ensemble
@@ -53,7 +53,7 @@ class PromptSrcClassifier(TokenClassifier):
             self.register_buffer(f"sum_of_{name}", torch.zeros_like(parameter), persistent=False)
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts, tokens ~ N(0, 0.02²), and the frozen texts."""
         self.start_contexts(generator)
         if self.method.vision_tokens:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import NonNegative
@@ -38,7 +38,7 @@ class TipAdapterClassifier(TemplateClassifier):
         self.keys = nn.Parameter(torch.zeros(images, self.model.feature_dim, device=device))
         self.register_buffer("labels", torch.zeros(images, dtype=torch.long, device=device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Keys are the mean features over each image's views."""
         super().start(data, generator)
         self._make_room(len(data.labels))

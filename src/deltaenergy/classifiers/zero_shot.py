@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template, check_classes, check_templates, fill
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
@@ -80,7 +80,7 @@ class ZeroShot(Method):
         return classifier
 
     def build(
-        self, model: Model, classes: Sequence[str], data: TrainingImages, generator: torch.Generator
+        self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator
     ) -> ZeroShotClassifier:
         """The zero-shot classifier; the training images are not looked at."""
         return ZeroShotClassifier(model, classes, templates=self.templates)
@@ -91,7 +91,7 @@ class TemplateClassifier(CosineClassifier):
 
     method: TemplateMethod
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_features(self.model, self.classes, [self.method.template])
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:

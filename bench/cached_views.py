@@ -16,10 +16,11 @@ from PIL import Image
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from deltaenergy.classifiers.coop import CoOp
+from deltaenergy.classifiers.methods import TrainViews
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.tuning.data import CachedViews, LiveViews, TrainImages
+from deltaenergy.tuning.data import CachedViews, LiveViews
 from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.views import encode_views
 from timing import alternate, report
@@ -64,7 +65,7 @@ def main() -> None:
         once = time.perf_counter() - began
         live = LiveViews(model, items, torch.tensor(labels), seed=1, needs=frozenset())
 
-        def epoch(images: TrainImages) -> None:
+        def epoch(images: TrainViews) -> None:
             classifier = CoOp().build(model, names, images, torch.Generator().manual_seed(0))
             fit(classifier, images, recipe={"epochs": 1}, generator=torch.Generator().manual_seed(0))
 

@@ -21,7 +21,7 @@ from clip_data import ClipFeatures, OpenTest
 from store_tests import NO_CLASS, OVERLAPS, Stores
 
 from deltaenergy.benchmarks.spec import splits
-from deltaenergy.scores.negatives.mining import Recipe, select
+from deltaenergy.scores.negatives.mining import MiningSettings, select
 
 PARTS = ("development", "more", "judged", "fresh")
 STYLES = ("art_painting", "cartoon", "sketch")
@@ -88,7 +88,7 @@ def clip_words(data: ClipFeatures, test: OpenTest, opened: list[str] | None = No
     if len(left) < MIN_WORDS:
         return None
     candidates = names[left]
-    return candidates[select(candidates, classes, len(candidates), Recipe(keep=0.5))]
+    return candidates[select(candidates, classes, len(candidates), MiningSettings(keep=0.5))]
 
 
 def _more_of_clip(data: ClipFeatures) -> list[Case]:

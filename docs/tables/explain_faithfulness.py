@@ -27,8 +27,9 @@ from deltaenergy.explanation.targets import Target, class_target, score_target
 from deltaenergy.explanation.tracing import look_at
 from deltaenergy.models.base import TowerModel, require_towers
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
-from deltaenergy.scores.defaults import WITHOUT_ID_IMAGES
 
+# The unfitted default when the table was made.
+SCORE = "delta-energy(tau=0.1,c=1)"
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 SCENES = ("forest", "glacier", "mountain", "sea")
 SHARE = 0.5
@@ -53,7 +54,7 @@ def main() -> None:
         model = require_towers(de.load_model(arguments.vit), "this table")
         classes = tuple(COLOURS)
         pasted = list(drawn_pictures(arguments.data, arguments.pictures, TEST))
-    judge = de.Detector(de.ZeroShotClassifier(model, list(classes)), WITHOUT_ID_IMAGES)
+    judge = de.Detector(de.ZeroShotClassifier(model, list(classes)), SCORE)
     found = measure(judge, model, pasted)
     for target in TARGETS:
         print_table(found[target], target, judge, pasted)

@@ -28,7 +28,7 @@ from deltaenergy import load_model, make_score
 from deltaenergy.scores import delta_energy, delta_energy_words, energy, max_logit, mcm, multi_delta_energy, neglabel
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.negatives.competing import TOO_CLOSE, imagenet_meanings
-from deltaenergy.scores.negatives.mining import Recipe, select
+from deltaenergy.scores.negatives.mining import MiningSettings, select
 from deltaenergy.scores.negatives.taxonomy import own_words
 from deltaenergy.stats.metrics import RankedScores
 
@@ -84,7 +84,7 @@ def judge(known: Floats, unknown: Floats, class_texts: Floats, words: Floats) ->
     rows = np.arange(0, len(known), 2)
     to_fit = rows[np.linspace(0, len(rows) - 1, min(MAX_FITTED, len(rows))).astype(int)]
     half = torch.from_numpy(words)
-    far = words[select(half, torch.from_numpy(class_texts), len(words), Recipe(keep=0.5)).numpy()]
+    far = words[select(half, torch.from_numpy(class_texts), len(words), MiningSettings(keep=0.5)).numpy()]
     s, w = features @ class_texts.T.astype(np.float64), features @ words.T.astype(np.float64)
     found = scores_of(s, w, features @ far.T.astype(np.float64), to_fit)
     judged = np.setdiff1d(np.arange(len(known)), to_fit)

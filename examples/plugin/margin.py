@@ -31,4 +31,4 @@ class Margin(Score):
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         """Scores (N,)."""
-        return torch.as_tensor(margin(inputs.similarities))
+        return margin.kernel(inputs.similarities)

@@ -29,10 +29,9 @@ from deltaenergy.evaluation.tuning_gain import Comparison, TestImages, Tried, ca
 from deltaenergy.files import FolderLock, check_writable, read_json, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.models.precomputed import PrecomputedModel
-from deltaenergy.scores import defaults
 from deltaenergy.scores.availability import Lack, check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import Score
-from deltaenergy.scores.registry import make_score
+from deltaenergy.scores.registry import DEFAULT_WITHOUT_TEXTS, default_score, make_score
 from deltaenergy.source import load_images
 from deltaenergy.stats.thresholds import check_confidence, check_keep
 from deltaenergy.training.checkpoints import saving
@@ -119,7 +118,7 @@ def tune_detector(
     if asked is not None:
         _check_score(asked, methods, to_calibrate)
     loaded = model() if callable(model) else model
-    scored = asked or make_score(defaults.default_score(loaded))
+    scored = asked or make_score(default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
         methods = [one for one in methods if one.name in WITHOUT_TEXTS]
     for one in methods:
@@ -165,7 +164,7 @@ def tune_detector(
         if test is not None:
             with announce("Measuring"):
                 # Unasked, by a score that needs no words mined anew for every part of the classes.
-                measure = asked or make_score(defaults.WITHOUT_TEXTS)
+                measure = asked or make_score(DEFAULT_WITHOUT_TEXTS)
                 comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, batch_size)
         classifier = tried[0].classifier
         if comparison is not None:

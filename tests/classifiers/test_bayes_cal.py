@@ -370,10 +370,10 @@ class TestUse:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("bayes-cal(sigma=0)", "sigma must be above 0"),
-        ("bayes-cal(prior_sigma=-1)", "prior_sigma must be above 0"),
-        ("bayes-cal(irm_weight=-0.1)", "irm_weight must be at least 0"),
-        ("bayes-cal(class_specific=True)", "not part of the method"),
+        ("bayes-cal(sigma=0)", "sigma must be"),
+        ("bayes-cal(prior_sigma=-1)", "prior_sigma must be"),
+        ("bayes-cal(irm_weight=-0.1)", "irm_weight must be"),
+        ("bayes-cal(class_specific=True)", "class_specific must be"),
         ("bayes_cal", "Did you mean 'bayes-cal'"),
     ],
 )

@@ -114,17 +114,17 @@ def test_composes_with_prompt_learners_only() -> None:
     [
         ("emb", r"'emb'.*'ebm'"),
         ("ebm(q=0.5)", r"'q'.*loss_tau, p, weight"),
-        ("ebm(p=0)", r"ebm: p .*got 0\.0"),
+        ("ebm(p=0)", "ebm: p must be .*got 0"),
         ("ebm(p=1.5)", "p must be"),
-        ("ebm(weight=-1)", r"weight must be at least 0"),
+        ("ebm(weight=-1)", r"weight must be"),
         ("ebm(p)", r"'p' is not of the form"),
         ("ebm(p=half)", r"p must be.*'half'"),
         ("ebm((", r"a \) is missing"),
         ("coop(context_length=0)", "context_length"),
         ("coop(name_position=behind)", r"name_position.*'behind'"),
-        ("cocoop(class_specific=True)", r"not part of the method"),
+        ("cocoop(class_specific=True)", r"class_specific must be"),
         ("clip-adapter(alpha=2)", "alpha"),
-        ("tip-adapter(beta=-1)", r"beta must be at least 0"),
+        ("tip-adapter(beta=-1)", r"beta must be"),
     ],
 )
 def test_wrong_specifications_are_explained(spec: str, message: str) -> None:

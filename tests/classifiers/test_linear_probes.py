@@ -221,9 +221,9 @@ def test_methods_without_texts_need_none_and_the_others_say_so() -> None:
     ("spec", "message"),
     [
         ("linear-probe(c=0)", "linear-probe: c"),
-        ("clap(length=0)", "clap: length must be above 0"),
+        ("clap(length=0)", "clap: length must be"),
         ("lp++(rounds=0)", r"lp\+\+: rounds"),
-        ("clap(templates=['a photo'])", r"must hold exactly one \{\}"),
+        ("clap(templates=['a photo'])", "clap: templates must be"),
     ],
 )
 def test_wrong_settings_are_explained(spec: str, message: str) -> None:

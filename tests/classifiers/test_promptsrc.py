@@ -321,12 +321,12 @@ def test_presets_are_the_released_shares() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"gpa": (0.6,)}, r"gpa .*got \[0\.6\]"),
-        ({"gpa": (0.6, 0.0)}, "gpa, σ must be above 0"),
-        ({"gpa": (-1.0, 0.1)}, "gpa, μ must be at least 0"),
+        ({"gpa": (0.6,)}, r"gpa must be .*got \(0\.6,\)"),
+        ({"gpa": (0.6, 0.0)}, "gpa must be"),
+        ({"gpa": (-1.0, 0.1)}, "gpa must be"),
         ({"vision_tokens": -1}, "vision_tokens"),
-        ({"text_weight": -1.0}, "text_weight must be at least 0"),
-        ({"kl": "images"}, "kl: unknown value 'images'"),
+        ({"text_weight": -1.0}, "text_weight must be"),
+        ({"kl": "images"}, "kl must be"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:

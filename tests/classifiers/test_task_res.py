@@ -91,7 +91,7 @@ def test_ebm_masks_by_the_moved_texts() -> None:
 def test_wrong_settings_are_explained(tiny_clip: Model, train_set: TrainSet) -> None:
     with pytest.raises(InputError, match="task-res: alpha"):
         make_method("task-res(alpha=0)")
-    with pytest.raises(InputError, match=r"must hold exactly one \{\}"):
+    with pytest.raises(InputError, match="templates must be"):
         make_method("task-res(templates=['a photo'])")
     tuned = de.tune(tiny_clip, CLASSES, train_set, "task-res", recipe={"epochs": 1})
     with pytest.raises(InputError, match="tune it"):

@@ -24,7 +24,6 @@ from deltaenergy.cli.commands import (
     bench,
     calibrate,
     choose,
-    clipn_train,
     data,
     demo,
     evaluate,
@@ -42,7 +41,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench.bench,
     "calibrate": calibrate.calibrate,
     "choose": choose.choose,
-    "clipn-train": clipn_train.clipn_train,
     "data check": data.check,
     "data list": data.list_command,
     "demo": demo.demo,
@@ -61,7 +59,6 @@ VALID: dict[str, list[str]] = {
     "bench": ["{spec}", "--model", "{model}", "--out", "{out}", "--methods", "msp", "--seeds", "1"],
     "calibrate": ["{images}", "--classes", "cat,dog", "--model", "{model}", "--out", "{out}"],
     "choose": ["--id", "{images}", "--model", "{model}", "--score", "mcm"],
-    "clipn-train": ["{pairs}", "--model", "{model}", "--out", "{out}", "--epochs", "1", "--prompts", "2"],
     "data check": ["{root}"],
     "data list": [],
     # It would run for real, and take its time: with this model it ends after all arguments are checked.

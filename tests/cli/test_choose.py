@@ -99,7 +99,7 @@ def test_all_are_those_that_work_on_features(
     from deltaenergy.cli.commands.choose import feature_scores
 
     specs = {score.spec for score in feature_scores(["all"], [])}
-    assert {"mcm", "react", "multi-delta-energy", "neglabel", "delta-energy:robust", "odin:features"} <= specs
+    assert {"mcm", "react", "multi-delta-energy", "neglabel", "delta-energy:robust"} <= specs
     assert not {"gl-mcm", "odin", "clipn"} & specs
     said = capsys.readouterr().err
     assert said.count("\n") == 1

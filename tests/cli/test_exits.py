@@ -134,7 +134,7 @@ def test_an_interrupt_where_it_is_known_what_is_kept(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "Interrupted. Half of it is in out/.\n"
 
 
-@pytest.mark.parametrize("name", ["bench", "calibrate", "choose", "clipn-train", "evaluate", "features", "score"])
+@pytest.mark.parametrize("name", ["bench", "calibrate", "choose", "evaluate", "features", "score"])
 def test_an_interrupt_while_images_are_encoded_leaves_no_half_result(
     name: str, command: Runner, world: World, inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import typer
 import deltaenergy as de
 from deltaenergy.cli.main import app
 from deltaenergy.cli.shell.examples import EXAMPLES, paragraphs
-from deltaenergy.scores.defaults import DEFAULT_SCORE
+from deltaenergy.scores.registry import DEFAULT_SCORE
 from tests.cli.runner import Runner
 
 GROUP = typer.main.get_command(app)

@@ -52,7 +52,6 @@ READERS = [
     ["score", "{images}", "--classes", "{file}.txt", "--model", "{model}"],
     ["score", "{images}", "--detector", "{detectors}"],
     ["score", "{images}", "--classes", "cat,dog", "--model", "{models}"],
-    ["clipn-train", "{file}.csv", "--model", "{model}", "--out", "{out}"],
     ["report", "{reports}"],
     ["features", "{images}", "--model", "{model}", "--out", "{stores}"],
     ["score", "{images}", "--model", "{model}", "--classes", "cat,dog", "--score", "neglabel(words='{file}.txt')"],

@@ -82,7 +82,7 @@ def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> Non
         (["--search"], "search needs validation images"),
         (["--score", "mcm,msp"], "one score"),
         (["--classes", "cat,dog"], "not among the 2 classes"),
-        (["--lr", "-1"], "lr must be above 0"),
+        (["--lr", "-1"], "lr must be"),
         (["--keep", "1.5"], "--keep must be above 0"),
         (["--confidence", "95"], "--confidence must be above 0 and below 1"),
     ],

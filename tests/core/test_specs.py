@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaenergy.core.specs import LONGEST, Named, Settings, build, format_value, parse, read_value, split
+from deltaenergy.classifiers.methods import METHODS
+from deltaenergy.core.specs import (
+    LONGEST,
+    Count,
+    Named,
+    NonNegative,
+    Positive,
+    Range,
+    Settings,
+    Words,
+    bounded,
+    build,
+    fit_type,
+    format_value,
+    hints_of,
+    parse,
+    read_value,
+    split,
+)
 from deltaenergy.errors import InputError
+from deltaenergy.scores.adaptive import ADAPTERS
+from deltaenergy.scores.registry import SCORES
 
 # Strings with everything that means something to the grammar, and with whatever else Unicode has.
 HOSTILE = st.one_of(
@@ -30,7 +50,7 @@ class Example(Settings):
     """Every kind of field that settings have."""
 
     kind: ClassVar[str] = "example"
-    name = "an-example"
+    name, summary, formula, paper = "an-example", "", "", ""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "far": {"ratio": 5.0, "words": ("x", "y"), "where": "off, there"},
         "near": {"ratio": 0.5},
@@ -67,6 +87,7 @@ def again(spec: str) -> Example:
 
 
 @given(EXAMPLES)
+@example(Example(words=(".0", ".", "./a")))
 def test_the_spec_stands_for_the_settings(settings: Example) -> None:
     assert again(settings.spec) == settings
     assert again(settings.spec).spec == settings.spec
@@ -169,15 +190,65 @@ def test_wrong_grammar(spec: str, message: str) -> None:
         ("an-example(count=99999999999999999999)", "count must be a whole number"),
         ("an-example(flag=1)", "flag must be true or false"),
         ("an-example(limit=abc)", "limit must be a whole number or none, got 'abc'"),
-        ("an-example(mode=maen)", "mode: unknown value 'maen'. Did you mean 'mean'"),
+        ("an-example(mode=maen)", "mode must be 'none' or mean, got 'maen'"),
         ("an-example(numbers=[])", "numbers must be a list"),
-        ("an-example(numbers=[1,x])", "numbers must be a finite number, got 'x'"),
+        ("an-example(numbers=[1,x])", "numbers must be a list, each a finite number"),
     ],
 )
 def test_wrong_values(spec: str, message: str) -> None:
     with pytest.raises(InputError) as found:
         again(spec)
     assert message in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "good", "bad"),
+    [
+        (Positive, [1e-9, 5], [0, -1, "1", True, None, float("nan"), float("inf")]),
+        (Annotated[float, Range(0, 1)], [0, 0.5, 1], [-1e-9, 1 + 1e-9]),
+        (Annotated[float, Range(0, 1, above=True)], [1e-9, 1], [0, 1.5]),
+        (Count, [1, np.int64(7)], [0, 1.5, True]),
+        (Count | None, [1, None], [0, "none"]),
+        (tuple[Positive, ...], [[1, 2], (0.5,), 3, np.array([1.0, 2.0])], [[], [1, 0], [1, "x"]]),
+        (tuple[NonNegative, Positive], [(0, 1)], [(0, 0), (1,), (1, 1, 1)]),
+        (float | Literal["background"], [0.5, "background"], ["back", None]),
+        (Literal[False], [False], [True, 0]),
+        (Words, ["a b"], ["", " "]),
+    ],
+)
+def test_bounds(hint: Any, good: list[Any], bad: list[Any]) -> None:
+    for value in good:
+        fit_type("x", value, hint)
+    for value in bad:
+        with pytest.raises(InputError, match="x must be"):
+            fit_type("x", value, hint)
+
+
+BOUNDED = [
+    (cls, name, get_args(hint)[1])
+    for registry in (SCORES, METHODS, ADAPTERS)
+    for _, cls in registry.items()  # type: ignore[attr-defined]
+    for name, hint in hints_of(cls).items()
+    if get_origin(hint) is Annotated and isinstance(get_args(hint)[1], Range)
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "bounds"), BOUNDED, ids=[f"{cls.name}-{name}" for cls, name, _ in BOUNDED])
+def test_every_setting_is_held_to_its_bounds(cls: type[Settings], name: str, bounds: Range) -> None:
+    beyond = [bounds.low - 1, *([bounds.low] if bounds.above else []), bounds.high + 1]
+    for value in beyond:
+        with pytest.raises(InputError, match=f"{name} must be"):
+            cls(**{name: value})
+
+
+def test_arguments_are_held_to_their_bounds() -> None:
+    @bounded
+    def power(base: float, *, exponent: Count = 2, note: Any = None) -> float:
+        return base**exponent
+
+    assert power(3) == 9.0 and power(2, exponent=3, note=object()) == 8.0
+    with pytest.raises(InputError, match="power: exponent must be"):
+        power(3, exponent=0)
 
 
 def test_settings_are_frozen_and_can_be_compared() -> None:

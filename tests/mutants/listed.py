@@ -59,22 +59,22 @@ mutant(
 mutant(
     "scores.delta_energy.DeltaEnergy",
     "another τ by default",
-    "tau: float = 0.01",
-    "tau: float = 0.02",
+    "tau: Positive = 0.01",
+    "tau: Positive = 0.02",
     "scores/test_registry.py",
 )
 mutant(
     "scores.mcm.MCM",
     "another temperature by default",
-    "temperature: float = 1.0",
-    "temperature: float = 0.01",
+    "temperature: Positive = 1.0",
+    "temperature: Positive = 0.01",
     "scores/test_registry.py",
 )
 mutant(
     "scores.interneg.InterNeg",
     "fewer words by default",
-    "count: int = 2000",
-    "count: int = 1000",
+    "count: Count = 2000",
+    "count: Count = 1000",
     "scores/test_registry.py",
 )
 WORDS = "scores/test_delta_energy_words.py"
@@ -109,8 +109,8 @@ mutant(
 mutant(
     "scores.delta_energy_words.DeltaEnergyWords",
     "another weight by default",
-    "weight: float = 8.0",
-    "weight: float = 1.0",
+    "weight: NonNegative = 8.0",
+    "weight: NonNegative = 1.0",
     WORDS,
 )
 mutant(
@@ -135,14 +135,14 @@ mutant(
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores._standard.moments",
+    "scores.shared.moments",
     "rounding counts as a deviation",
     "ROUNDING * term.abs().max()",
     "0 * term.abs().max()",
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores._softmax.largest_probability",
+    "scores.shared.largest_probability",
     "the temperature multiplies",
     ".div_(temperature)",
     ".mul_(temperature)",
@@ -189,8 +189,8 @@ mutant(
 mutant(
     "scores.gl_mcm.GlMcm",
     "another λ by default",
-    "weight: float = 1.0",
-    "weight: float = 0.5",
+    "weight: NonNegative = 1.0",
+    "weight: NonNegative = 0.5",
     "scores/test_gl_mcm.py",
 )
 mutant(
@@ -210,15 +210,15 @@ mutant(
 mutant(
     "scores.neglabel.NegLabelDeltaEnergy.compute",
     "negatives are not reset to s̃",
-    "delta_energy(features[rows] @ negatives.T, self.tau, self.c, self.reset)",
-    "delta_energy(features[rows] @ negatives.T, self.tau, self.c)",
+    "delta_energy.kernel(features[rows] @ negatives.T, self.tau, self.c, self.reset)",
+    "delta_energy.kernel(features[rows] @ negatives.T, self.tau, self.c)",
     "scores/test_neglabel.py",
 )
 mutant(
     "scores.negatives.mining.select",
     "nouns and adjectives are ranked together",
-    "[lowest(distance[:nouns], recipe.keep), nouns + lowest(distance[nouns:], recipe.keep)],",
-    "[lowest(distance, recipe.keep)],",
+    "[lowest(distance[:nouns], settings.keep), nouns + lowest(distance[nouns:], settings.keep)],",
+    "[lowest(distance, settings.keep)],",
     "scores/negatives/test_mining.py",
 )
 mutant(
@@ -252,8 +252,8 @@ mutant(
 mutant(
     "scores.negrefine.NegRefine",
     "words are mined by the 0.95 quantile",
-    "quantile: float = 1.0",
-    "quantile: float = 0.95",
+    "quantile: Share = 1.0",
+    "quantile: Share = 0.95",
     "scores/test_negrefine.py",
 )
 mutant(
@@ -507,12 +507,12 @@ DEFAULTS = "classifiers/test_published_defaults.py"
 mutant(
     "classifiers.promptsrc.PromptSrc",
     "texts are held less near by default",
-    "text_weight: float = 25.0",
-    "text_weight: float = 10.0",
+    "text_weight: NonNegative = 25.0",
+    "text_weight: NonNegative = 10.0",
     DEFAULTS,
 )
-mutant("training.recipe.Recipe", "another rate by default", "lr: float = 0.002", "lr: float = 0.02", DEFAULTS)
-mutant("classifiers.ebm.Ebm", "another share by default", "p: float = 0.6", "p: float = 0.5", DEFAULTS)
+mutant("training.recipe.Recipe", "another rate by default", "lr: Positive = 0.002", "lr: Positive = 0.02", DEFAULTS)
+mutant("classifiers.ebm.Ebm", "another share by default", "p: PositiveShare = 0.6", "p: PositiveShare = 0.5", DEFAULTS)
 mutant(
     "training.loop._StageRun._keep",
     "the worst epoch on validation is kept",

@@ -58,7 +58,7 @@ def specs(scores: list[de.Score]) -> set[str]:
         (["evaluate", "--id", "{store}", "-s", "all,odin"], "'odin' needs pixels: give it the images, not a feature"),
         (["score", "{store}", "-c", "cat,dog", "-s", "neglabel,gl-mcm"], "deltaenergy features … --patches"),
         (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,react"], "'react' needs ID data: it is fitted on"),
-        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "make one with `deltaenergy clipn-train`"),
+        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "train_no_tower"),
         (["calibrate", "{store}", "-c", "cat,dog", "-s", "gl-mcm", "-o", "{out}"], "'gl-mcm' needs patches"),
         (["calibrate", "{flat}", "-c", "cat,dog", "-s", "interneg", "-o", "{out}"], "needs labels: none of the"),
         (["score", "{photos}", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
@@ -95,7 +95,7 @@ def test_score_all_without_id_images_leaves_out_what_is_fitted(
 ) -> None:
     scores = make_scores(["all"], given_by([photos]).without(id_data=Lack("no --id", "give some.")))
     assert not any(score.needs_fit for score in scores)
-    assert {"delta-energy", "gl-mcm", "odin", "odin:features"} <= specs(scores)
+    assert {"delta-energy", "gl-mcm", "odin"} <= specs(scores)
     assert "delta-energy:robust" in capsys.readouterr().err
 
 

@@ -144,12 +144,12 @@ def test_spec_and_score_name_each_other(spec: str, same: str) -> None:
     ("spec", "message"),
     [
         ("delta-energy(reset=foreground)", "reset"),
-        ("delta-energy:robust(tau=0)", "tau must be a positive number"),
+        ("delta-energy:robust(tau=0)", "tau must be"),
         ("delta-energy:sturdy", "no preset 'sturdy'"),
-        ("multi-delta-energy(taus=[0.1])", "length, got 1 and 3"),
+        ("multi-delta-energy(taus=[0.1])", "taus 1, cs 3"),
         ("multi-delta-energy(taus=[],cs=[])", "taus must be a list"),
-        ("multi-delta-energy(taus=[0.1,-1,1])", "tau must be a positive number"),
-        ("multi-delta-energy(cs=[1,1,0])", "c must be a whole number"),
+        ("multi-delta-energy(taus=[0.1,-1,1])", "taus must be"),
+        ("multi-delta-energy(cs=[1,1,0])", "cs must be"),
         ("multi-delta-energy(taus=word)", r"taus.*'word'"),
     ],
 )

@@ -88,7 +88,7 @@ def test_defaults_are_the_papers() -> None:
 def test_features_alone_are_not_enough(classifier: ZeroShotClassifier) -> None:
     score = make_score("gl-mcm").bind(classifier)
     inputs = ScoreInputs(torch.zeros(1, 4), torch.zeros(1, 16))
-    with pytest.raises(InputError, match="patch features"):
+    with pytest.raises(InputError, match="patches"):
         score(inputs)
 
 

@@ -145,7 +145,7 @@ def test_what_is_no_table_of_numbers(name: str, values: Any) -> None:
 )
 def test_temperatures_must_be_positive(name: str, parameter: str, bad: Any) -> None:
     function, more = FUNCTIONS[name]
-    with pytest.raises(InputError, match=f"{parameter} must be a positive number"):
+    with pytest.raises(InputError, match=f"{parameter} must be"):
         function(S, **{**more, parameter: bad})
 
 
@@ -213,7 +213,7 @@ def test_no_registered_score_takes_a_temperature_that_is_not_positive(bad: float
     assert len(hot) > 8
     for name in hot:
         parameter = "tau" if "tau" in make_score(name).params else "temperature"
-        with pytest.raises(InputError, match=f"{parameter} must be a positive number"):
+        with pytest.raises(InputError, match=f"{parameter} must be"):
             make_score(name, **{parameter: bad})
 
 

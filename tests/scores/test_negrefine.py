@@ -78,7 +78,7 @@ def test_words_are_mined_by_the_nearest_class(classifier: ZeroShotClassifier, wo
     nearest = (words @ texts.T).max(axis=1)
     lowest = {WORDS[i] for i in np.argsort(nearest)[: len(WORDS) // 2]}
     assert {*score.mined(classifier, None).words} == lowest  # type: ignore[attr-defined]
-    assert make_score("csp").recipe.quantile == 0.95  # type: ignore[attr-defined]
+    assert make_score("csp").mining.quantile == 0.95  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("nearest", [1, 2, 5, 50])

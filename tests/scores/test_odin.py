@@ -122,7 +122,7 @@ def test_a_small_step_raises_the_predicted_class(classifier: ZeroShotClassifier)
         features = classifier.model.image_features(images)
     inputs = ScoreInputs(classifier.similarities_of_features(features), features, None, images)
     values = []
-    for spec in ("odin:features", "odin(epsilon=0.0005)"):
+    for spec in ("odin(epsilon=0)", "odin(epsilon=0.0005)"):
         values.append(make_score(spec).bind(classifier)(inputs))
     assert (values[1] > values[0]).all()
 
@@ -143,14 +143,12 @@ def test_it_runs_through_a_detector_on_images(classifier: ZeroShotClassifier, ph
 def test_the_feature_only_form_is_named_and_needs_no_pixels(classifier: ZeroShotClassifier) -> None:
     z = np.random.default_rng(0).normal(size=(6, 16))
     z /= np.linalg.norm(z, axis=1, keepdims=True)
-    for spec in ("odin:features", "odin(epsilon=0)"):
-        score = make_score(spec)
-        assert score.spec == "odin:features"
-        assert not score.needs_images
-        detector = Detector(classifier, score).calibrate(z.astype(np.float32))
-        logits = classifier.model.logit_scale * z @ classifier.text_features.double().numpy().T
-        expected = np.sort(probabilities(logits, 1000.0).max(axis=1))
-        np.testing.assert_allclose(detector.calibration_scores, expected, rtol=1e-6)
+    score = make_score("odin(epsilon=0)")
+    assert score.spec == "odin(epsilon=0)" and not score.needs_images
+    detector = Detector(classifier, score).calibrate(z.astype(np.float32))
+    logits = classifier.model.logit_scale * z @ classifier.text_features.double().numpy().T
+    expected = np.sort(probabilities(logits, 1000.0).max(axis=1))
+    np.testing.assert_allclose(detector.calibration_scores, expected, rtol=1e-6)
     assert make_score("odin").needs_images
     assert "feature-only" in Odin.summary
 

@@ -1,13 +1,14 @@
-"""Scores by name, preset and parameters."""
+"""Scores by name, preset and parameters; and the one that a user gets unasked."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from deltaenergy import list_scores, make_score
+from deltaenergy import Detector, Model, PrecomputedClassifier, ZeroShotClassifier, list_scores, make_score
 from deltaenergy.core.specs import split
 from deltaenergy.errors import InputError
-from deltaenergy.scores.registry import get_score_class
+from deltaenergy.scores.registry import DEFAULT_SCORE, DEFAULT_WITHOUT_TEXTS, get_score_class
 
 
 def test_the_papers_names_are_known() -> None:
@@ -73,3 +74,25 @@ def test_neither_name_nor_score() -> None:
 
 def test_commas_separate_scores_but_not_parameters() -> None:
     assert split("msp, delta-energy(tau=1,c=1),mcm,", ",") == ["msp", "delta-energy(tau=1,c=1)", "mcm"]
+
+
+def test_a_detector_has_the_default_of_its_model(tiny_clip: Model) -> None:
+    assert Detector(ZeroShotClassifier(tiny_clip, ["dog", "cat"])).score.spec == "delta-energy+words"
+    vectors = np.eye(4, dtype=np.float32)
+    detector = Detector(PrecomputedClassifier(vectors, list("abcd")))
+    assert detector.score.spec == "multi-delta-energy"
+    features = np.abs(np.random.default_rng(0).normal(size=(40, 4))).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    assert len(detector.calibrate(features).predict(features)) == 40
+
+
+def test_the_default_runs_on_features(tiny_clip: Model) -> None:
+    features = np.random.default_rng(1).normal(size=(30, tiny_clip.feature_dim)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    detector = Detector(ZeroShotClassifier(tiny_clip, ["dog", "cat"])).calibrate(features, keep=1.0)
+    assert not any(verdict.is_ood for verdict in detector.predict(features[7:9]))
+
+
+def test_each_default_needs_no_more_than_its_place_has() -> None:
+    assert not make_score(DEFAULT_SCORE).needs_fit and make_score(DEFAULT_SCORE).prompts == 1100
+    assert make_score(DEFAULT_WITHOUT_TEXTS).needs_fit and make_score(DEFAULT_WITHOUT_TEXTS).prompts == 0

@@ -13,7 +13,7 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
-from deltaenergy.scores.defaults import DEFAULT_SCORE
+from deltaenergy.scores.registry import DEFAULT_SCORE
 from deltaenergy.serve.keys import Keys
 from deltaenergy.serve.limits import Limits
 from tests.serve.conftest import CLASSES, PICTURES, make_client, png

@@ -177,7 +177,7 @@ def test_the_report_says_what_fails(tiny_clip: Model, pictures: Path) -> None:
     tip = de.tune(tiny_clip, CLASSES, pictures, "tip-adapter", shots=3, views=1)
     with pytest.raises(InputError, match="tip-adapter"):
         check_theory(tip, labelled_items(pictures))
-    with pytest.raises(InputError, match="tau must be a positive number"):
+    with pytest.raises(InputError, match="tau must be"):
         check_theory(zero_shot, labelled_items(pictures), tau=0)
     with pytest.raises(InputError, match="epsilon"):
         check_theory(zero_shot, labelled_items(pictures), epsilon=math.nan)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from deltaenergy.classifiers.methods import Method, TrainingImages
+    from deltaenergy.classifiers.methods import Method, TrainViews
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Classifier(Shown, nn.Module, ABC):
         """Whether an image's answer depends on the others of its batch; reports say so."""
         return False
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""
 
     @abstractmethod

@@ -17,18 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
-from deltaenergy.classifiers.domains import warn_of_one_domain
-from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.classifiers.noise import normal_like
+from deltaenergy.classifiers.methods import TrainViews, register_method, warn_of_one_domain
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
+from deltaenergy.classifiers.randomness import normal_like
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
-from deltaenergy.errors import InputError
+from deltaenergy.core.specs import NonNegative, Positive
 from deltaenergy.models.base import Model
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Stage
@@ -52,7 +51,7 @@ class BayesCalClassifier(PromptClassifier):
         self.domain_prompts: LearnedPrompts | None = None
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Two Gaussians, and the prompts of the training domains."""
         warn_of_one_domain(
             self.method.name, data, "there is nothing to tell apart, so it trains on class prompts alone"
@@ -78,7 +77,6 @@ class BayesCalClassifier(PromptClassifier):
         return mean + scale * normal_like(mean, self.generator)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
-        """The five terms, weighted."""
         assert self.domain_prompts is not None  # made by `start`
         method, z, domains = self.method, outputs.features, batch.need(Need.DOMAINS)
         domain_texts = self.domain_prompts(self.sampled(self.domain_context, self.domain_log_sigma))
@@ -117,28 +115,19 @@ class BayesCal(PromptMethod):
     paper = "Zhu et al., AAAI 2023"
     classifier = BayesCalClassifier
     needs_to_train = frozenset({Need.FEATURES, Need.DOMAINS})
-    domain_weight: float = 0.01
-    irm_weight: float = 0.5
-    cosine_weight: float = 0.01
-    kl_weight: float = 1e-8
-    sigma: float = 1e-5
-    prior_sigma: float = 0.02
+    class_specific: Literal[False] = False  # the context is shared by all classes
+    domain_weight: NonNegative = 0.01
+    irm_weight: NonNegative = 0.5
+    cosine_weight: NonNegative = 0.01
+    kl_weight: NonNegative = 1e-8
+    sigma: Positive = 1e-5
+    prior_sigma: Positive = 0.02
     as_released: bool = False
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """One; weight decay acts on means alone, since it would pull log σ to 0, that is σ to 1."""
         return (Stage((Phase(undecayed=("log_sigma", "domain_log_sigma")),)),)
-
-    def check(self) -> None:
-        """Weights ≥ 0, deviations > 0; the context is shared by all classes."""
-        super().check()
-        for weight in ("domain_weight", "irm_weight", "cosine_weight", "kl_weight"):
-            check_range(f"bayes-cal: {weight}", getattr(self, weight), 0)
-        for deviation in ("sigma", "prior_sigma"):
-            check_range(f"bayes-cal: {deviation}", getattr(self, deviation), 0, above=True)
-        if self.class_specific:
-            raise InputError("bayes-cal: class_specific contexts are not part of the method; leave it out.")
 
 
 def irm_penalty(logits: torch.Tensor, labels: torch.Tensor, domains: torch.Tensor) -> torch.Tensor:

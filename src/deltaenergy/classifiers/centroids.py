@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import CosineClassifier
 
 
 class CentroidClassifier(CosineClassifier):
     """Cosines with the classes' mean images, which stand in the place of class texts."""
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """The mean directions."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_means(data.mean_features(), data.labels, len(self.classes))
 
 

@@ -21,8 +21,8 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.core.specs import check_range
+from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
 
@@ -37,7 +37,7 @@ class ClapClassifier(FrozenTextClassifier):
         self.prototypes = nn.Parameter(torch.zeros_like(self.text_features))
         self.register_buffer("multipliers", torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Prototypes at the texts, multipliers from what zero-shot makes of the training images."""
         super().start(data, generator)
         self.prototypes.data.copy_(self.method.length * self.frozen_texts)
@@ -48,7 +48,6 @@ class ClapClassifier(FrozenTextClassifier):
         self.multipliers.copy_(sums / torch.bincount(labels, minlength=len(self.classes)))
 
     def texts(self) -> torch.Tensor:
-        """The directions of the prototypes."""
         return nn.functional.normalize(self.prototypes, dim=-1)
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
@@ -73,9 +72,4 @@ class Clap(FrozenTextMethod):
     takes_terms = True
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"length": (1.0, 3.0, 10.0)}
     recipe: ClassVar[Mapping[str, Any]] = {"lr": 0.1, "weight_decay": 0.0, "epochs": 300, "batch_size": 256}
-    length: float = 10.0
-
-    def check(self) -> None:
-        """ℓ > 0; templates with one {} each."""
-        super().check()
-        check_range("clap: length", self.length, 0, above=True)
+    length: Positive = 10.0

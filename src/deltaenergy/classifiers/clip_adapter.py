@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.initial import set_linear
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Share
 from deltaenergy.models.base import Model
 
 REDUCTION = 4
@@ -35,13 +35,11 @@ class ClipAdapterClassifier(TemplateClassifier):
         self.w1, self.w2 = nn.Parameter(torch.zeros(hidden, dim)), nn.Parameter(torch.zeros(dim, hidden))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Two random matrices."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         super().start(data, generator)
         set_linear(generator, self.w1, self.w2)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines of z'."""
         z, alpha = x.need(Need.FEATURES), self.method.alpha
         adapted = torch.relu(torch.relu(z @ self.w1.T.to(z)) @ self.w2.T.to(z))
         features = nn.functional.normalize(alpha * adapted + (1 - alpha) * z, dim=-1)
@@ -60,9 +58,4 @@ class ClipAdapter(TemplateMethod):
     paper = "Gao et al., IJCV 2024"
     classifier = ClipAdapterClassifier
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.1, 0.2, 0.5, 0.8)}
-    alpha: float = 0.2
-
-    def check(self) -> None:
-        """0 ≤ α ≤ 1; a template with one {}."""
-        super().check()
-        check_range("clip-adapter: alpha", self.alpha, 0, 1)
+    alpha: Share = 0.2

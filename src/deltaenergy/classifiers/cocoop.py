@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.initial import set_linear
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
+from deltaenergy.classifiers.randomness import set_linear
 from deltaenergy.core.needs import Need
-from deltaenergy.errors import InputError
+from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
 
 REDUCTION = 16
@@ -40,7 +41,7 @@ class CoCoOpClassifier(PromptClassifier):
         self.register_buffer("neutral", torch.zeros(dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Context and network; the mean training image stands for the neutral one."""
         super().start(data, generator)
         set_linear(generator, self.w1, self.w2)
@@ -79,11 +80,6 @@ class CoCoOp(PromptMethod):
     formula = "CE(L·z·t_k(v + π(z)), y), π(z) = W2 relu(W1 z)"
     paper = "Zhou et al., CVPR 2022"
     classifier = CoCoOpClassifier
-    context_length: int = 4
+    class_specific: Literal[False] = False  # the image, not the class, shifts the context
+    context_length: Count = 4
     context_init: str = "a photo of a"
-
-    def check(self) -> None:
-        """The context is shared: the image, not the class, shifts it."""
-        super().check()
-        if self.class_specific:
-            raise InputError("cocoop: class_specific contexts are not part of the method; leave it out.")

@@ -25,10 +25,10 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative, Share
 from deltaenergy.models.base import Model
 from deltaenergy.training.recipe import Phase, Stage
 
@@ -60,8 +60,7 @@ class CroftClassifier(FrozenTextClassifier):
         self.gradient_size = 0.0
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Three identities."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         super().start(data, generator)
         for matrix in (self.image_map, self.text_map, self.generator_map):
             nn.init.eye_(matrix)
@@ -71,11 +70,9 @@ class CroftClassifier(FrozenTextClassifier):
         return unit(mix(features, self.image_map, self.method.ratio))
 
     def texts(self) -> torch.Tensor:
-        """The mapped class texts t'."""
         return unit(mix(self.frozen_texts, self.text_map, self.method.text_ratio))
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines of z' with t'."""
         features = self.adapt(x.need(Need.FEATURES))
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
@@ -128,7 +125,6 @@ class CroftClassifier(FrozenTextClassifier):
         return (scale * (images + texts)).square().sum()
 
     def logged(self) -> dict[str, float]:
-        """R, once in a step."""
         return {"R": self.gradient_size} if self.phase == MAIN else {}
 
     def with_classes(self, classes: str | Sequence[str]) -> CroftClassifier:
@@ -156,19 +152,11 @@ class Croft(FrozenTextMethod):
     classifier = CroftClassifier
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"imagenet7": {"templates": IMAGENET7}}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"lambda1": (1.0, 5.0, 15.0), "lambda2": (0.0, 1.0, 10.0)}
-    ratio: float = 0.2
-    text_ratio: float = 0.5
-    lambda1: float = 5.0
-    lambda2: float = 1.0
+    ratio: Share = 0.2
+    text_ratio: Share = 0.5
+    lambda1: NonNegative = 5.0
+    lambda2: NonNegative = 1.0
     as_released: bool = False
-
-    def check(self) -> None:
-        """Shares between 0 and 1, weights of at least 0; templates with one {} each."""
-        super().check()
-        for name in ("ratio", "text_ratio"):
-            check_range(f"croft: {name}", getattr(self, name), 0, 1)
-        for name in ("lambda1", "lambda2"):
-            check_range(f"croft: {name}", getattr(self, name), 0)
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
         """Ours; as released the published one, which is meant for the larger R."""
@@ -177,7 +165,6 @@ class Croft(FrozenTextMethod):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Two updates in each step."""
         if self.as_released:
             return (Stage(phases=(Phase(GENERATOR), Phase(MAIN))),)
         maps = ("image_map", "text_map")
@@ -185,7 +172,6 @@ class Croft(FrozenTextMethod):
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of unit length."""
     return nn.functional.normalize(rows, dim=-1)
 
 

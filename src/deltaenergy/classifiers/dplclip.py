@@ -20,17 +20,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.domains import warn_of_one_domain
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
-from deltaenergy.classifiers.noise import dropout
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method, warn_of_one_domain
+from deltaenergy.classifiers.randomness import dropout
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Positive, Range
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 
@@ -64,7 +63,7 @@ class DplClipClassifier(Classifier):
         """Only the released way to serve looks at a whole batch."""
         return self.method.serve == "batch"
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Xavier-uniform weights, biases 0.01."""
         warn_of_one_domain(self.method.name, data, "it learns one context for all")
         for weight in (self.w1, self.w2, self.w3):
@@ -141,14 +140,8 @@ class DplClip(Method):
     classifier = DplClipClassifier
     needs_to_train = frozenset({Need.FEATURES, Need.DOMAINS})
     takes_terms = True
-    context_length: int = 16
-    dropout: float = 0.1
-    input_scale: float = 10.0
+    context_length: Count = 16
+    dropout: Annotated[float, Range(0, 0.99)] = 0.1
+    input_scale: Positive = 10.0
     serve: Literal["train", "image", "batch"] = "train"
     as_released: bool = False
-
-    def check(self) -> None:
-        """At least one vector, 0 ≤ dropout < 1, r > 0."""
-        check_range("dplclip: context_length", self.context_length, 1)
-        check_range("dplclip: dropout", self.dropout, 0, 0.99)
-        check_range("dplclip: input_scale", self.input_scale, 0, above=True)

@@ -23,7 +23,7 @@ import torch
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.methods import Term, register_method
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative, Positive, PositiveShare
 
 VANISHED = 1e-4
 
@@ -40,18 +40,11 @@ class Ebm(Term):
     usual_method = "coop"
     tested_with = "delta-energy"
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (0.1, 0.5, 1.0, 2.0), "p": (0.4, 0.5, 0.6)}
-    weight: float = 1.0
-    p: float = 0.6
-    loss_tau: float = 1.0
-
-    def check(self) -> None:
-        """0 < p ≤ 1, λ0 ≥ 0, τ' > 0."""
-        check_range("ebm: weight", self.weight, 0)
-        check_range("ebm: p", self.p, 0, 1, above=True)
-        check_range("ebm: loss_tau", self.loss_tau, 0, above=True)
+    weight: NonNegative = 1.0
+    p: PositiveShare = 0.6
+    loss_tau: Positive = 1.0
 
     def __call__(self, outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
-        """The weighted term, and e^L for the log."""
         exponential = energy_change(outputs, self.p, self.loss_tau).mean().exp()
         return self.weight * exponential, {"e^L": float(exponential.detach())}
 

@@ -17,7 +17,7 @@ LONG_HOURS = 3.0
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """What a method expects of its training.
 
     Attributes:
@@ -33,7 +33,7 @@ class Estimate:
     instead: str
 
 
-def check_memory(method: str, estimate: Estimate | None, device: torch.device) -> None:
+def check_memory(method: str, estimate: CostEstimate | None, device: torch.device) -> None:
     """Refuse a training that does not fit into the memory there is."""
     if estimate is None:
         return
@@ -46,7 +46,7 @@ def check_memory(method: str, estimate: Estimate | None, device: torch.device) -
         )
 
 
-def warn_of_cost(method: str, estimate: Estimate | None, device: torch.device) -> None:
+def warn_of_cost(method: str, estimate: CostEstimate | None, device: torch.device) -> None:
     """Say so when a training will take long on a processor."""
     hours = 0.0 if estimate is None else estimate.operations / CPU_SPEED / 3600
     if estimate is None or device.type != "cpu" or hours < LONG_HOURS:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classifiers.methods import Method, TrainingImages
+from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.classifiers.zero_shot import CosineClassifier, class_features
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_templates
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template
 from deltaenergy.models.base import Model
 
 
@@ -31,8 +31,7 @@ class FrozenTextClassifier(CosineClassifier):
         self.templates = method.templates
         self.register_buffer("frozen_texts", torch.zeros_like(self.text_features))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Encode the class texts."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.frozen_texts.copy_(class_features(self.base_model, self.classes, self.templates))
 
 
@@ -41,8 +40,4 @@ class FrozenTextMethod(Method):
     """Base of the methods that learn on top of fixed class texts, from one template or several."""
 
     quick = True
-    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
-
-    def check(self) -> None:
-        """Templates with one {} each."""
-        check_templates(None, self.templates)
+    templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)

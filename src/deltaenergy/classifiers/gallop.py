@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Share, Words
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.text import unit
@@ -67,7 +67,7 @@ class GallopClassifier(Classifier):
             self.register_buffer(name, torch.zeros(count, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """All prompts begin as the same words, V as the identity."""
         for contexts in (self.global_contexts, self.local_contexts):
             contexts.data.copy_(initial_context(self.tower, tuple(contexts.shape), self.method.context_init, generator))
@@ -154,14 +154,7 @@ class Gallop(Method):
     # Patches of the frozen model have not passed V.
     needs_to_validate = needs_to_train
     recipe: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "warmup_epochs": 0}
-    top_k: tuple[int, ...] = (5, 10, 15, 20)
-    dropout: float = 0.75
+    top_k: tuple[Count, ...] = (5, 10, 15, 20)
+    dropout: Share = 0.75
     projection: Literal["auto", "hidden", "feature"] = "auto"
-    context_init: str = "a photo of a"
-
-    def check(self) -> None:
-        """K of at least 1; a share of prompts below or at 1; some words."""
-        for k in self.top_k:
-            check_range("gallop: top_k", k, 1)
-        check_range("gallop: dropout", self.dropout, 0, 1)
-        check_range("gallop: words in context_init", len(self.context_init.split()), 1)
+    context_init: Words = "a photo of a"

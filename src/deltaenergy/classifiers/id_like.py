@@ -26,13 +26,13 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate, tower_operations
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, CountOrZero, NonNegative
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
@@ -70,7 +70,7 @@ class IdLikeClassifier(Classifier):
         self._known = self._strange = torch.zeros(0)
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
         for parameter in (self.context, self.outlier_context, self.words):
             # Drawn on the host, so that every device starts alike.
@@ -82,7 +82,6 @@ class IdLikeClassifier(Classifier):
         self._known, self._strange = select_crops(views, named, self.method.selected)
 
     def texts(self) -> torch.Tensor:
-        """The class texts under the present context."""
         return self.prompts(self.context)
 
     def outliers(self) -> torch.Tensor:
@@ -100,7 +99,6 @@ class IdLikeClassifier(Classifier):
         return self
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines with classes and outliers."""
         z = x.need(Need.FEATURES)
         texts = self.class_texts(z)
         outliers = self.outliers() if self.training else self.outlier_features.to(z)
@@ -169,29 +167,28 @@ class IdLike(Method):
         "batch_size": 1,
     }
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"outlier_weight": (0.1, 0.3)}
-    context_length: int = 16
-    outliers: int = 100
-    crops: int = 256
-    selected: int = 32
-    outlier_weight: float = 0.3
-    apart: float = 0.2
+    context_length: Count = 16
+    outliers: CountOrZero = 100
+    crops: Count = 256
+    selected: Count = 32
+    outlier_weight: NonNegative = 0.3
+    apart: NonNegative = 0.2
     outlier_loss: Literal["log-in", "nll"] = "log-in"
 
     def check(self) -> None:
-        """Counts of at least 1 (no outlier prompts make it coop on crops), weights of at least 0."""
-        for name in ("context_length", "crops", "selected"):
-            check_range(f"id-like: {name}", getattr(self, name), 1)
-        check_range("id-like: crops", self.crops, 2 * self.selected)
-        for name in ("outliers", "outlier_weight", "apart"):
-            check_range(f"id-like: {name}", getattr(self, name), 0)
+        """Nearest and farthest crops are not the same."""
+        if self.crops < 2 * self.selected:
+            raise InputError(f"id-like: crops must be at least 2 · selected = {2 * self.selected}, got {self.crops}.")
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the crops: each is run through the frozen image tower once, and its feature is kept."""
         crops, vision = images * self.crops, getattr(model, "vision", None)
         operations = 0.0
         if vision is not None:
             operations = tower_operations(crops * (1 + vision.patch_count), vision.blocks, vision.width, 1)
-        return Estimate(
+        return CostEstimate(
             # The selected ones are copied out of all.
             {f"{crops:,} crops": 4 * model.feature_dim * images * (self.crops + 2 * self.selected)},
             f"{2 * self.selected} crops of an image after {crops:,} were run through the image tower",
@@ -200,5 +197,4 @@ class IdLike(Method):
         )
 
     def views_of(self, asked: int | str) -> int | str:
-        """The crops, however many views were asked for."""
         return self.crops

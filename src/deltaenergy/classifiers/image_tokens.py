@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate, tower_operations
+from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import CountOrZero
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
@@ -61,7 +61,6 @@ class TokenClassifier(Classifier):
         self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
 
     def texts(self) -> torch.Tensor:
-        """The text features of the present contexts."""
         return self.prompts(self.context, deep=self.deep)
 
     def image_features(self, x: Inputs) -> torch.Tensor:
@@ -72,7 +71,6 @@ class TokenClassifier(Classifier):
         return require_vision(self.base_model, self.method.name).run(x.need(Need.PIXELS), tokens).features
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines of prompted image features."""
         features = self.image_features(x)
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
@@ -92,7 +90,7 @@ class TokenMethod(Method):
     """
 
     takes_terms = True
-    depth: int = 0
+    depth: CountOrZero = 0
 
     @property
     @abstractmethod
@@ -114,10 +112,6 @@ class TokenMethod(Method):
         """As to train: the tokens change with every step."""
         return self.needs_to_train
 
-    def check(self) -> None:
-        """J ≥ 0; tokens that there are words for."""
-        check_range(f"{self.name}: depth", self.depth, 0)
-
     def depth_on(self, model: Model) -> int:
         """J, which must not be more than the blocks of a tower."""
         blocks = {"text": require_text(model, self.name).blocks}
@@ -135,7 +129,9 @@ class TokenMethod(Method):
         """A vision transformer, if tokens are to be learned in it, and blocks enough."""
         self.depth_on(model)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the prompted image tower, which is the most of it."""
         if not self.tokens_of_image:
             return None
@@ -144,13 +140,13 @@ class TokenMethod(Method):
 
 def image_tower_estimate(
     vision: VisionTower, tokens: int, runs: int, images: int, recipes: Sequence[Recipe]
-) -> Estimate:
+) -> CostEstimate:
     """What it takes to train through the image tower, run so often for each image with so many learned tokens."""
     batch = min(images, max(recipe.batch_size for recipe in recipes))
     kept = vision.kept_bytes(batch, tokens)
     seen = images * (1 + vision.patch_count + tokens) * sum(recipe.epochs for recipe in recipes)
     passes = 3 if vision.recomputes(batch, tokens) else 2
-    return Estimate(
+    return CostEstimate(
         {"activations": runs * kept},
         f"the image tower {f'{runs} times ' if runs > 1 else ''}forth and back on {batch:,} images",
         tower_operations(runs * seen, vision.blocks, vision.width, passes),

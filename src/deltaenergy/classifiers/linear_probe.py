@@ -17,9 +17,9 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.logistic import choose_c, fit_logistic
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
 
@@ -35,8 +35,7 @@ class LinearProbeClassifier(Classifier):
         self.bias = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
         self.register_buffer("c", torch.zeros((), device=model.device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Choose C, and solve."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         features, labels = data.mean_features(), data.labels
         c = self.method.c or choose_c(features, labels, len(self.classes))
         found = fit_logistic(features, labels, len(self.classes), c)
@@ -54,14 +53,12 @@ class LinearProbeClassifier(Classifier):
         return Outputs(self._similarities(z), z, self.class_texts(z))
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
-        """The same map on patches."""
         return self._similarities(patches)
 
     def _similarities(self, rows: torch.Tensor) -> torch.Tensor:
         return (rows @ self.weight.T.to(rows) + self.bias.to(rows)) / self.model.logit_scale
 
     def chosen(self) -> dict[str, float]:
-        """C."""
         return {"c": float(self.c)}
 
 
@@ -78,9 +75,4 @@ class LinearProbe(Method):
     augments = False
     trains = False
     quick = True
-    c: float | None = None
-
-    def check(self) -> None:
-        """C > 0."""
-        if self.c is not None:
-            check_range("linear-probe: c", self.c, 0, above=True)
+    c: Positive | None = None

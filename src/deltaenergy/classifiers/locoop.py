@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from deltaenergy.classifiers.base import Batch, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import CountOrZero, NonNegative
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 
@@ -34,7 +34,7 @@ class LoCoOpClassifier(PromptClassifier):
         super().__init__(model, classes, method)
         self.ranks = method.top_k or min(PAPER_TOP_K, max(1, len(self.classes) // 2))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """The context; K must leave room for patches that do not show the label."""
         super().start(data, generator)
         if self.ranks >= len(self.classes):
@@ -62,14 +62,8 @@ class LoCoOp(PromptMethod):
     tested_with = "gl-mcm"
     classifier = LoCoOpClassifier
     needs_to_train = frozenset({Need.FEATURES, Need.PATCHES})
-    weight: float = 0.25
-    top_k: int = 0
-
-    def check(self) -> None:
-        """λ ≥ 0, K ≥ 0."""
-        super().check()
-        check_range("locoop: weight", self.weight, 0)
-        check_range("locoop: top_k", self.top_k, 0)
+    weight: NonNegative = 0.25
+    top_k: CountOrZero = 0
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
         """λ, and K around a quarter and half of the classes (100 and 200 of the paper's 1,000, at most)."""

@@ -22,9 +22,9 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
 
 MOMENTUM = 0.9
@@ -42,8 +42,7 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         self.visual = nn.Parameter(torch.zeros_like(self.text_features))
         self.alpha = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Encode the class texts, and solve."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         super().start(data, generator)
         visual, alpha = solve(data.mean_features(), data.labels, self.frozen_texts, self.method.rounds)
         self.visual.data.copy_(visual)
@@ -54,7 +53,6 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         return self.visual + self.alpha[:, None] * self.frozen_texts
 
     def texts(self) -> torch.Tensor:
-        """The directions of the weights."""
         return nn.functional.normalize(self.weights(), dim=-1)
 
     def forward(self, x: Inputs) -> Outputs:
@@ -63,7 +61,6 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         return Outputs(self.patch_similarities(z), z, self.class_texts(z))
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
-        """The same map on patches."""
         return patches @ self.weights().T.to(patches) / self.model.logit_scale
 
 
@@ -79,12 +76,7 @@ class LpPlusPlus(FrozenTextMethod):
     classifier = LpPlusPlusClassifier
     augments = False
     trains = False
-    rounds: int = 300
-
-    def check(self) -> None:
-        """At least one round; templates with one {} each."""
-        super().check()
-        check_range("lp++: rounds", self.rounds, 1)
+    rounds: Count = 300
 
 
 def solve(

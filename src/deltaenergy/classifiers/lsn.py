@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate, tower_operations
-from deltaenergy.classifiers.methods import Method, TrainingImages, make_method, register_method
+from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
+from deltaenergy.classifiers.methods import Method, TrainViews, make_method, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, NonNegative
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Recipe, Stage
@@ -63,7 +63,7 @@ class LsnClassifier(Classifier):
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positives as their method begins, and random negatives."""
         self.positives.start(data, generator)
         # Drawn on the host, so that every device starts alike.
@@ -134,21 +134,14 @@ class Lsn(Method):
     # Accuracy is the positives', so a search cannot tell the weights apart: the first is kept, which is the default.
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"weight": (1.0, 0.1)}
     positives: Literal["coop", "cocoop"] = "coop"
-    negatives: int = 3
-    context_length: int = 16
+    negatives: Count = 3
+    context_length: Count = 16
     orthogonality: Literal["cos", "abs"] = "cos"
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     as_released: bool = False
-
-    def check(self) -> None:
-        """At least one negative and one vector, λ ≥ 0."""
-        check_range("lsn: negatives", self.negatives, 1)
-        check_range("lsn: context_length", self.context_length, 1)
-        check_range("lsn: weight", self.weight, 0)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Positives by SGD, then negatives by Adam."""
         adam = {"optimizer": "adam", "lr": 0.002, "weight_decay": 0.0, "epochs": 100, "batch_size": 256}
         return (
             Stage((Phase(POSITIVES, ("positives.",)),), {"lr": 1e-3, "epochs": 50, "warmup_epochs": 0}),
@@ -159,7 +152,9 @@ class Lsn(Method):
         """The prompts of one set of negatives."""
         return LearnedPrompts(require_text(model, self.name), classes, self.context_length, class_specific=True)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the negatives, which are the most of it."""
         prompts, recipe = self.prompts(model, classes), recipes[1]
         tower, tokens = prompts.tower, self.negatives * prompts.tokens()
@@ -171,7 +166,7 @@ class Lsn(Method):
         compared = 4 * 4 * batch * self.negatives * len(classes)
         steps = recipe.epochs * -(-images // batch)
         passes = 3 if prompts.recomputes() else 2
-        return Estimate(
+        return CostEstimate(
             # Values, gradients and Adam's two moments, four bytes each.
             {f"{parameters / 1e6:,.1f} M parameters": 16 * parameters, "activations": activations + compared},
             f"{self.negatives * len(classes):,} whole prompts of {tokens:,} tokens",

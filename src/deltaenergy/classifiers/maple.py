@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import nn
 
 from deltaenergy.classifiers.image_tokens import WORDS, TokenClassifier, TokenMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
-from deltaenergy.core.specs import check_range
+from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.core.specs import Range
 from deltaenergy.models.base import Model, require_vision
 
 
@@ -34,7 +34,7 @@ class MapleClassifier(TokenClassifier):
         self.biases = nn.Parameter(torch.zeros(self.depth, width))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts, and maps as torch's Linear begins: one for the first block, one copied for all others."""
         self.start_contexts(generator)
         _, height, width = self.maps.shape
@@ -61,19 +61,12 @@ class Maple(TokenMethod):
     classifier = MapleClassifier
     recipe: ClassVar[Mapping[str, Any]] = {"lr": 0.0035, "batch_size": 4, "epochs": 50}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"tokens": (2, 4)}
-    tokens: int = 2
+    tokens: Annotated[int, Range(1, len(WORDS))] = 2
 
     @property
     def context_length(self) -> int:
-        """As many as image tokens."""
         return self.tokens
 
     @property
     def tokens_of_image(self) -> int:
-        """As many as context vectors."""
         return self.tokens
-
-    def check(self) -> None:
-        """The context begins as words, of which there are four."""
-        super().check()
-        check_range("maple: tokens", self.tokens, 1, len(WORDS))

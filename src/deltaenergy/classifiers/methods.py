@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 
 from deltaenergy.classifiers.base import Batch, Classifier, Outputs
-from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.core.needs import Need
 from deltaenergy.core.registry import Registry
 from deltaenergy.core.specs import Settings, build, parse
@@ -27,15 +28,21 @@ from deltaenergy.training.recipe import Recipe, Stage
 PartType = TypeVar("PartType", bound="type[Part]")
 
 
-class TrainingImages(Protocol):
-    """What a method sees of the training images before training: classes, domains, and a feature per image."""
+class TrainViews(Protocol):
+    """Labelled training images, which give batches of random views."""
 
     labels: torch.Tensor
     domains: torch.Tensor
     domain_names: tuple[str, ...]
 
+    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Batch:
+        """A random view of each of the images `indices`."""
+
     def mean_features(self) -> torch.Tensor:
         """A unit feature per image (N, D): the direction of the mean over its views."""
+
+    def holds(self, needs: frozenset[Need]) -> bool:
+        """Whether batches bring all of that."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,9 @@ class Method(Part):
         """The parts of the training, one after the other."""
         return (Stage(),)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """What training on so many images will take, for methods that can be too much for a machine.
 
         It is asked before the classifier is built; `recipes` are those of the stages.
@@ -137,9 +146,7 @@ class Method(Part):
         self.check_model(model)
         return self.classifier(model, classes, self)
 
-    def build(
-        self, model: Model, classes: Sequence[str], data: TrainingImages, generator: torch.Generator
-    ) -> Classifier:
+    def build(self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator) -> Classifier:
         """The classifier with its initial parameters."""
         classifier = self.blank(model, classes)
         classifier.start(data, generator)
@@ -210,3 +217,14 @@ def make_method(spec: str | Method) -> Method:
             raise InputError(f"method {spec!r}: {term.name!r} is attached twice.")
         attached.append(term)
     return dataclasses.replace(method, terms=tuple(attached))
+
+
+def warn_of_one_domain(method: str, data: TrainViews, effect: str) -> None:
+    """Say that `method` works with one domain, and what that means."""
+    if len(data.domain_names) > 1:
+        return
+    warnings.warn(
+        f"{method} learns from images of several domains, and these have one, {data.domain_names[0]!r}: {effect}. "
+        "If there are more, give folders DOMAIN/CLASS/ with domains=True (--domains), or a table with a domain column.",
+        stacklevel=5,
+    )

@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, NonNegative, Words
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Stage
@@ -64,7 +64,7 @@ class NegPromptClassifier(Classifier):
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positive begins as words; the negatives wait for it to be learned."""
         shape = tuple(self.context.shape)
         self.context.data.copy_(initial_context(self.tower, shape, self.method.context_init, generator))
@@ -153,19 +153,12 @@ class NegPrompt(Method):
     paper = "Li et al., CVPR 2024"
     tested_with = "negprompt"
     classifier = NegPromptClassifier
-    context_init: str = "a photo of a"
-    negatives: int = 2
-    near: float = 0.1
-    apart: float = 0.05
+    context_init: Words = "a photo of a"
+    negatives: Count = 2
+    near: NonNegative = 0.1
+    apart: NonNegative = 0.05
     separation: Literal["uniform", "ce"] = "uniform"
     as_released: bool = False
-
-    def check(self) -> None:
-        """At least one negative, weights of at least 0, some words to begin with."""
-        check_range("negprompt: negatives", self.negatives, 1)
-        check_range("negprompt: near", self.near, 0)
-        check_range("negprompt: apart", self.apart, 0)
-        check_range("negprompt: words in context_init", len(self.context_init.split()), 1)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -21,12 +21,12 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.estimate import CostEstimate
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Positive
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Recipe
@@ -78,8 +78,7 @@ class PlotClassifier(TextsClassifier):
         self.contexts = nn.Parameter(torch.zeros(method.prompts, method.context_length, self.tower.width))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Contexts ~ N(0, 0.02²)."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
 
     def raw_texts(self) -> torch.Tensor:
@@ -114,25 +113,21 @@ class Plot(Method):
     needs_to_train = frozenset({Need.FEATURES, Need.PATCHES})
     recipe: ClassVar[Mapping[str, Any]] = {"epochs": 200, "batch_size": 128}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
-    prompts: int = 4
-    context_length: int = 16
-    epsilon: float = 0.1
+    prompts: Count = 4
+    context_length: Count = 16
+    epsilon: Positive = 0.1
     pooled: bool = False
 
-    def check(self) -> None:
-        """At least one context of one vector, ε > 0."""
-        check_range("plot: prompts", self.prompts, 1)
-        check_range("plot: context_length", self.context_length, 1)
-        check_range("plot: epsilon", self.epsilon, 0, above=True)
-
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of the similarities of all patches with all texts, where the number of patches is known beforehand."""
         vision = getattr(model, "vision", None)
         if vision is None:
             return None
         batch = min(images, recipes[0].batch_size)
         entries = batch * len(classes) * vision.patch_count * self.prompts
-        return Estimate(
+        return CostEstimate(
             # Similarities, plans, their products and gradients, four bytes each.
             {"similarities and plans": 16 * entries},
             f"the transport of {vision.patch_count} patches of {batch:,} images to {len(classes):,} classes",

@@ -20,15 +20,14 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Inputs, Outputs
-from deltaenergy.classifiers.estimate import Estimate
+from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.plot import TextsClassifier
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
-from deltaenergy.errors import InputError
+from deltaenergy.core.specs import Count, Positive, Words
 from deltaenergy.models.base import Model, require_text, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.vision import VisionTower
@@ -55,7 +54,7 @@ class PlotPlusClassifier(TextsClassifier):
         self.contexts = nn.ParameterList(torch.zeros(len(ids), self.tower.width) for ids in self.phrases)
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts as words, tokens ~ N(0, 0.02²)."""
         for context, ids in zip(self.contexts, self.phrases):
             context.data.copy_(self.tower.embed(ids))
@@ -95,30 +94,23 @@ class PlotPlus(Method):
     needs_to_train = frozenset({Need.PIXELS})
     recipe: ClassVar[Mapping[str, Any]] = {"epochs": 50}
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"epsilon": (0.05, 0.1)}
-    prompts: int = 4
-    tokens: int = 2
-    phrases: tuple[str, ...] = PHRASES
-    epsilon: float = 0.1
+    prompts: Count = 4
+    tokens: Count = 2
+    phrases: tuple[Words, ...] = PHRASES
+    epsilon: Positive = 0.1
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Tokens alone, then tokens and contexts, with the same recipe."""
         return (Stage((Phase(TOKENS_FIRST, ("tokens",)),)), Stage((Phase("both"),)))
 
-    def check(self) -> None:
-        """At least one prompt of one token, phrases that hold words, ε > 0."""
-        check_range("plot++: prompts", self.prompts, 1)
-        check_range("plot++: tokens", self.tokens, 1)
-        check_range("plot++: epsilon", self.epsilon, 0, above=True)
-        if not all(phrase.strip() for phrase in self.phrases):
-            raise InputError("plot++: phrases holds a blank one: each context begins as some words.")
-
     def check_model(self, model: Model) -> None:
-        """A vision transformer, and a text tower."""
         require_text(model, self.name)
         require_vision(model, self.name)
 
-    def estimate(self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]) -> Estimate | None:
+    def estimate(
+        self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
+    ) -> CostEstimate | None:
         """Of all runs of the image tower."""
         vision = shared_budget(require_vision(model, self.name), self.prompts)
         return image_tower_estimate(vision, self.tokens, self.prompts, images, recipes)

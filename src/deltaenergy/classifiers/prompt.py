@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages
+from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts, NamePosition
@@ -44,23 +44,19 @@ class PromptClassifier(Classifier):
         self.context = nn.Parameter(torch.zeros((len(self.classes), *shape) if method.class_specific else shape))
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """A random context, or one that begins as words."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         initial = initial_context(self.tower, tuple(self.context.shape), self.method.context_init, generator)
         self.context.data.copy_(initial)
 
     def texts(self) -> torch.Tensor:
-        """The text features of the present context."""
         return self.prompts(self.context)
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines with the text features."""
         features = x.need(Need.FEATURES)
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
-        """The same context before other class names."""
         if self.method.class_specific:
             raise InputError("Every class has a context of its own here; there is none for other class names.")
         return super().with_classes(classes)
@@ -75,14 +71,10 @@ class PromptMethod(Method):
 
     classifier: ClassVar[type[Classifier]] = PromptClassifier
     takes_terms = True
-    context_length: int = 16
+    context_length: Count = 16
     context_init: str = ""
     name_position: NamePosition = "end"
     class_specific: bool = False
-
-    def check(self) -> None:
-        """At least one vector."""
-        check_range(f"{self.name}: context_length", self.context_length, 1)
 
     def length(self, tower: TextTower) -> int:
         """The number of context vectors: as many as the initial words have tokens, where there are such."""

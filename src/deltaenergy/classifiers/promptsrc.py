@@ -21,9 +21,9 @@ from torch import nn
 
 from deltaenergy.classifiers.base import Batch, Outputs
 from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.classes import fill
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import CountOrZero, NonNegative, Positive
 from deltaenergy.data.catalogue.class_names import template_ensemble
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_vision
@@ -53,7 +53,7 @@ class PromptSrcClassifier(TokenClassifier):
             self.register_buffer(f"sum_of_{name}", torch.zeros_like(parameter), persistent=False)
         self.to(model.device)
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts, tokens ~ N(0, 0.02²), and the frozen texts."""
         self.start_contexts(generator)
         if self.method.vision_tokens:
@@ -61,7 +61,6 @@ class PromptSrcClassifier(TokenClassifier):
         self.frozen_texts.copy_(frozen_texts(self.tower, self.classes))
 
     def image_tokens(self) -> torch.Tensor | None:
-        """The tokens as they are learned."""
         return self.tokens if self.method.vision_tokens else None
 
     def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
@@ -80,7 +79,6 @@ class PromptSrcClassifier(TokenClassifier):
         }
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Add the epoch to the average."""
         weight = epoch_weights(epochs, *self.method.gpa)[epoch - 1]
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -117,12 +115,12 @@ class PromptSrc(TokenMethod):
         "fine-grained": {"gpa": (0.9, 0.1)},
         "base-to-new": {"gpa": (0.75, 0.05)},
     }
-    vision_tokens: int = 4
-    text_weight: float = 25.0
-    image_weight: float = 10.0
-    kl_weight: float = 1.0
+    vision_tokens: CountOrZero = 4
+    text_weight: NonNegative = 25.0
+    image_weight: NonNegative = 10.0
+    kl_weight: NonNegative = 1.0
     kl: Literal["classes", "batch"] = "classes"
-    gpa: tuple[float, ...] = (0.6, 0.6)
+    gpa: tuple[NonNegative, Positive] = (0.6, 0.6)
 
     @property
     def context_length(self) -> int:
@@ -131,18 +129,7 @@ class PromptSrc(TokenMethod):
 
     @property
     def tokens_of_image(self) -> int:
-        """Independent of the context."""
         return self.vision_tokens
-
-    def check(self) -> None:
-        """No negative weights or numbers; μ ≥ 0 and σ > 0."""
-        super().check()
-        for name in ("vision_tokens", "text_weight", "image_weight", "kl_weight"):
-            check_range(f"promptsrc: {name}", getattr(self, name), 0)
-        if len(self.gpa) != 2:
-            raise InputError(f"promptsrc: gpa holds μ and σ as shares of the epochs, [0.6,0.6], got {list(self.gpa)}.")
-        check_range("promptsrc: gpa, μ", self.gpa[0], 0)
-        check_range("promptsrc: gpa, σ", self.gpa[1], 0, above=True)
 
 
 def frozen_texts(tower: TextTower, classes: Sequence[str]) -> torch.Tensor:

@@ -26,11 +26,9 @@ class ClassSubset(Classifier):
 
     @property
     def batch_dependent(self) -> bool:
-        """As the whole one."""
         return self._whole[0].batch_dependent
 
     def forward(self, x: Inputs) -> Outputs:
-        """Similarities with the remaining classes."""
         whole = self._whole[0](x)
         texts = whole.texts[..., self._columns, :]
         negatives = whole.negatives
@@ -39,7 +37,6 @@ class ClassSubset(Classifier):
         return Outputs(whole.similarities[:, self._columns], whole.features, texts, negatives)
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
-        """Patch similarities with the remaining classes."""
         return self._whole[0].patch_similarities(patches)[..., self._columns]
 
     def save(self, folder: str | Path) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import register_method
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
 
@@ -48,9 +48,4 @@ class TaskRes(FrozenTextMethod):
     classifier = TaskResClassifier
     takes_terms = True
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"alpha": (0.1, 0.5, 1.0)}
-    alpha: float = 0.5
-
-    def check(self) -> None:
-        """α > 0; templates with one {} each."""
-        super().check()
-        check_range("task-res: alpha", self.alpha, 0, above=True)
+    alpha: Positive = 0.5

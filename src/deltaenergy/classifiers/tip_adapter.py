@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.methods import TrainingImages, register_method
+from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative
 from deltaenergy.errors import ArtifactError
 from deltaenergy.models.base import Model
 
@@ -38,7 +38,7 @@ class TipAdapterClassifier(TemplateClassifier):
         self.keys = nn.Parameter(torch.zeros(images, self.model.feature_dim, device=device))
         self.register_buffer("labels", torch.zeros(images, dtype=torch.long, device=device))
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         """Keys are the mean features over each image's views."""
         super().start(data, generator)
         self._make_room(len(data.labels))
@@ -79,14 +79,8 @@ class TipAdapter(TemplateMethod):
         "beta": (1.0, 2.0, 3.5, 5.5, 7.0),
     }
     trains = False
-    alpha: float = 1.0
-    beta: float = 5.5
-
-    def check(self) -> None:
-        """α ≥ 0, β ≥ 0; a template with one {}."""
-        super().check()
-        check_range(f"{self.name}: alpha", self.alpha, 0)
-        check_range(f"{self.name}: beta", self.beta, 0)
+    alpha: NonNegative = 1.0
+    beta: NonNegative = 5.5
 
 
 @register_method

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
-from deltaenergy.classifiers.methods import Method, TrainingImages, register_method
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes, check_templates, fill
+from deltaenergy.classifiers.methods import Method, TrainViews, register_method
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template, check_classes, check_templates, fill
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.models.base import Model, require_text
@@ -24,7 +24,6 @@ class CosineClassifier(Classifier):
     """Cosines with class texts that are not learned."""
 
     def forward(self, x: Inputs) -> Outputs:
-        """Cosines (N, K)."""
         features = x.need(Need.FEATURES)
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
@@ -73,20 +72,15 @@ class ZeroShot(Method):
     trains = False
     quick = True
     listed = False
-    templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
-
-    def check(self) -> None:
-        """Templates with one {} each."""
-        check_templates(None, self.templates)
+    templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)
 
     def blank(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
-        """The classifier before its texts are encoded."""
         classifier = ZeroShotClassifier.__new__(ZeroShotClassifier)
         classifier._blank(model, classes, self)
         return classifier
 
     def build(
-        self, model: Model, classes: Sequence[str], data: TrainingImages, generator: torch.Generator
+        self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator
     ) -> ZeroShotClassifier:
         """The zero-shot classifier; the training images are not looked at."""
         return ZeroShotClassifier(model, classes, templates=self.templates)
@@ -97,8 +91,7 @@ class TemplateClassifier(CosineClassifier):
 
     method: TemplateMethod
 
-    def start(self, data: TrainingImages, generator: torch.Generator) -> None:
-        """Encode the class texts."""
+    def start(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_features(self.model, self.classes, [self.method.template])
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
@@ -113,11 +106,7 @@ class TemplateMethod(Method):
     """Base of the methods that learn beside class texts from one template."""
 
     quick = True
-    template: str = DEFAULT_TEMPLATE
-
-    def check(self) -> None:
-        """A template with one {}."""
-        check_templates(self.template, None)
+    template: Template = DEFAULT_TEMPLATE
 
 
 def class_features(

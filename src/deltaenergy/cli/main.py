@@ -15,7 +15,6 @@ from deltaenergy.cli.commands import (
     bench,
     calibrate,
     choose,
-    clipn_train,
     data,
     demo,
     evaluate,
@@ -59,7 +58,6 @@ _add("score", score.score)
 _add("undo", undo.undo)
 _add("calibrate", calibrate.calibrate)
 _add("choose", choose.choose)
-_add("clipn-train", clipn_train.clipn_train)
 _add("evaluate", evaluate.evaluate)
 _add("explain", explain.explain)
 app.add_typer(data.app, name="data")

@@ -6,14 +6,34 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Annotated
 
+from deltaenergy.core.specs import fit_type
 from deltaenergy.errors import InputError
 
 DEFAULT_TEMPLATE = "a photo of a {}."
 TEXT_SUFFIXES = {".txt", ".csv", ".tsv", ".names", ".list", ".json", ".yaml", ".yml"}
 # A list of names is far smaller; a larger file is some other one.
 LARGEST_FILE = 64 << 20
+
+
+@dataclass(frozen=True)
+class HoldsName:
+    """The rule of a template: it has one `{}`, for the class name. `several` of them have bars between."""
+
+    several: bool = False
+
+    def allows(self, text: str) -> bool:
+        return _is_text(text) and all(part.count("{}") == 1 for part in (text.split("|") if self.several else [text]))
+
+    def __str__(self) -> str:
+        return f"with exactly one {{}} for the class name{' in each part between bars' if self.several else ''}"
+
+
+Template = Annotated[str, HoldsName()]
+Templates = Annotated[str, HoldsName(several=True)]
 
 
 def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[str, ...]:
@@ -39,7 +59,8 @@ def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[s
             raise InputError(f"classes[{position}] is {name!r}, not a string.")
         if not name.strip():
             raise InputError(f"classes[{position}] is blank: every class needs a name.")
-        _check_text(f"classes[{position}]", name)
+        if not _is_text(name):
+            raise InputError(f"classes[{position}] is {name!r}, which is not text: it has bytes that are not UTF-8.")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice and warn:
         warnings.warn(
@@ -58,21 +79,16 @@ def check_templates(template: str | None, templates: Sequence[str] | None) -> tu
     chosen = (template or DEFAULT_TEMPLATE,) if templates is None else tuple(templates)
     if template == "" or not chosen:
         raise InputError(f"template is empty: give for example {DEFAULT_TEMPLATE!r}.")
-    for text in chosen:
-        _check_text("template", text)
-        if text.count("{}") != 1:
-            raise InputError(
-                f"template {text!r} must hold exactly one {{}} for the class name, as {DEFAULT_TEMPLATE!r} does."
-            )
-    return chosen
+    return tuple(fit_type("template", text, Template) for text in chosen)
 
 
-def _check_text(what: str, text: str) -> None:
-    """Raise `InputError` for halves of surrogate pairs: bytes on a command line that are no UTF-8 become these."""
+def _is_text(text: str) -> bool:
+    """Not with halves of surrogate pairs: bytes on a command line that are not UTF-8 become these."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise InputError(f"{what} is {text!r}, which is no text: it holds bytes that are not UTF-8.") from None
+        return False
+    return True
 
 
 def fill(template: str, name: str) -> str:

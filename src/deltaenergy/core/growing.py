@@ -17,7 +17,6 @@ class Growing:
         self._used = 0
 
     def add(self, part: npt.ArrayLike) -> None:
-        """At the end."""
         rows = np.asarray(part)
         end = self._used + len(rows)
         if end > len(self._rows):  # by an eighth, so that it need not be moved for every part

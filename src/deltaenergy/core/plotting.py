@@ -17,7 +17,6 @@ KNOWN, UNKNOWN, LINE = "#0072B2", "#D55E00", "#444444"
 
 
 def axes(ax: Any = None) -> Any:
-    """The axes given, or new ones."""
     try:
         from matplotlib import pyplot
     except ImportError:

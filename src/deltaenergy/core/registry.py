@@ -67,12 +67,10 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def names(self) -> list[str]:
-        """All names, sorted."""
         self.load()
         return sorted(self._entries)
 
     def items(self) -> list[tuple[str, T]]:
-        """All names with their entries, sorted by name."""
         return [(name, self._entries[name]) for name in self.names()]
 
     def __contains__(self, name: object) -> bool:

@@ -1,9 +1,10 @@
 """One grammar for everything that is chosen by text: `name:preset(key=value, …)+term(key=value, …)`.
 
 `parse` takes such a text apart, `format_value` writes a value so that `read_value` gives it back, and `Settings` is
-the frozen dataclass that scores, tuning methods and loss terms share: its fields are the hyper-parameters, its `spec`
-is the shortest text that stands for it. Values are numbers, true, false or none, lists in brackets, quoted strings, or
-bare words; a comma, a plus or a slash inside brackets or quotes belongs to the value.
+the frozen dataclass that scores, tuning methods and loss terms share: its fields are the hyper-parameters, whose
+annotations hold their bounds, and its `spec` is the shortest text that stands for it. Values are numbers, true, false
+or none, lists in brackets, quoted strings, or bare words; a comma, a plus or a slash inside brackets or quotes belongs
+to the value.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ast
 import dataclasses
 import difflib
 import functools
+import inspect
 import math
 import numbers
 import os
@@ -19,9 +21,9 @@ import re
 import types
 import typing
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from deltaenergy.errors import InputError, did_you_mean
 
@@ -30,11 +32,22 @@ LONGEST = 20_000
 # Whole numbers beyond the range of floats are no sensible settings either.
 HUGE = 1e300
 S = TypeVar("S", bound="Settings")
-_PLAIN = re.compile(r"[A-Za-z_~./][\w~./ -]*(?<! )")
+P = ParamSpec("P")
+R = TypeVar("R")
+# Text that needs no quotes; ".5" would be read as a number.
+_PLAIN = re.compile(r"(?!\.\d)[A-Za-z_~./][\w~./ -]*(?<! )")
 # What ends the name at the beginning of a part.
 _HEAD = re.compile(r"[:(]")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
 _WORDS_WITH_MEANING = frozenset({*_WORDS, "nan", "inf", "infinity"})
+_UNFIT: Any = object()
+_NOUNS: dict[Any, str] = {
+    float: "a finite number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text",
+    type(None): "none",
+}
 
 
 @dataclass(frozen=True)
@@ -183,10 +196,58 @@ def format_value(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Range:
+    """Bounds of a number in its annotation: `alpha: Annotated[float, Range(0, 1)]`. Both belong to the range, but for
+    the lower one with `above`.
+    """
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+
+    def allows(self, value: float) -> bool:
+        return (value > self.low if self.above else value >= self.low) and value <= self.high
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"above {self.low:g}" if self.above else f"of at least {self.low:g}"
+        return f"above {self.low:g} and up to {self.high:g}" if self.above else f"from {self.low:g} to {self.high:g}"
+
+
+class SomeWords:
+    """The rule of a text that must not be blank."""
+
+    def allows(self, value: str) -> bool:
+        return bool(value.strip())
+
+    def __str__(self) -> str:
+        return "of at least one word"
+
+
+Positive = Annotated[float, Range(0, above=True)]
+NonNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+PositiveShare = Annotated[float, Range(0, 1, above=True)]
+Count = Annotated[int, Range(1)]
+CountOrZero = Annotated[int, Range(0)]
+Words = Annotated[str, SomeWords()]
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Base of frozen dataclasses whose values are fitted to their fields' annotations when an object is made."""
+
+    def __post_init__(self) -> None:
+        owner = f"{self.name}: " if hasattr(self, "name") else ""
+        for name, hint in hints_of(type(self)).items():
+            object.__setattr__(self, name, fit_type(f"{owner}{name}", getattr(self, name), hint))
+
+
+@dataclass(frozen=True)
+class Settings(Bounded):
     """Base of all that a spec names: a frozen dataclass whose fields are hyper-parameters with the paper's defaults.
 
-    Values are checked against the fields' types when an object is made, then by `check`. `presets` are named
+    What one value may be is said in its annotation; `check` is for what several must be together. `presets` are named
     settings: `delta-energy:robust`.
     """
 
@@ -198,12 +259,11 @@ class Settings:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __post_init__(self) -> None:
-        for name, hint in parameters_of(type(self)).items():
-            object.__setattr__(self, name, fit_type(f"{self.name}: {name}", getattr(self, name), hint))
+        super().__post_init__()
         self.check()
 
     def check(self) -> None:
-        """Raise `InputError` for hyper-parameters that make no sense."""
+        """Raise `InputError` for hyper-parameters that make no sense together."""
 
     @property
     def params(self) -> dict[str, Any]:
@@ -237,88 +297,105 @@ def build(cls: type[S], part: Named, params: Mapping[str, Any] | None = None) ->
             hint = did_you_mean(name, known) if known else " It has none."
             raise InputError(f"{what.capitalize()} {cls.name!r} has no parameter {_shown(name)}.{hint}")
     for name, text in part.params.items():
-        values[name] = _read_as(f"{cls.name}: {name}", text, known[name])
+        value, hint = read_value(text), known[name]
+        # A text may look like a number and yet be meant as text.
+        as_text = _fitted(value, hint) is _UNFIT and _fitted(text, hint) is not _UNFIT
+        values[name] = text if as_text else value
     return cls(**{**values, **(params or {})})
 
 
-def _read_as(where: str, text: str, hint: Any) -> Any:
-    """A written value for a parameter of type `hint`. A text may look like a number and yet be meant as text."""
-    try:
-        return fit_type(where, read_value(text), hint)
-    except InputError:
-        try:
-            return fit_type(where, text, hint)
-        except InputError:
-            pass
-        raise
-
-
 def parameters_of(cls: Any) -> dict[str, Any]:
-    """The hyper-parameters of `cls` with their types; fields marked `spec=False` are none."""
-    return _parameters_of(cls)
+    """The hyper-parameters of `cls` with their plain types; fields marked `spec=False` are none."""
+    return _annotations(cls, False)
+
+
+def hints_of(cls: Any) -> dict[str, Any]:
+    """The same with their annotations, which hold bounds and other rules."""
+    return _annotations(cls, True)
 
 
 @functools.cache
-def _parameters_of(cls: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
+def _annotations(cls: Any, rules: bool) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, include_extras=rules)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.metadata.get("spec", True)}
 
 
+def bounded(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: fit the arguments to their annotations, as settings are: `temperature: Positive` refuses 0."""
+    signature = inspect.signature(function)
+    hints = typing.get_type_hints(function, include_extras=True)
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            given.arguments[name] = fit_type(f"{function.__name__}: {name}", value, hints.get(name))
+        return function(*given.args, **given.kwargs)
+
+    return wrapper
+
+
 def fit_type(where: str, value: Any, hint: Any) -> Any:
-    """`value` as `hint` wants it (a whole number serves as float, a list as tuple), or an error that names `where`."""
-    origin = get_origin(hint)
+    """`value` as `hint` wants it (a whole number serves as float, a list as tuple), or an error that names `where`.
+
+    Hints are numbers, bool, str, None, literals, lists of these, and either of several, perhaps annotated with a
+    `Range` or another rule; values for any other hint are taken as they are.
+    """
+    fitted = _fitted(value, hint)
+    if fitted is _UNFIT:
+        raise InputError(f"{where} must be {_wanted(hint)}, got {_shown(value)}.")
+    return fitted
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """`value` as `hint` wants it, or `_UNFIT`."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        fitted = _fitted(value, parts[0])
+        return fitted if fitted is not _UNFIT and all(rule.allows(fitted) for rule in parts[1:]) else _UNFIT
     if origin in (Union, types.UnionType):
-        return _fit_any(where, value, get_args(hint))
+        return next((fitted for part in parts if (fitted := _fitted(value, part)) is not _UNFIT), _UNFIT)
     if origin is Literal:
-        if value not in get_args(hint):
-            words = [str(word) for word in get_args(hint)]
-            raise InputError(f"{where}: unknown value {_shown(value)}.{did_you_mean(str(value), words)}")
-        return value
-    if origin is tuple:
-        entries = [value] if isinstance(value, (numbers.Real, str)) else value
-        if not isinstance(entries, (tuple, list)) or not entries:
-            raise InputError(f"{where} must be a list such as [1,2], got {_shown(value)}.")
-        return tuple(fit_type(where, entry, get_args(hint)[0]) for entry in entries)
-    if hint is type(None) and value is not None:
-        raise InputError(f"{where} must be none, got {_shown(value)}.")
+        return next((word for word in parts if type(word) is type(value) and word == value), _UNFIT)
+    if origin in (tuple, Sequence):
+        return _fitted_list(value, parts)
     # NumPy's numbers are welcome as well.
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if hint is float:
-        if not number or not -HUGE < (value if isinstance(value, int) else float(value)) < HUGE:
-            raise InputError(f"{where} must be a finite number, got {_shown(value)}.")
-        return float(value)
+        fits = number and -HUGE < (value if isinstance(value, int) else float(value)) < HUGE
+        return float(value) if fits else _UNFIT
     if hint is int:
-        if not number or not isinstance(value, numbers.Integral) or not abs(int(value)) < 2**62:
-            raise InputError(f"{where} must be a whole number, got {_shown(value)}.")
-        return int(value)
-    if hint is bool and not isinstance(value, bool):
-        raise InputError(f"{where} must be true or false, got {_shown(value)}.")
-    if hint is str:
-        if isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if not isinstance(value, str):
-            raise InputError(f"{where} must be text, got {_shown(value)}.")
-    return value
+        return int(value) if number and isinstance(value, numbers.Integral) and abs(int(value)) < 2**62 else _UNFIT
+    if hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return _UNFIT if hint in (bool, str, type(None)) and not isinstance(value, hint) else value
 
 
-def _fit_any(where: str, value: Any, hints: tuple[Any, ...]) -> Any:
-    for hint in hints:
-        try:
-            return fit_type(where, value, hint)
-        except InputError:
-            continue
-    words: dict[Any, str] = {float: "a number", int: "a whole number", str: "text", type(None): "none"}
-    names = " or ".join(words.get(hint, str(hint)) for hint in hints)
-    raise InputError(f"{where} must be {names}, got {_shown(value)}.")
+def _fitted_list(value: Any, parts: tuple[Any, ...]) -> Any:
+    entries = value.tolist() if hasattr(value, "tolist") else value
+    entries = [entries] if isinstance(entries, (numbers.Real, str)) else entries
+    if not isinstance(entries, (tuple, list)) or not entries:
+        return _UNFIT
+    if len(parts) == 1 or parts[-1] is Ellipsis:
+        parts = parts[:1] * len(entries)
+    fitted = tuple(map(_fitted, entries, parts))
+    return fitted if len(entries) == len(parts) and not any(entry is _UNFIT for entry in fitted) else _UNFIT
 
 
-def check_range(where: str, value: float, low: float, high: float = math.inf, *, above: bool = False) -> None:
-    """Raise `InputError` unless value is a finite number with low ≤ value ≤ high, or low < value with `above`."""
-    finite = isinstance(value, numbers.Real) and math.isfinite(value)
-    if finite and (value > low if above else value >= low) and value <= high:
-        return
-    bound = f"above {low:g}" if above else f"at least {low:g}"
-    raise InputError(f"{where} must be {bound}{f' and at most {high:g}' if high < math.inf else ''}, got {value!r}.")
+def _wanted(hint: Any) -> str:
+    """What `hint` takes, in words: "a whole number of at least 1 or none"."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join([_wanted(parts[0]), *map(str, parts[1:])])
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_wanted, parts))
+    if origin is Literal:
+        return " or ".join(map(format_value, parts))
+    if origin in (tuple, Sequence):
+        variadic = len(parts) == 1 or parts[-1] is Ellipsis
+        each = _wanted(parts[0]) if variadic else ", then ".join(map(_wanted, parts))
+        return f"a list, each {each}" if variadic else f"a list of {len(parts)}: {each}"
+    return _NOUNS[hint]
 
 
 def _shown(value: Any) -> str:

@@ -33,10 +33,9 @@ from deltaenergy.errors import InputError, NotFittedError, UnreadableImagesError
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
-from deltaenergy.scores.defaults import default_score
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
-from deltaenergy.scores.registry import make_score
+from deltaenergy.scores.registry import default_score, make_score
 from deltaenergy.scoring import NOTHING_SCORED, CrossFitted, Scored, score_images, stream_scores
 from deltaenergy.stats.thresholds import Guarantee, NoGuarantee, benjamini_hochberg, check_fdr, percent, slack_of
 from deltaenergy.store.store_pass import names_a_store
@@ -55,7 +54,7 @@ class Detector(Shown):
     Args:
         classifier: zero-shot or tuned.
         score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`; by default
-            `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.defaults`).
+            `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.registry`).
         state: what the score has learned before, if this detector was saved.
     """
 

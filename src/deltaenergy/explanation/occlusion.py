@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from deltaenergy.core.specs import Count, bounded
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.arrays import alike, check_shape, tensors
-from deltaenergy.scores.base import check_whole
 
 CELLS = 7
 _WINDOW = 2
 ValuesOf = Callable[[torch.Tensor], torch.Tensor]
 
 
+@bounded
 def occlusion(
-    values_of: ValuesOf, pixels: Any, *, cells: int = CELLS, fill: float = 0.0, images_at_once: int = 32
+    values_of: ValuesOf, pixels: Any, *, cells: Count = CELLS, fill: float = 0.0, images_at_once: Count = 32
 ) -> Any:
     """The map (cells, cells) of one image by the formula above, signed.
 
@@ -38,7 +39,6 @@ def occlusion(
     """
     (image,) = tensors(pixels=pixels)
     check_shape("pixels", image, ("channels", "H", "W"))
-    check_whole("occlusion", cells=cells, images_at_once=images_at_once)
     if cells > min(image.shape[1:]):
         raise InputError(f"occlusion: an image of {image.shape[1]} × {image.shape[2]} pixels has no {cells} cells.")
     rows, columns = (np.linspace(0, side, cells + 1).round().astype(int) for side in image.shape[1:])

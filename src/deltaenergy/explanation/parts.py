@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.specs import Count, Positive, bounded
 from deltaenergy.errors import InputError
 from deltaenergy.report.axes import Axis, nice_ticks, padded, plain, svg
 from deltaenergy.report.html import Markup, isolated, join, tag
@@ -24,7 +25,6 @@ from deltaenergy.report.page import figure
 from deltaenergy.report.words import score_value
 from deltaenergy.scores.arrays import as_rows
 from deltaenergy.scores.base import Scorer
-from deltaenergy.scores.delta_energy import check_parameters
 from deltaenergy.scores.multi_delta_energy import MultiDeltaEnergy
 
 # The paper's τ and c.
@@ -61,11 +61,11 @@ class EnergyParts:
         return {**asdict(self), "classes": [asdict(one) for one in self.classes]}
 
 
+@bounded
 def energy_parts(
-    similarities: Any, classes: Sequence[str], tau: float = TAU, c: int = C, reset: float = 0.0
+    similarities: Any, classes: Sequence[str], tau: Positive = TAU, c: Count = C, reset: float = 0.0
 ) -> list[EnergyParts]:
     """The parts of each row of similarities (N, K) with the named classes; `c` is cut to K, `reset` is s̃."""
-    check_parameters(tau, c, reset)
     rows = as_rows(similarities, "similarities").detach().cpu().double()
     if rows.shape[1] != len(classes):
         raise InputError(f"similarities have {rows.shape[1]} columns for {len(classes)} classes: give one for each.")

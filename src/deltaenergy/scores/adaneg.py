@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch.nn.functional import normalize
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Positive, PositiveShare, Range, Share
 from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
-from deltaenergy.scores.base import check_positive
 from deltaenergy.scores.neglabel import NegLabel, neglabel
 
 if TYPE_CHECKING:
@@ -42,28 +41,17 @@ class AdaNeg(Adapter):
     summary = "neglabel with proxies of confident images of the stream beside the texts"
     formula = "S(z; proxies) + λ·neglabel, proxies = directions of label text + cached images"
     paper = "Zhang & Zhang, NeurIPS 2024"
-    quantile: float = 0.95
-    keep: float = 0.15
-    groups: int = 5
-    length: int = 10
-    threshold: float = 0.5
-    gap: float = 0.5
-    weight: float = 0.1
+    quantile: Share = 0.95
+    keep: PositiveShare = 0.15
+    groups: Count = 5
+    length: Annotated[int, Range(2)] = 10
+    threshold: Share = 0.5
+    gap: Share = 0.5
+    weight: Positive = 0.1
     proxies: Literal["task", "sample"] = "task"
-    sharpness: float = 5.5
-
-    def check(self) -> None:
-        """Shares lie between 0 and 1, counts and weights are positive."""
-        super().check()
-        for share in ("quantile", "threshold", "gap"):
-            check_range(f"{self.name}: {share}", getattr(self, share), 0, 1)
-        check_range(f"{self.name}: keep", self.keep, 0, 1, above=True)
-        check_range(f"{self.name}: groups", self.groups, 1)
-        check_range(f"{self.name}: length", self.length, 2)
-        check_positive(self.name, weight=self.weight, sharpness=self.sharpness)
+    sharpness: Positive = 5.5
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """NegLabel's negatives of these classes."""
         mining = NegLabel(
             words=self.words,
             exclude=self.exclude,
@@ -76,7 +64,6 @@ class AdaNeg(Adapter):
         return {"negatives": mining.mined(classifier, progress).features}
 
     def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
-        """A memory that holds the texts alone."""
         return Proxies(self, classifier.text_features.float(), prepared["negatives"].float())
 
 
@@ -104,7 +91,7 @@ class Proxies(Memory):
         return self._score(adapted[:, : self.classes], adapted[:, self.classes :]) + settings.weight * static
 
     def _score(self, known: torch.Tensor, unknown: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(neglabel(known, unknown, self.settings.groups, self.settings.temperature))
+        return neglabel(known, unknown, self.settings.groups, self.settings.temperature)
 
     def _store(self, label: int, entropy: float, feature: torch.Tensor) -> None:
         images = self.cached.setdefault(label, [])

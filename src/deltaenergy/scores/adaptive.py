@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from deltaenergy.core.classes import check_templates
+from deltaenergy.core.classes import Templates
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.registry import Registry
-from deltaenergy.core.specs import Settings, build, check_range, parse
+from deltaenergy.core.specs import Count, Positive, Settings, build, parse
 from deltaenergy.errors import InputError
-from deltaenergy.scores.base import check_positive
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 
 if TYPE_CHECKING:
@@ -51,22 +50,14 @@ class Adapter(Settings, ABC):
     kind: ClassVar[str] = "adapter"
     words: str = ""
     exclude: str = "noun.animal noun.food"
-    noun_templates: str = "the nice {}"
-    adjective_templates: str = "This is a {} photo"
-    temperature: float = 0.01
-    batch: int = 256
+    noun_templates: Templates = "the nice {}"
+    adjective_templates: Templates = "This is a {} photo"
+    temperature: Positive = 0.01
+    batch: Count = 256
     seed: int = 0
-
-    def check(self) -> None:
-        """T > 0, at least one image in a batch, templates that hold one `{}`."""
-        check_positive(self.name, temperature=self.temperature)
-        check_range(f"{self.name}: batch", self.batch, 1)
-        for templates in (self.noun_templates, self.adjective_templates):
-            check_templates(None, templates.split("|"))
 
     @property
     def pool(self) -> Pool:
-        """The candidate words."""
         return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
 
     @abstractmethod
@@ -93,7 +84,6 @@ def register_adapter(cls: AdapterType) -> AdapterType:
 
 
 def list_adapters() -> list[str]:
-    """The names of all adapters, sorted."""
     return ADAPTERS.names()
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.core.specs import bounded
 from deltaenergy.errors import InputError
 from deltaenergy.models.features import native_array
 
@@ -21,22 +22,35 @@ Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
 P = ParamSpec("P")
 
 
-def array_function(
-    function: Callable[Concatenate[torch.Tensor, P], torch.Tensor],
-) -> Callable[Concatenate[Any, P], Any]:
-    """Make `function` of a float tensor (N, K) accept arrays too, and check its input.
+class ArrayFunction(Protocol[P]):
+    """A function of one row per image: a tensor for a tensor, an array for an array.
+
+    `kernel` is the same without a check of rows and arguments, for a Score, whose inputs and settings are checked.
+    """
+
+    kernel: Callable[Concatenate[torch.Tensor, P], torch.Tensor]
+
+    @overload
+    def __call__(self, values: torch.Tensor, /, *args: P.args, **kwargs: P.kwargs) -> torch.Tensor: ...
+    @overload
+    def __call__(self, values: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+def array_function(function: Callable[Concatenate[torch.Tensor, P], torch.Tensor]) -> ArrayFunction[P]:
+    """Make `function` of a float tensor (N, K) accept arrays too, and check it and the arguments that have bounds.
 
     Half precision is computed in float32.
     """
     name = next(iter(inspect.signature(function).parameters))
+    in_bounds = bounded(function)
 
     @functools.wraps(function)
     def wrapper(values: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        tensor = as_rows(values, name)
-        result = function(tensor, *args, **kwargs)
+        result = in_bounds(as_rows(values, name), *args, **kwargs)
         return result.numpy() if isinstance(values, np.ndarray) else result
 
-    return wrapper
+    wrapper.kernel = function  # type: ignore[attr-defined]
+    return cast(ArrayFunction[P], wrapper)
 
 
 def as_tensor(values: Any, name: str) -> torch.Tensor:

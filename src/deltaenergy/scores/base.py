@@ -10,7 +10,6 @@ gives a new one. So any number of threads can score with one at the same time.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Settings
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.scores.arrays import as_rows
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier, Outputs
@@ -55,6 +55,20 @@ class ScoreInputs:
     outputs: Outputs | None = None
     labels: torch.Tensor | None = None
     compared: torch.Tensor | None = None
+
+    def checked(self, score: Score) -> ScoreInputs:
+        """The same in at least single precision, of which what `score` reads must be finite.
+
+        Patches and pixels, which are large, are checked where they are read.
+        """
+        similarities, features = as_rows(self.similarities, "similarities"), self.features
+        if score.needs & {Need.FEATURES, Need.PATCHES}:
+            features = as_rows(features, "features")
+        return replace(self, similarities=similarities, features=features)
+
+    def need(self, what: Need) -> torch.Tensor:
+        """The patches or pixels, or an error if they were not given."""
+        return self.for_classifier.need(what)
 
     @property
     def for_classifier(self) -> Inputs:
@@ -194,11 +208,11 @@ class Scorer:
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """N images -> scores (N,), larger = more in-distribution."""
-        return self.score.compute(inputs, self)
+        return self.score.compute(inputs.checked(self.score), self)
 
     def fit(self, inputs: ScoreInputs) -> Scorer:
         """A scorer that has learned from the similarities and features of ID images; this one stays as it is."""
-        return replace(self, state={**self.state, **self.score.learn(inputs, self)}, fitted=True)
+        return replace(self, state={**self.state, **self.score.learn(inputs.checked(self.score), self)}, fitted=True)
 
     @property
     def spec(self) -> str:
@@ -242,7 +256,6 @@ class FoldScorer(Scorer):
 
     @classmethod
     def of(cls, scorers: Sequence[Scorer]) -> FoldScorer:
-        """From the scorers of all folds."""
         first = scorers[0]
         common = {
             name: tensor for name, tensor in first.state.items() if all(one.state[name] is tensor for one in scorers)
@@ -257,7 +270,6 @@ class FoldScorer(Scorer):
 
     @classmethod
     def restore(cls, score: Score, classifier: Classifier, state: Mapping[str, torch.Tensor]) -> FoldScorer:
-        """From the `state` of one."""
         common = {name: tensor for name, tensor in state.items() if not name.startswith(FOLD)}
         learned: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in state.items():
@@ -286,24 +298,3 @@ class FoldScorer(Scorer):
     def learned(self, name: str) -> torch.Tensor:
         """The mean of what the folds learned under `name`."""
         return torch.stack([one.learned(name).double() for one in self.scorers]).mean(dim=0)
-
-
-def check_positive(owner: str, **values: float) -> None:
-    """Raise `InputError` unless every named value is a finite number above zero."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < float("inf"):
-            raise InputError(f"{owner}: {name} must be a positive number, got {value!r}.")
-
-
-def check_whole(owner: str, **values: int) -> None:
-    """Raise `InputError` unless every named value is a whole number of at least 1."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise InputError(f"{owner}: {name} must be a whole number of at least 1, got {value!r}.")
-
-
-def check_number(owner: str, **values: float) -> None:
-    """Raise `InputError` unless every named value is a finite number."""
-    for name, value in values.items():
-        if not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
-            raise InputError(f"{owner}: {name} must be a finite number, got {value!r}.")

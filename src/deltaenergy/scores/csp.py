@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from deltaenergy.core.classes import Templates
+from deltaenergy.core.specs import PositiveShare
 from deltaenergy.scores.neglabel import MinedScore, NegLabel, NegLabelDeltaEnergy
 from deltaenergy.scores.registry import register_score
 
@@ -29,6 +31,7 @@ NOUN_TEMPLATES = (
     "the nice {}",
 )
 ADJECTIVE_TEMPLATES = ("{}", "a nice photo of {}", "a good photo of {}", "a close-up photo of {}")
+_NOUNS, _ADJECTIVES = "|".join(NOUN_TEMPLATES), "|".join(ADJECTIVE_TEMPLATES)
 SUPERCLASSES = "environment space object scene place item area view thing pattern structure landscape vista creature"
 
 
@@ -38,11 +41,11 @@ class CspPool(MinedScore):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # neglabel's has another pool
     exclude: str = "noun.animal noun.food noun.person noun.quantity noun.group adj.pert"
-    noun_templates: str = "|".join(NOUN_TEMPLATES)
-    adjective_templates: str = "|".join(ADJECTIVE_TEMPLATES)
-    class_templates: str = "|".join(NOUN_TEMPLATES)
+    noun_templates: Templates = _NOUNS
+    adjective_templates: Templates = _ADJECTIVES
+    class_templates: Templates | Literal[""] = _NOUNS
     superclasses: str = SUPERCLASSES
-    too_close: float = 0.95
+    too_close: PositiveShare = 0.95
 
 
 @register_score

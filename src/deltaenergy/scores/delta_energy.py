@@ -19,14 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from deltaenergy.core.needs import Need
-from deltaenergy.errors import InputError
+from deltaenergy.core.specs import Count, Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_number, check_positive, check_whole
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
 
 # The value of `reset` that is fitted on ID data.
@@ -39,9 +39,8 @@ _GROUPS = 64
 
 
 @array_function
-def delta_energy(similarities: torch.Tensor, tau: float = 0.01, c: int = 2, reset: float = 0.0) -> torch.Tensor:
+def delta_energy(similarities: torch.Tensor, tau: Positive = 0.01, c: Count = 2, reset: float = 0.0) -> torch.Tensor:
     """ΔEnergy of each row (formula above); `c` is cut to the number of classes, `reset` is s̃."""
-    check_parameters(tau, c, reset)
     c = min(c, similarities.shape[1])
     first, a, log_rest = _in_blocks(similarities, c, tau)
     b = (reset - first) / tau
@@ -136,13 +135,6 @@ def _closed_form(a: torch.Tensor, log_rest: torch.Tensor, b: torch.Tensor) -> to
     return -terms.mean(dim=1)
 
 
-def check_parameters(tau: float, c: int, reset: float = 0.0) -> None:
-    """Raise `InputError` for a τ, c or s̃ that makes no sense."""
-    check_positive("delta-energy", tau=tau)
-    check_whole("delta-energy", c=c)
-    check_number("delta-energy", reset=reset)
-
-
 def background_similarity(similarities: torch.Tensor) -> float:
     """The mean similarity of images with every class but the most similar one.
 
@@ -165,15 +157,9 @@ class DeltaEnergy(Score):
     formula = "−(1/c) Σ_{j≤c} log(1 − p_(j) + e^{s̃/τ}/Z), p = softmax(s/τ)"
     paper = "ΔEnergy, NeurIPS 2025"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"robust": {"tau": 0.05, "c": 1, "reset": BACKGROUND}}
-    tau: float = 0.01
-    c: int = 2
-    reset: float | str = 0.0
-
-    def check(self) -> None:
-        """τ > 0, c ≥ 1, s̃ finite or to be fitted."""
-        if isinstance(self.reset, str) and self.reset != BACKGROUND:
-            raise InputError(f"delta-energy: reset must be a number or {BACKGROUND!r}, got {self.reset!r}.")
-        check_parameters(self.tau, self.c, 0.0 if isinstance(self.reset, str) else self.reset)
+    tau: Positive = 0.01
+    c: Count = 2
+    reset: float | Literal["background"] = 0.0
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -181,12 +167,10 @@ class DeltaEnergy(Score):
         return self.requires | ({Need.ID_DATA} if self.reset == BACKGROUND else frozenset())
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """The background similarity, if that is the reset value."""
         if self.reset != BACKGROUND:
             return {}
         return {"background": torch.tensor(background_similarity(inputs.similarities), dtype=torch.float64)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         reset = float(scorer.learned("background")) if isinstance(self.reset, str) else self.reset
-        return torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, reset))
+        return delta_energy.kernel(inputs.similarities, self.tau, self.c, reset)

@@ -21,9 +21,9 @@ import torch
 
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.core.specs import check_range
-from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.core.specs import NonNegative, Positive
+from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.negatives.competing import CompetingWords, candidates, competing_words
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
@@ -36,13 +36,11 @@ if TYPE_CHECKING:
 def delta_energy_words(
     similarities: torch.Tensor,
     word_similarities: Any,
-    tau: float = 0.1,
-    temperature: float = 0.01,
-    weight: float = 8.0,
+    tau: Positive = 0.1,
+    temperature: Positive = 0.01,
+    weight: NonNegative = 8.0,
 ) -> torch.Tensor:
     """The score (formula above) from cosines with the classes (N, K) and with the words (N, W)."""
-    check_positive("delta-energy+words", tau=tau, temperature=temperature)
-    check_range("delta-energy+words: weight", weight, 0)
     words = as_rows(word_similarities, "word_similarities", len(similarities)).to(similarities)
     odds = torch.logsumexp(similarities / temperature, dim=1) - torch.logsumexp(words / temperature, dim=1)
     best = similarities.max(dim=1, keepdim=True)
@@ -67,14 +65,9 @@ class DeltaEnergyWords(Score):
     paper = "this project; b and τ measured on CLIP ViT-B/16 and lite, unmeasured on other models"
     requires = frozenset({Need.FEATURES, Need.TEXTS})
     words: str = ""
-    tau: float = 0.1
-    temperature: float | None = None
-    weight: float = 8.0
-
-    def check(self) -> None:
-        """τ and T > 0, b ≥ 0."""
-        check_positive(self.name, tau=self.tau, temperature=1.0 if self.temperature is None else self.temperature)
-        check_range(f"{self.name}: weight", self.weight, 0)
+    tau: Positive = 0.1
+    temperature: Positive | None = None
+    weight: NonNegative = 8.0
 
     @property
     def prompts(self) -> int:
@@ -82,7 +75,6 @@ class DeltaEnergyWords(Score):
         return len(candidates(self.words))
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The words for these classes, and their features."""
         words, features = competing_words(classifier, self.words, progress)
         return {"negatives": features, "words": words.pack()}
 
@@ -90,14 +82,11 @@ class DeltaEnergyWords(Score):
         """Scores (N,), a block of images at a time."""
         features = scorer.compared_features(inputs)
         similarities, words = inputs.similarities.to(features), scorer.state["negatives"].to(features)
-        check_finite(similarities.sum(), similarities, "similarities")
-        check_finite(features.sum(), features, "features")
         temperature = self.temperature or 1 / scorer.classifier.model.logit_scale
 
         def score(rows: slice) -> torch.Tensor:
             compared = features[rows] @ words.T
-            found = delta_energy_words(similarities[rows], compared, self.tau, temperature, self.weight)
-            return torch.as_tensor(found)
+            return delta_energy_words.kernel(similarities[rows], compared, self.tau, temperature, self.weight)
 
         return in_blocks(score, len(features), even(BLOCK_ENTRIES // (len(words) + similarities.shape[1])))
 

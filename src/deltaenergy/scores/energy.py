@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.scores._softmax import Tempered
+from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import Tempered
 
 
 @array_function
-def energy(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
+def energy(similarities: torch.Tensor, temperature: Positive = 0.01) -> torch.Tensor:
     """Negative free energy, T · log Σ_k exp(s_k/T)."""
-    check_positive("energy", temperature=temperature)
     return temperature * torch.logsumexp(similarities / temperature, dim=1)
 
 
@@ -30,5 +30,4 @@ class Energy(Tempered):
     paper = "Liu et al., NeurIPS 2020"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(energy(inputs.similarities, self.temperature))
+        return energy.kernel(inputs.similarities, self.temperature)

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.scores._softmax import Tempered
+from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import Tempered
 
 
 @array_function
-def entropy(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
+def entropy(similarities: torch.Tensor, temperature: Positive = 0.01) -> torch.Tensor:
     """Negative entropy of the class probabilities, Σ_k p_k log p_k."""
-    check_positive("entropy", temperature=temperature)
     log_p = torch.log_softmax(similarities / temperature, dim=1)
     return (log_p.exp() * log_p).sum(dim=1)
 
@@ -31,5 +31,4 @@ class Entropy(Tempered):
     paper = "Hendrycks & Gimpel, ICLR 2017 (as a baseline since)"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(entropy(inputs.similarities, self.temperature))
+        return entropy.kernel(inputs.similarities, self.temperature)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.core.needs import Need
-from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.gl_mcm import local_mcm
 from deltaenergy.scores.mcm import mcm
@@ -23,7 +21,7 @@ from deltaenergy.scores.registry import register_score
 
 @register_score
 @dataclass(frozen=True)
-class Gallop(Score):
+class GallopScore(Score):
     """As a Score, of a classifier that was tuned by gallop."""
 
     name = "gallop"
@@ -34,12 +32,8 @@ class Gallop(Score):
     requires = frozenset({Need.PATCHES})
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier = scorer.classifier
-        if inputs.patches is None:
-            raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
         texts = classifier.global_features.mean(dim=0).to(inputs.features)  # type: ignore[operator]
-        overall = torch.as_tensor(mcm(inputs.features @ texts.T, 1.0))
-        local = local_mcm(inputs.patches, classifier.patch_similarities, len(classifier.classes))
-        check_finite(local, inputs.patches, "patches")
+        overall = mcm.kernel(inputs.features @ texts.T, 1.0)
+        local = local_mcm(inputs.need(Need.PATCHES), classifier.patch_similarities, len(classifier.classes))
         return overall + local.to(overall)

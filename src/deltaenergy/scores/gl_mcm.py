@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative, Positive, bounded
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.mcm import mcm
 from deltaenergy.scores.registry import register_score
 
@@ -24,25 +24,22 @@ from deltaenergy.scores.registry import register_score
 BLOCK_ENTRIES = 1_048_576
 
 
+@bounded
 def local_mcm(
     patches: torch.Tensor,
     similarities_of: Callable[[torch.Tensor], torch.Tensor],
     classes: int,
-    temperature: float = 1.0,
+    temperature: Positive = 1.0,
 ) -> torch.Tensor:
     """max_{p,k} softmax_k(s_pk / T) for patch features (N, P, D) -> (N,), with s = `similarities_of` some patches.
 
     Reduced block by block where the patches are: the N × P × K similarities never exist together.
     """
-    check_positive("gl-mcm", temperature=temperature)
     if patches.ndim != 3 or not patches.shape[1]:
         raise InputError(f"patches must be an (images, patches, dimensions) tensor, got {tuple(patches.shape)}.")
     check_finite(patches.sum(), patches, "patches")
     flat = patches.flatten(0, 1)
-    best = [
-        torch.as_tensor(mcm(similarities_of(block), temperature))
-        for block in torch.split(flat, max(1, BLOCK_ENTRIES // classes))
-    ]
+    best = [mcm(similarities_of(block), temperature) for block in torch.split(flat, max(1, BLOCK_ENTRIES // classes))]
     return torch.cat(best).view(patches.shape[:2]).amax(dim=1)
 
 
@@ -56,19 +53,11 @@ class GlMcm(Score):
     formula = "max_k softmax(s/T)_k + λ · max_{p,k} softmax_k(u_p·t_k/T)"
     paper = "Miyai et al., IJCV 2025"
     requires = frozenset({Need.PATCHES})
-    temperature: float = 1.0
-    weight: float = 1.0
-
-    def check(self) -> None:
-        """T > 0, λ ≥ 0."""
-        check_positive(self.name, temperature=self.temperature)
-        check_range(f"{self.name}: weight", self.weight, 0)
+    temperature: Positive = 1.0
+    weight: NonNegative = 1.0
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        classifier = scorer.classifier
-        if inputs.patches is None:
-            raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
-        overall = torch.as_tensor(mcm(inputs.similarities, self.temperature))
-        local = local_mcm(inputs.patches, classifier.patch_similarities, len(classifier.classes), self.temperature)
+        classifier, patches = scorer.classifier, inputs.need(Need.PATCHES)
+        overall = mcm.kernel(inputs.similarities, self.temperature)
+        local = local_mcm(patches, classifier.patch_similarities, len(classifier.classes), self.temperature)
         return overall + self.weight * local.to(overall)

@@ -12,23 +12,23 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.specs import Positive
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_rows
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
 
 
 @array_function
-def id_like(similarities: torch.Tensor, negative_similarities: Any, logit_scale: float = 100.0) -> torch.Tensor:
+def id_like(similarities: torch.Tensor, negative_similarities: Any, logit_scale: Positive = 100.0) -> torch.Tensor:
     """lse(L·s) − lse(L·s⁻) for s (N, K) and s⁻ (N, J) -> (N,)."""
-    check_positive("id-like", logit_scale=logit_scale)
     negatives = as_rows(negative_similarities, "negative_similarities", len(similarities)).to(similarities)
     return torch.logsumexp(logit_scale * similarities, dim=1) - torch.logsumexp(logit_scale * negatives, dim=1)
 
 
 @register_score
 @dataclass(frozen=True)
-class IdLike(Score):
+class IdLikeScore(Score):
     """`id_like` as a Score, of a classifier that was tuned by id-like."""
 
     name = "id-like"
@@ -38,11 +38,10 @@ class IdLike(Score):
     own_to = "id-like"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier = scorer.classifier
         outputs = inputs.outputs or classifier(inputs.for_classifier)
         if outputs.negatives is None or not outputs.negatives.shape[1]:
             raise InputError(
                 "Score 'id-like' needs a classifier with at least one outlier prompt: tune it with outliers=100."
             )
-        return torch.as_tensor(id_like(inputs.similarities, outputs.negatives, classifier.model.logit_scale))
+        return id_like.kernel(inputs.similarities, outputs.negatives, classifier.model.logit_scale)

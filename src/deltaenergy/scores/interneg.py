@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.core.classes import check_templates
+from deltaenergy.core.classes import Templates
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Positive
 from deltaenergy.errors import InputError
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import Recipe, prompts
+from deltaenergy.scores.negatives.mining import MiningSettings, prompts
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.neglabel import grouped_score
 from deltaenergy.scores.registry import register_score
@@ -88,24 +88,15 @@ class InterNeg(Score):
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
     words: str = ""
     exclude: str = "noun.animal noun.food"
-    noun_templates: str = "the nice {}"
-    adjective_templates: str = "This is a {} photo"
-    count: int = 2000
-    groups: int = 5
-    temperature: float = 0.01
+    noun_templates: Templates = "the nice {}"
+    adjective_templates: Templates = "This is a {} photo"
+    count: Count = 2000
+    groups: Count = 5
+    temperature: Positive = 0.01
     seed: int = 0
-
-    def check(self) -> None:
-        """T > 0, G ≥ 1, at least one negative, templates that hold one `{}`."""
-        check_positive(self.name, temperature=self.temperature)
-        check_range(f"{self.name}: groups", self.groups, 1)
-        check_range(f"{self.name}: count", self.count, 1)
-        for templates in (self.noun_templates, self.adjective_templates):
-            check_templates(None, templates.split("|"))
 
     @property
     def prompts(self) -> int:
-        """Every candidate in every template."""
         pool, nouns, adjectives = self._pool, self.noun_templates.split("|"), self.adjective_templates.split("|")
         return len(pool.nouns) * len(nouns) + len(pool.adjectives) * len(adjectives)
 
@@ -115,7 +106,6 @@ class InterNeg(Score):
         return {}
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """The negatives that these images choose."""
         if inputs.labels is None:
             raise InputError(
                 f"Score {self.spec!r} must know the classes of the known images, and was not told them. Give "
@@ -146,12 +136,11 @@ class InterNeg(Score):
         return {"negatives": candidates[chosen[shuffled.to(chosen.device)]]}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
 
     def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:
-        recipe = Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
-        return encode_candidates(classifier.model, prompts(self._pool, recipe), progress=progress)
+        mining = MiningSettings(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
+        return encode_candidates(classifier.model, prompts(self._pool, mining), progress=progress)
 
     @property
     def _pool(self) -> Pool:

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_rows, even
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_whole
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
 
@@ -30,9 +31,8 @@ SAME = 0.01
 
 
 @array_function
-def knn(features: torch.Tensor, known: Any, k: int = 1) -> torch.Tensor:
+def knn(features: torch.Tensor, known: Any, k: Count = 1) -> torch.Tensor:
     """The score (formula above) of unit features (N, D), with those of ID images in `known` (M, D)."""
-    check_whole("knn", k=k)
     bank = as_rows(known, "known").to(features)
     if not len(bank) or bank.shape[1] != features.shape[1]:
         raise InputError(
@@ -72,16 +72,10 @@ class Knn(Score):
     formula = "−‖z − z_(k)‖ over the features of ID images"
     paper = "Sun et al., ICML 2022"
     requires = frozenset({Need.FEATURES, Need.ID_DATA})
-    k: int = 1
-
-    def check(self) -> None:
-        """At least one neighbour."""
-        check_whole(self.name, k=self.k)
+    k: Count = 1
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """The features."""
         return {"known": evenly(inputs.features, MAX_KEPT).float().contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(knn(inputs.features, scorer.learned("known"), self.k))
+        return knn.kernel(inputs.features, scorer.learned("known"), self.k)

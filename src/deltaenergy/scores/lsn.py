@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import InputError
-from deltaenergy.scores._softmax import largest_probability
 from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import largest_probability
 
 # The temperature of the distances.
 SOFTNESS = 5.0
@@ -40,7 +40,7 @@ def lsn(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
 
 @register_score
 @dataclass(frozen=True)
-class Lsn(Score):
+class LsnScore(Score):
     """`lsn` as a Score, of a classifier that was tuned by lsn."""
 
     name = "lsn"
@@ -50,6 +50,5 @@ class Lsn(Score):
     own_to = "lsn"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         outputs = inputs.outputs or scorer.classifier(inputs.for_classifier)
-        return torch.as_tensor(lsn(inputs.similarities, outputs.negatives))
+        return lsn.kernel(inputs.similarities, outputs.negatives)

@@ -19,7 +19,7 @@ import torch
 
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
+from deltaenergy.scores.arrays import array_function, as_rows, even
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
@@ -48,9 +48,7 @@ def mahalanobis(features: torch.Tensor, means: Any, root: Any) -> torch.Tensor:
         nearest = (2 * here @ places.T - places.square().sum(dim=1)).argmax(dim=1)
         return -(here - places[nearest]).square().sum(dim=1)
 
-    result = in_blocks(score, len(features), even(BLOCK_ENTRIES // max(len(centres), size)))
-    check_finite(result, features, "features")
-    return result
+    return in_blocks(score, len(features), even(BLOCK_ENTRIES // max(len(centres), size)))
 
 
 def shrunk_covariance(residuals: torch.Tensor) -> torch.Tensor:
@@ -97,5 +95,4 @@ class Mahalanobis(Score):
         return {"means": means[:used].float(), "root": root.float().contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(mahalanobis(inputs.features, scorer.learned("means"), scorer.learned("root")))
+        return mahalanobis.kernel(inputs.features, scorer.learned("means"), scorer.learned("root"))

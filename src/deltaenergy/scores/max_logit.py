@@ -28,5 +28,4 @@ class MaxLogit(Score):
     paper = "Hendrycks et al., ICML 2022"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(max_logit(inputs.similarities))
+        return max_logit.kernel(inputs.similarities)

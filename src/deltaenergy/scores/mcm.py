@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.scores._softmax import Tempered, largest_probability
+from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import Tempered, largest_probability
 
 
 @array_function
-def mcm(similarities: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+def mcm(similarities: torch.Tensor, temperature: Positive = 1.0) -> torch.Tensor:
     """Maximum concept matching: the largest softmax probability of raw cosines."""
-    check_positive("mcm", temperature=temperature)
     return largest_probability(similarities, temperature)
 
 
@@ -28,8 +28,7 @@ class MCM(Tempered):
     summary = "maximum concept matching: softmax of raw cosines"
     formula = "max_k softmax(s/T)_k with T = 1"
     paper = "Ming et al., NeurIPS 2022"
-    temperature: float = 1.0
+    temperature: Positive = 1.0
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(mcm(inputs.similarities, self.temperature))
+        return mcm.kernel(inputs.similarities, self.temperature)

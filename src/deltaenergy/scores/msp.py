@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.scores._softmax import Tempered, largest_probability
+from deltaenergy.core.specs import Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import Tempered, largest_probability
 
 
 @array_function
-def msp(similarities: torch.Tensor, temperature: float = 0.01) -> torch.Tensor:
+def msp(similarities: torch.Tensor, temperature: Positive = 0.01) -> torch.Tensor:
     """Maximum softmax probability, max_k softmax(s/T)_k."""
-    check_positive("msp", temperature=temperature)
     return largest_probability(similarities, temperature)
 
 
@@ -33,5 +33,4 @@ class MSP(Tempered):
     paper = "Hendrycks & Gimpel, ICLR 2017"
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-        return torch.as_tensor(msp(inputs.similarities, self.temperature))
+        return msp.kernel(inputs.similarities, self.temperature)

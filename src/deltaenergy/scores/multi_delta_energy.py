@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import Count, Positive
 from deltaenergy.errors import InputError
-from deltaenergy.scores._standard import check_moments, moments
 from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
-from deltaenergy.scores.delta_energy import check_parameters, delta_energy
+from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.registry import register_score
+from deltaenergy.scores.shared import moments
 
 TAUS = (0.01, 0.1, 1.0)
 CS = (2, 1, 1)
@@ -28,25 +29,23 @@ CS = (2, 1, 1)
 def multi_delta_energy(
     similarities: torch.Tensor,
     means: Sequence[float],
-    deviations: Sequence[float],
-    taus: Sequence[float] = TAUS,
-    cs: Sequence[int] = CS,
+    deviations: Sequence[Positive],
+    taus: Sequence[Positive] = TAUS,
+    cs: Sequence[Count] = CS,
 ) -> torch.Tensor:
     """The standardised sum of each row (formula above); `means` and `deviations` hold μ_m and σ_m."""
-    _check_pairs(taus, cs)
-    check_moments("multi-delta-energy", means, deviations, len(taus))
+    _check_lengths(taus=taus, cs=cs, means=means, deviations=deviations)
     terms = [
-        (torch.as_tensor(delta_energy(similarities, tau, c)) - mean) / deviation
+        (delta_energy.kernel(similarities, tau, c) - mean) / deviation
         for tau, c, mean, deviation in zip(taus, cs, means, deviations)
     ]
     return torch.stack(terms).sum(dim=0)
 
 
-def _check_pairs(taus: Sequence[float], cs: Sequence[int]) -> None:
-    if len(taus) != len(cs) or not len(taus):
-        raise InputError(f"multi-delta-energy: taus and cs must be of one length, got {len(taus)} and {len(cs)}.")
-    for tau, c in zip(taus, cs):
-        check_parameters(tau, c)
+def _check_lengths(**lists: Sequence[float]) -> None:
+    if len(set(map(len, lists.values()))) != 1:
+        lengths = ", ".join(f"{name} {len(values)}" for name, values in lists.items())
+        raise InputError(f"multi-delta-energy: these lists must be of one length, got {lengths}.")
 
 
 @register_score
@@ -59,20 +58,16 @@ class MultiDeltaEnergy(Score):
     formula = "Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m"
     paper = "this project"
     requires = frozenset({Need.ID_DATA})
-    taus: tuple[float, ...] = TAUS
-    cs: tuple[int, ...] = CS
+    taus: tuple[Positive, ...] = TAUS
+    cs: tuple[Count, ...] = CS
 
     def check(self) -> None:
-        """As many τ as c, at least one; each pair as delta-energy wants it."""
-        _check_pairs(self.taus, self.cs)
+        """As many τ as c."""
+        _check_lengths(taus=self.taus, cs=self.cs)
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """Mean and deviation of each term."""
-        return moments(
-            [torch.as_tensor(delta_energy(inputs.similarities, tau, c)) for tau, c in zip(self.taus, self.cs)]
-        )
+        return moments([delta_energy.kernel(inputs.similarities, tau, c) for tau, c in zip(self.taus, self.cs)])
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         means, deviations = scorer.learned("means").tolist(), scorer.learned("deviations").tolist()
-        return torch.as_tensor(multi_delta_energy(inputs.similarities, means, deviations, self.taus, self.cs))
+        return multi_delta_energy.kernel(inputs.similarities, means, deviations, self.taus, self.cs)

@@ -19,20 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from deltaenergy.core.classes import check_templates
+from deltaenergy.core.classes import Templates
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Positive, PositiveShare, Share
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, check_finite, even
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive, check_whole
-from deltaenergy.scores.delta_energy import check_parameters, delta_energy
+from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
+from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.negatives.competing import imagenet_meanings, remove_own
-from deltaenergy.scores.negatives.mining import Negatives, Recipe, class_prompt_features, mine
+from deltaenergy.scores.negatives.mining import MiningSettings, Negatives, class_prompt_features, mine
 from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
 from deltaenergy.scores.registry import register_score
 
@@ -48,8 +48,8 @@ IMAGES_PER_BLOCK = 128
 def neglabel(
     similarities: torch.Tensor,
     negative_similarities: Any,
-    groups: int = 100,
-    temperature: float = 0.01,
+    groups: Count = 100,
+    temperature: Positive = 0.01,
     log_odds: bool = False,
 ) -> torch.Tensor:
     """NegLabel's score (formula above) from similarities with the classes (N, K) and with the negatives (N, M).
@@ -57,8 +57,6 @@ def neglabel(
     Group g is the g-th run of ⌊M/G⌋ columns; what remains after G of them is left out. With fewer negatives than
     groups, each is its own group. With `log_odds`, the mean of lse(s/T) − lse(s_g/T) instead of that of its sigmoid.
     """
-    check_positive("neglabel", temperature=temperature)
-    check_whole("neglabel", groups=groups)
     negatives = as_rows(negative_similarities, "negative_similarities", len(similarities)).to(similarities)
     groups = min(groups, negatives.shape[1])
     size = negatives.shape[1] // groups
@@ -93,27 +91,18 @@ class MinedScore(Score):
     words: str = ""
     imagenet: bool = False
     exclude: str = "noun.animal noun.food"
-    noun_templates: str = "the nice {}"
-    adjective_templates: str = "This is a {} photo"
-    class_templates: str = ""
+    noun_templates: Templates = "the nice {}"
+    adjective_templates: Templates = "This is a {} photo"
+    class_templates: Templates | Literal[""] = ""
     superclasses: str = ""
-    quantile: float = 0.95
-    keep: float = 0.15
-    too_close: float = 1.0
+    quantile: Share = 0.95
+    keep: PositiveShare = 0.15
+    too_close: PositiveShare = 1.0
     seed: int = 0
 
-    def check(self) -> None:
-        """Shares lie between 0 and 1, templates hold one `{}`."""
-        check_range(f"{self.name}: quantile", self.quantile, 0, 1)
-        check_range(f"{self.name}: keep", self.keep, 0, 1, above=True)
-        check_range(f"{self.name}: too_close", self.too_close, 0, 1, above=True)
-        for templates in (self.noun_templates, self.adjective_templates, self.class_templates or "{}"):
-            check_templates(None, templates.split("|"))
-
     @property
-    def recipe(self) -> Recipe:
-        """How candidates become negatives."""
-        return Recipe(
+    def mining(self) -> MiningSettings:
+        return MiningSettings(
             noun_templates=tuple(self.noun_templates.split("|")),
             adjective_templates=tuple(self.adjective_templates.split("|")),
             superclasses=tuple(self.superclasses.split()),
@@ -125,16 +114,14 @@ class MinedScore(Score):
 
     @property
     def pool(self) -> Pool:
-        """The candidates."""
         if self.words:
             return read_words(self.words)
         return Pool(tuple(imagenet_meanings())) if self.imagenet else wordnet_pool(self.exclude.split())
 
     @property
     def prompts(self) -> int:
-        """Every candidate in every template."""
-        pool, recipe = self.pool, self.recipe
-        return len(pool.nouns) * len(recipe.noun_templates) + len(pool.adjectives) * len(recipe.adjective_templates)
+        pool, mining = self.pool, self.mining
+        return len(pool.nouns) * len(mining.noun_templates) + len(pool.adjectives) * len(mining.adjective_templates)
 
     def mined(self, classifier: Classifier, progress: Progress | None) -> Negatives:
         """The words that are negatives of these classes, with their features."""
@@ -150,10 +137,9 @@ class MinedScore(Score):
                 f"{self.name}: all {len(own)} words are classes, their synonyms or their kinds. Use narrower classes, "
                 "other words (words=FILE), or another score."
             )
-        return mine(classifier.model, class_features, pool, self.recipe, without=own, progress=progress)
+        return mine(classifier.model, class_features, pool, self.mining, without=own, progress=progress)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The negatives of these classes."""
         return {"negatives": self.mined(classifier, progress).features}
 
 
@@ -169,18 +155,11 @@ class NegLabel(MinedScore):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "quick": {"imagenet": True, "keep": 0.5, "groups": 1, "log_odds": True}
     }
-    groups: int = 100
-    temperature: float = 0.01
+    groups: Count = 100
+    temperature: Positive = 0.01
     log_odds: bool = False
 
-    def check(self) -> None:
-        """T > 0, G ≥ 1."""
-        super().check()
-        check_positive(self.name, temperature=self.temperature)
-        check_range(f"{self.name}: groups", self.groups, 1)
-
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         negatives = scorer.state["negatives"]
         return grouped_score(inputs, scorer, negatives, self.groups, self.temperature, log_odds=self.log_odds)
 
@@ -211,10 +190,7 @@ def grouped_score(
         return total / groups
 
     images_at_once = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
-    result = in_blocks(score, len(features), images_at_once)
-    check_finite(result, inputs.similarities, "similarities")
-    check_finite(result, features, "features")
-    return result
+    return in_blocks(score, len(features), images_at_once)
 
 
 @register_score
@@ -226,24 +202,18 @@ class NegLabelDeltaEnergy(MinedScore):
     summary = "ΔEnergy over the classes minus ΔEnergy over neglabel's negatives"
     formula = "ΔE(x; Y_in) − ΔE(x; Y_neg)"
     paper = "ΔEnergy, NeurIPS 2025, with the pool of Jiang et al., ICLR 2024"
-    tau: float = 0.01
-    c: int = 2
+    tau: Positive = 0.01
+    c: Count = 2
     reset: float = 0.0
 
-    def check(self) -> None:
-        """τ > 0, c ≥ 1, s̃ finite."""
-        super().check()
-        check_parameters(self.tau, self.c, self.reset)
-
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)
 
         def over_negatives(rows: slice) -> torch.Tensor:
-            return torch.as_tensor(delta_energy(features[rows] @ negatives.T, self.tau, self.c, self.reset))
+            return delta_energy.kernel(features[rows] @ negatives.T, self.tau, self.c, self.reset)
 
-        over_classes = torch.as_tensor(delta_energy(inputs.similarities, self.tau, self.c, self.reset))
+        over_classes = delta_energy.kernel(inputs.similarities, self.tau, self.c, self.reset)
         images_at_once = even(BLOCK_ENTRIES // len(negatives))
         return over_classes - in_blocks(over_negatives, len(features), images_at_once)
 

@@ -36,7 +36,7 @@ def negprompt(similarities: torch.Tensor, negative_similarities: Any) -> torch.T
 
 @register_score
 @dataclass(frozen=True)
-class NegPrompt(Score):
+class NegPromptScore(Score):
     """`negprompt` as a Score, of a classifier that was tuned by negprompt."""
 
     name = "negprompt"
@@ -52,17 +52,14 @@ class NegPrompt(Score):
         return frozenset({Need.PATCHES}) if self.local else self.requires
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         classifier = scorer.classifier
         outputs = inputs.outputs or classifier(inputs.for_classifier)
-        overall = torch.as_tensor(negprompt(inputs.similarities, outputs.negatives))
+        overall = negprompt.kernel(inputs.similarities, outputs.negatives)
         if not self.local:
             return overall
-        if inputs.patches is None:
-            raise InputError(f"Score {self.spec!r} needs patch features: give it images, not features.")
         texts = classifier.negative_features.flatten(0, 1)  # type: ignore[operator]
         best = [
-            torch.as_tensor(negprompt(classifier.patch_similarities(image), image @ texts.T.to(image))).max()
-            for image in inputs.patches
+            negprompt(classifier.patch_similarities(image), image @ texts.T.to(image)).max()
+            for image in inputs.need(Need.PATCHES)
         ]
         return overall + (torch.stack(best).to(overall) if best else overall)

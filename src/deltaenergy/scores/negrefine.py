@@ -26,7 +26,7 @@ import torch
 
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, NonNegative, Share
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import even
 from deltaenergy.scores.base import ScoreInputs, Scorer
@@ -78,15 +78,9 @@ class NegRefine(CspPool, NegLabel):
     formula = 'neglabel + w·max_{p,n} σ([cos(z, "p and n") − cos(z, n)]/T) over the 5 nearest classes and negatives'
     paper = "Ansari et al., ICCV 2025; WordNet in place of its language model"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.PAIRS})
-    quantile: float = 1.0
-    weight: float = 2.0
-    nearest: int = 5
-
-    def check(self) -> None:
-        """The weight is not negative, and at least one class and negative is looked at."""
-        super().check()
-        check_range(f"{self.name}: weight", self.weight, 0)
-        check_range(f"{self.name}: nearest", self.nearest, 1)
+    quantile: Share = 1.0
+    weight: NonNegative = 2.0
+    nearest: Count = 5
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """The negatives of these classes and their words, which are joined to classes later."""
@@ -95,7 +89,6 @@ class NegRefine(CspPool, NegLabel):
         return {"negatives": refined.features, "words": torch.frombuffer(bytearray(text), dtype=torch.uint8)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         base = super().compute(inputs, scorer)
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)

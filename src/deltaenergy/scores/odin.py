@@ -3,26 +3,26 @@
     x̃ = x − ε · sign(∇_x CE(L·s(x)/T, argmax_k s_k(x))) / σ_rgb,   score = max_k softmax(L·s(x̃)/T)_k
 
 x are normalised pixels, σ_rgb the deviations they were divided by and L the model's logit scale. Known images
-respond to the step more than others. With ε = 0 there is no step: that form (`odin:features`) needs no gradients and
-works on features, but it is not the paper's method, and its spec says so.
+respond to the step more than others. With ε = 0 there is no step: that form needs no gradients and works on
+features, but it is not the paper's method, and ranks images as mcm does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import NonNegative, Positive, bounded
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.scores.arrays import as_tensor, check_finite
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.msp import msp
 from deltaenergy.scores.registry import register_score
 
@@ -34,14 +34,15 @@ IMAGES_PER_STEP = 8
 SimilaritiesOf = Callable[[torch.Tensor], torch.Tensor]
 
 
+@bounded
 def odin(
     similarities_of: SimilaritiesOf,
     pixels: Any,
-    std: Sequence[float] = (1.0, 1.0, 1.0),
+    std: Sequence[Positive] = (1.0, 1.0, 1.0),
     *,
-    temperature: float = 1000.0,
-    epsilon: float = 0.0014,
-    logit_scale: float = 100.0,
+    temperature: Positive = 1000.0,
+    epsilon: NonNegative = 0.0014,
+    logit_scale: Positive = 100.0,
 ) -> Any:
     """ODIN's score of each image (formula above), in double precision.
 
@@ -53,16 +54,12 @@ def odin(
         epsilon: ε.
         logit_scale: L.
     """
-    check_positive("odin", temperature=temperature, logit_scale=logit_scale)
-    check_range("odin: epsilon", epsilon, 0)
     images = as_tensor(pixels, "pixels")
     if images.ndim != 4:
         raise InputError(f"pixels must be an (images, channels, height, width) array, got {tuple(images.shape)}.")
     check_finite(images.sum(), images, "pixels")
     if len(std) not in (1, images.shape[1]):
         raise InputError(f"odin: std must hold one number per channel ({images.shape[1]}), got {len(std)}.")
-    for one in std:
-        check_positive("odin", std=one)
     deviation = torch.tensor(std, device=images.device).view(1, -1, 1, 1)
     scores = [torch.zeros(0, dtype=torch.float64, device=images.device)]
     for part in torch.split(images, IMAGES_PER_STEP) if len(images) else ():
@@ -86,7 +83,7 @@ def pixel_gradient(similarities_of: SimilaritiesOf, pixels: torch.Tensor, temper
 
 def hot_softmax(similarities: torch.Tensor, temperature: float) -> torch.Tensor:
     """max_k softmax(s/T)_k in double precision: at T = 1000 all images are near 1/K, and float32 would make ties."""
-    return torch.as_tensor(msp(similarities.double(), temperature))
+    return msp.kernel(similarities.double(), temperature)
 
 
 @register_score
@@ -98,14 +95,8 @@ class Odin(Score):
     summary = "softmax at a high temperature after a small step on the pixels; epsilon=0 is the feature-only form"
     formula = "max_k softmax(L·s(x̃)/T)_k, x̃ = x − ε·sign(∇_x CE(L·s/T, ŷ))/σ_rgb"
     paper = "Liang et al., ICLR 2018"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"features": {"epsilon": 0.0}}
-    temperature: float = 1000.0
-    epsilon: float = 0.0014
-
-    def check(self) -> None:
-        """T > 0, ε ≥ 0."""
-        check_positive(self.name, temperature=self.temperature)
-        check_range(f"{self.name}: epsilon", self.epsilon, 0)
+    temperature: Positive = 1000.0
+    epsilon: NonNegative = 0.0014
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -113,15 +104,12 @@ class Odin(Score):
         return self.requires | ({Need.PIXELS} if self.epsilon > 0 else frozenset())
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         if self.epsilon == 0:
             return hot_softmax(inputs.similarities, self.temperature / scorer.classifier.model.logit_scale)
-        if inputs.pixels is None:
-            raise InputError(f"Score {self.spec!r} needs pixels: give it images, not features.")
         model = require_towers(scorer.classifier.model, self.name)
         found = odin(
             through_the_tower(scorer.classifier),
-            inputs.pixels,
+            inputs.need(Need.PIXELS),
             model.preprocessing.std,
             temperature=self.temperature,
             epsilon=self.epsilon,

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Positive, Range, bounded
 from deltaenergy.scores.arrays import as_rows
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_number, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.registry import register_score
 
 
-def react(similarities_of: Callable[[Any], Any], features: Any, bound: float, temperature: float = 0.01) -> Any:
+@bounded
+def react(similarities_of: Callable[[Any], Any], features: Any, bound: float, temperature: Positive = 0.01) -> Any:
     """Energy of the similarities of clipped features (formula above).
 
     Args:
@@ -31,8 +32,6 @@ def react(similarities_of: Callable[[Any], Any], features: Any, bound: float, te
         bound: b.
         temperature: T.
     """
-    check_positive("react", temperature=temperature)
-    check_number("react", bound=bound)
     # Before clipping, which would turn an infinite entry into an ordinary one.
     as_rows(features, "features")
     return energy(similarities_of(features.clip(max=bound)), temperature)
@@ -48,13 +47,8 @@ class ReAct(Score):
     formula = "T · lse(s(min(z, b))/T), b = P-th percentile of ID feature entries"
     paper = "Sun et al., NeurIPS 2021"
     requires = frozenset({Need.FEATURES, Need.ID_DATA})
-    percentile: float = 90.0
-    temperature: float = 0.01
-
-    def check(self) -> None:
-        """T > 0, percentile within 0–100."""
-        check_positive(self.name, temperature=self.temperature)
-        check_range(f"{self.name}: percentile", self.percentile, 0, 100, above=True)
+    percentile: Annotated[float, Range(0, 100, above=True)] = 90.0
+    temperature: Positive = 0.01
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         """b, the percentile of all feature entries (linear interpolation)."""
@@ -63,8 +57,6 @@ class ReAct(Score):
         return {"bound": torch.tensor(float(bound), dtype=torch.float64)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
-
         def similarities_of(clipped: torch.Tensor) -> torch.Tensor:
             return scorer.classifier(replace(inputs.for_classifier, features=clipped)).similarities
 

@@ -25,11 +25,11 @@ import numpy as np
 import torch
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.core.specs import check_range
+from deltaenergy.core.specs import Count, Share
 from deltaenergy.models.base import require_towers
 from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import Recipe, prompts
+from deltaenergy.scores.negatives.mining import MiningSettings, prompts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,29 +51,19 @@ class Tanl(Adapter):
     summary = "neglabel on the words that unknown images of the stream respond to"
     formula = "mean_m σ(lse(s/T) − lse_{j≤m}(s_{w_j}/T)) over the M most activated words"
     paper = "Zhang et al., CVPR 2026"
-    count: int = 1000
-    length: int = 300
-    gap: float = 0.2
-    history: float = 0.95
-
-    def check(self) -> None:
-        """Shares lie between 0 and 1, counts are positive."""
-        super().check()
-        for share in ("gap", "history"):
-            check_range(f"{self.name}: {share}", getattr(self, share), 0, 1)
-        for count in ("count", "length"):
-            check_range(f"{self.name}: {count}", getattr(self, count), 1)
+    count: Count = 1000
+    length: Count = 300
+    gap: Share = 0.2
+    history: Share = 0.95
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Features of all words, and of images of noise."""
         model = require_towers(classifier.model, self.name)
-        recipe = Recipe(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
-        words = encode_candidates(model, prompts(self.pool, recipe), progress=progress)
+        mining = MiningSettings(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
+        words = encode_candidates(model, prompts(self.pool, mining), progress=progress)
         noise = torch.as_tensor(np.asarray(model.encode_images(noise_images(self.seed))))
         return {"words": words.to(model.device), "noise": noise.to(model.device)}
 
     def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:
-        """Queues of texts and noise."""
         return Activations(self, classifier.text_features.float(), prepared["words"].float(), prepared["noise"].float())
 
 

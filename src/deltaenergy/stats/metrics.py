@@ -77,12 +77,10 @@ class RankedScores:
 
     @property
     def n_id(self) -> int:
-        """Number of ID images."""
         return self._ranks.id.images
 
     @property
     def n_ood(self) -> int:
-        """Number of OOD images."""
         return self._ranks.ood.images
 
     def auroc(self) -> float:

@@ -117,7 +117,6 @@ class Kept:
         self.ranks, self.id_above, self.ood_above = ranks, id_above, ood_above
 
     def metrics(self, rate: float) -> dict[str, Array]:
-        """All of them by name."""
         percent = f"{100 * rate:.10g}"
         auroc, aupr_out = self._over_ood()
         return {

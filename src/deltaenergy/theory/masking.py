@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.ebm import compare
+from deltaenergy.core.specs import Positive, bounded
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import average_ranks
 from deltaenergy.scores.arrays import as_rows, as_tensor
-from deltaenergy.scores.base import check_positive
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,8 +83,9 @@ def shuffled(mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return mask.gather(1, order.to(mask.device))
 
 
+@bounded
 def masked_views(
-    features: Any, texts: Any, tau: float = 0.01, *, controls: torch.Generator | None = None
+    features: Any, texts: Any, tau: Positive = 0.01, *, controls: torch.Generator | None = None
 ) -> dict[str, View]:
     """The images before, and through both masks; with `controls`, a source of chance, through the controls too.
 
@@ -94,7 +95,6 @@ def masked_views(
         tau: temperature of the energies.
         controls: where the random masks come from.
     """
-    check_positive("masking", tau=tau)
     z, t = as_rows(features, "features"), as_tensor(texts, "texts")
     if t.ndim not in (2, 3) or t.shape[-1] != z.shape[1]:
         raise InputError(f"texts must be (classes, {z.shape[1]}), got {tuple(t.shape)}.")

@@ -239,7 +239,6 @@ class _StageRun:
         return Checkpoint(len(logs), tensors, values)
 
     def restore(self, saved: Checkpoint) -> None:
-        """Take up where `saved` was."""
         self.logs = [log for log in self.before if log.stage == self.number + 1]
         self.before = [log for log in self.before if log.stage <= self.number]
         self.best_epoch = int(saved.values["best_epoch"])

@@ -13,17 +13,17 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from deltaenergy.core.specs import check_range, fit_type
+from deltaenergy.core.specs import Bounded, Count, CountOrZero, NonNegative, Positive
 from deltaenergy.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Bounded):
     """How to train.
 
     Attributes:
@@ -33,28 +33,18 @@ class Recipe:
         patience: epochs without a better validation accuracy after which training stops.
     """
 
-    epochs: int = 30
-    lr: float = 0.002
-    batch_size: int = 32
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    warmup_epochs: int = 1
-    warmup_lr: float = 1e-5
+    epochs: Count = 30
+    lr: Positive = 0.002
+    batch_size: Count = 32
+    momentum: NonNegative = 0.9
+    weight_decay: NonNegative = 5e-4
+    warmup_epochs: CountOrZero = 1
+    warmup_lr: NonNegative = 1e-5
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     schedule: Literal["cosine", "cosine-steps", "constant"] = "cosine"
-    eps: float = 1e-8
-    clip_norm: float = 0.0
-    patience: int = 10
-
-    def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            object.__setattr__(self, name, fit_type(name, getattr(self, name), hint))
-        for name in ("epochs", "batch_size", "patience"):
-            check_range(name, getattr(self, name), 1)
-        for name in ("lr", "eps"):
-            check_range(name, getattr(self, name), 0, above=True)
-        for name in ("momentum", "weight_decay", "warmup_epochs", "warmup_lr", "clip_norm"):
-            check_range(name, getattr(self, name), 0)
+    eps: Positive = 1e-8
+    clip_norm: NonNegative = 0.0
+    patience: Count = 10
 
     def rate(self, epoch: float) -> float:
         """The learning rate in an epoch, counted from 0; within one, only if the schedule goes by steps."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,23 +22,6 @@ from deltaenergy.tuning.views import encode, normalise, view_pixels
 
 # Images of a validation batch that pass through a prompted tower, or whose patches are compared, together.
 VALIDATION_BATCH = 32
-
-
-class TrainImages(Protocol):
-    """Labelled training images that give batches of random views."""
-
-    labels: torch.Tensor
-    domains: torch.Tensor
-    domain_names: tuple[str, ...]
-
-    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Batch:
-        """A random view of each of the images `indices`."""
-
-    def mean_features(self) -> torch.Tensor:
-        """A unit feature per image (N, D): the direction of the mean over its views."""
-
-    def holds(self, needs: frozenset[Need]) -> bool:
-        """Whether batches bring all of that."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +177,6 @@ class Validation:
     identity: str = ""
 
     def holds(self, needs: frozenset[Need]) -> bool:
-        """Whether batches can bring all of that."""
         kinds = {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.model}
         return all(kinds.get(need, self.features) is not None for need in needs)
 

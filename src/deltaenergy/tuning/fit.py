@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.classifiers.methods import Method
+from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.training.checkpoints import CheckpointFolder
 from deltaenergy.training.loop import EpochLog, PlannedStage, Step, Trained, train
 from deltaenergy.training.recipe import Recipe, make_recipe
-from deltaenergy.tuning.data import TrainImages, Validation
+from deltaenergy.tuning.data import Validation
 
 
 def recipes_of(method: Method, changes: Mapping[str, Any]) -> list[Recipe]:
@@ -23,7 +23,7 @@ def recipes_of(method: Method, changes: Mapping[str, Any]) -> list[Recipe]:
 
 def fit(
     classifier: Classifier,
-    data: TrainImages,
+    data: TrainViews,
     *,
     generator: torch.Generator,
     recipe: Mapping[str, Any] | None = None,
@@ -60,7 +60,7 @@ class _Task:
     def __init__(
         self,
         classifier: Classifier,
-        data: TrainImages,
+        data: TrainViews,
         validation: Validation | None,
         on_epoch: Callable[[EpochLog], None] | None,
     ) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from deltaenergy.classifiers.methods import TrainViews
 from deltaenergy.core.classes import check_classes
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import Need
@@ -25,10 +26,10 @@ from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.source import labelled_folders, load_images
 from deltaenergy.store.manifest import is_store
 from deltaenergy.training.checkpoints import saving
-from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, TrainImages, Validation
+from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, Validation
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, read_stored
-from deltaenergy.tuning.views import Encoded, encode_views
+from deltaenergy.tuning.views import EncodedViews, encode_views
 
 DEFAULT_VIEWS = 8
 # Where views are kept while a run goes on, by whether they are random.
@@ -41,7 +42,7 @@ class TrainSet:
     """A few-shot sample with its views: encode once, tune by any number of methods."""
 
     sample: FewShot
-    images: TrainImages
+    images: TrainViews
     views: int | str
     unreadable: tuple[Unreadable, ...] = ()
 
@@ -132,7 +133,7 @@ def prepare_training(
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
 
 
-def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> TrainImages:
+def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> TrainViews:
     if views == "live":
         raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
     stored = read_stored(model, sample.items, needs, who)
@@ -157,7 +158,7 @@ def _views_of(
     needs: frozenset[Need],
     cache: Path | None,
     progress: Progress | None,
-) -> TrainImages:
+) -> TrainViews:
     if views != "live":
         encoded = _encode_or_load(model, sample, views, needs, cache, progress)
         labels = torch.tensor(sample.labels, device=model.device)
@@ -237,7 +238,7 @@ def _readable(
 
 def _test_view(
     model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
-) -> Encoded:
+) -> EncodedViews:
     """What is needed of the images under the test view, (N, …), in full precision unless it was stored in half."""
     if is_stored(items):
         stored = read_stored(model, items, needs, who)
@@ -245,12 +246,12 @@ def _test_view(
     towers = _require_towers(model)
     if Need.STATES in needs:
         one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
-        return Encoded(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
+        return EncodedViews(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
     encoded = towers.encode(items, patches=Need.PATCHES in needs, progress=progress)
     if encoded.unreadable:
         raise UnreadableImagesError(encoded.unreadable)
     patches = None if encoded.patches is None else torch.from_numpy(encoded.patches)
-    return Encoded(torch.from_numpy(encoded.features), patches)
+    return EncodedViews(torch.from_numpy(encoded.features), patches)
 
 
 def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[str] = ()) -> list[ImageItem]:
@@ -281,7 +282,7 @@ def _encode_or_load(
     needs: frozenset[Need],
     cache: Path | None,
     progress: Progress | None,
-) -> Encoded:
+) -> EncodedViews:
     """Encode the views, or take them from the cache of an interrupted run."""
     kinds = sorted(need.value for need in needs & {Need.PATCHES, Need.STATES, Need.PIXELS})
     key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
@@ -289,7 +290,7 @@ def _encode_or_load(
     if path is not None and path.exists():
         kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
         if "features" in kept:
-            return Encoded(**kept)
+            return EncodedViews(**kept)
     count: int | Literal["test"] = views if isinstance(views, int) else "test"
     encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
     if path is not None:

@@ -24,7 +24,7 @@ from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import check_features, is_feature_array, native_array
 from deltaenergy.store.store import FeatureStore, StoredImage
-from deltaenergy.tuning.views import Encoded
+from deltaenergy.tuning.views import EncodedViews
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def has_no_pictures(model: Model, items: Sequence[ImageItem]) -> bool:
     return not isinstance(model, TowerModel) or any(isinstance(item.source, FeatureRow) for item in items)
 
 
-def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need], who: str) -> Encoded:
+def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need], who: str) -> EncodedViews:
     """What is stored of some images, after a check that this model made it and that `who` needs no more.
 
     Raises `UnreadableImagesError` with all images of which a store has no features.
@@ -128,7 +128,7 @@ def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need]
         features[positions] = torch.tensor(place.take(rows))
         if Need.PATCHES in needs:
             patches.update(zip(positions, torch.tensor(place.take_patches(rows)).half()))
-    return Encoded(features, torch.stack([patches[i] for i in range(len(items))]) if patches else None)
+    return EncodedViews(features, torch.stack([patches[i] for i in range(len(items))]) if patches else None)
 
 
 def known_as(item: ImageItem) -> object | None:

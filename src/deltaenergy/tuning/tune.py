@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.classifiers.estimate import Estimate, check_memory, warn_of_cost
+from deltaenergy.classifiers.estimate import CostEstimate, check_memory, warn_of_cost
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.core.classes import check_classes
 from deltaenergy.core.needs import Need
@@ -232,7 +232,7 @@ def check_recipe(method: Method, changes: Mapping[str, Any]) -> None:
 
 def check_fits(
     method: Method, model: Model, classes: Sequence[str], images: int, changes: Mapping[str, Any]
-) -> Estimate | None:
+) -> CostEstimate | None:
     """Raise `InputError` for a model that the method cannot tune, or cannot tune in this machine's memory."""
     check_model(model, "tune")
     method.check_model(model)

@@ -33,7 +33,7 @@ TEST_VIEW = None
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedViews:
     """What the frozen model makes of some views; `pixels` are the views as bytes."""
 
     features: torch.Tensor
@@ -42,7 +42,6 @@ class Encoded:
     pixels: torch.Tensor | None = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that is there, by name."""
         kinds = {"features": self.features, "patches": self.patches, "states": self.states, "pixels": self.pixels}
         return {name: tensor for name, tensor in kinds.items() if tensor is not None}
 
@@ -56,7 +55,7 @@ def encode_views(
     progress: Progress | None = None,
     *,
     full_precision: bool = False,
-) -> Encoded:
+) -> EncodedViews:
     """`views` random views of each image, (N, V, …), or its test view, (N, 1, …).
 
     View v of image i depends on seed, v and i alone. Patches and patch states are kept in half precision: they are
@@ -88,21 +87,21 @@ def encode_views(
     if unreadable:
         raise UnreadableImagesError(unreadable.values())
     stacked = {name: torch.cat(parts) for name, parts in kept.items()}
-    return Encoded(**{name: flat.view(len(items), count, *flat.shape[1:]) for name, flat in stacked.items()})
+    return EncodedViews(**{name: flat.view(len(items), count, *flat.shape[1:]) for name, flat in stacked.items()})
 
 
-def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> Encoded:
+def encode(model: TowerModel, pixels: torch.Tensor, needs: frozenset[Need]) -> EncodedViews:
     """Features of preprocessed pixels, with patches or patch states if they are needed."""
     # no_grad, not inference_mode: the features take part in training.
     with torch.no_grad():
         if Need.STATES in needs and model.vision is not None:
             outputs = model.vision.run(pixels, patches=Need.PATCHES in needs, hidden=True)
-            return Encoded(outputs.features, outputs.patches, outputs.hidden)
+            return EncodedViews(outputs.features, outputs.patches, outputs.hidden)
         if needs & {Need.PATCHES, Need.STATES}:
             features, patches = model.image_and_patch_features(pixels)
             # A tower without patch states gives its patch features in their place.
-            return Encoded(features, patches, patches if Need.STATES in needs else None)
-        return Encoded(model.image_features(pixels))
+            return EncodedViews(features, patches, patches if Need.STATES in needs else None)
+        return EncodedViews(model.image_features(pixels))
 
 
 def _kept(name: str, tensor: torch.Tensor, full_precision: bool) -> torch.Tensor:

@@ -177,7 +177,7 @@ def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared()
             if s.needs <= {Need.FEATURES, Need.ID_DATA} and s.own_to is None and s.missing is None
         ),
     }
-    assert {"react", "odin:features"} <= found
+    assert {"react", "delta-energy:robust"} <= found
     assert "far unknowns" in choice.to_dict()["caveat"]
     assert choice.caveat == choosing.NEAR_ONLY
     best, second = choice.ranking[:2]

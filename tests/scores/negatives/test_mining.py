@@ -15,7 +15,7 @@ from deltaenergy import Model, ZeroShotClassifier, make_score
 from deltaenergy.scores.csp import ADJECTIVE_TEMPLATES, NOUN_TEMPLATES
 from deltaenergy.scores.negatives import candidates as candidates_module
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import Recipe, class_similarity, lowest, mine, prompts, select
+from deltaenergy.scores.negatives.mining import MiningSettings, class_similarity, lowest, mine, prompts, select
 from deltaenergy.scores.negatives.pools import Pool, wordnet_pool
 
 POOL = Pool(nouns=("tree", "stone", "cloud", "sand", "rope", "bell", "coin"), adjectives=("wet", "odd", "soft", "old"))
@@ -63,7 +63,7 @@ def test_nouns_and_adjectives_are_selected_apart() -> None:
     # One class along the first axis: the cosine is the first coordinate. All adjectives are closer than any noun.
     first = torch.tensor([0.1, 0.3, 0.2, 0.4, 0.8, 0.7, 0.9, 0.6]).double()
     words = torch.stack([first, (1 - first**2).sqrt()], dim=1)
-    index = select(words, torch.tensor([[1.0, 0.0]]).double(), 4, Recipe(keep=0.5))
+    index = select(words, torch.tensor([[1.0, 0.0]]).double(), 4, MiningSettings(keep=0.5))
     assert sorted(index.tolist()) == [0, 2, 5, 7]
 
 
@@ -71,20 +71,20 @@ def test_words_too_close_to_a_class_come_last() -> None:
     # Two classes; word 0 equals a class, but its median cosine is the lowest.
     classes = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]).double()
     words = torch.nn.functional.normalize(torch.tensor([[1.0, 0, 0], [1, 1, 1], [1, 1, 2]]).double(), dim=1)
-    chosen = Recipe(quantile=0.0, keep=0.4)
+    chosen = MiningSettings(quantile=0.0, keep=0.4)
     assert select(words, classes, 3, chosen).tolist() == [0]
-    assert select(words, classes, 3, Recipe(quantile=0.0, keep=0.4, too_close=0.95)).tolist() == [2]
+    assert select(words, classes, 3, MiningSettings(quantile=0.0, keep=0.4, too_close=0.95)).tolist() == [2]
 
 
 def test_prompts_of_neglabel() -> None:
-    made = prompts(POOL, Recipe())
+    made = prompts(POOL, MiningSettings())
     assert made[:2] == [["the nice tree"], ["the nice stone"]]
     assert made[7:9] == [["This is a wet photo"], ["This is a odd photo"]]
     assert len(made) == 11
 
 
 def test_prompts_of_csp() -> None:
-    recipe = make_score("csp").recipe  # type: ignore[attr-defined]
+    recipe = make_score("csp").mining  # type: ignore[attr-defined]
     assert len(recipe.superclasses) == 14
     made = prompts(POOL, recipe)
     assert made[0] == [template.replace("{}", "tree") for template in NOUN_TEMPLATES]
@@ -111,7 +111,7 @@ def test_candidates_average_before_they_normalise(tiny_clip: Model) -> None:
 
 def test_mining_is_deterministic_and_matches_a_direct_computation(tiny_clip: Model) -> None:
     classes = torch.from_numpy(tiny_clip.encode_texts(["a photo of a dog.", "a photo of a cat.", "a red car"]))
-    recipe = Recipe(keep=0.3)
+    recipe = MiningSettings(keep=0.3)
     mined = mine(tiny_clip, classes, POOL, recipe, cache=False)
     nouns = tiny_clip.encode_texts([f"the nice {word}" for word in POOL.nouns])
     adjectives = tiny_clip.encode_texts([f"This is a {word} photo" for word in POOL.adjectives])
@@ -131,7 +131,7 @@ def test_mining_is_deterministic_and_matches_a_direct_computation(tiny_clip: Mod
 
 def test_the_seed_permutes_the_order_only(tiny_clip: Model) -> None:
     classes = torch.from_numpy(tiny_clip.encode_texts(["dog", "cat"]))
-    orders = {mine(tiny_clip, classes, POOL, Recipe(keep=1.0, seed=seed)).words for seed in range(4)}
+    orders = {mine(tiny_clip, classes, POOL, MiningSettings(keep=1.0, seed=seed)).words for seed in range(4)}
     assert len(orders) > 1
     assert {frozenset(order) for order in orders} == {frozenset(POOL.words)}
 
@@ -159,7 +159,7 @@ def test_the_cache_is_keyed_by_classes_pool_and_recipe(tiny_clip: Model, monkeyp
     assert second.words == first.words
     assert torch.equal(second.features, first.features)
     mine(tiny_clip, others, POOL)
-    mine(tiny_clip, classes, POOL, Recipe(quantile=0.5))
+    mine(tiny_clip, classes, POOL, MiningSettings(quantile=0.5))
     assert sum(counts) == len(POOL.words), "candidates are encoded once for all class lists"
     mine(tiny_clip, classes, Pool(nouns=POOL.nouns[:-1], adjectives=POOL.adjectives))
     assert sum(counts) > len(POOL.words)
@@ -234,7 +234,7 @@ def test_the_whole_pool_on_a_tiny_model(tiny_clip: Model) -> None:
     pool = wordnet_pool(("noun.animal", "noun.food"))
     assert len(pool.nouns) + len(pool.adjectives) == 70_794
     texts = tiny_clip.text.encode(["a photo of a dog.", "a photo of a cat."])
-    mined = mine(tiny_clip, texts, pool, Recipe(), cache=False)
+    mined = mine(tiny_clip, texts, pool, MiningSettings(), cache=False)
     nouns, adjectives = set(pool.nouns), set(pool.adjectives)
     kept = sum(word in nouns for word in mined.words), sum(word in adjectives - nouns for word in mined.words)
     assert abs(len(mined.words) - 0.15 * 70_794) <= 2 and kept[0] >= 0.15 * len(pool.nouns) - 1 and kept[1] > 0

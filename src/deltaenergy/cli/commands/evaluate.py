@@ -276,7 +276,7 @@ def _asks_for_all(specs: list[str] | None) -> bool:
 
 def _primary(specs: list[str] | None, used: list[Scorer]) -> str | None:
     """The score that the report's images show: the first asked for, or the default when all are."""
-    from deltaenergy.scores.defaults import DEFAULT_SCORE
+    from deltaenergy.scores.registry import DEFAULT_SCORE
 
     return DEFAULT_SCORE if _asks_for_all(specs) and any(one.spec == DEFAULT_SCORE for one in used) else None
 

@@ -58,7 +58,7 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
                 table.add_row(Text(row["name"], "cyan"), Text(row["summary"]), Text(needs, "dim"))
         out.print(table)
         out.print()
-    from deltaenergy.scores.defaults import DEFAULT_SCORE
+    from deltaenergy.scores.registry import DEFAULT_SCORE
 
     out.print(f"Not sure? Scores: start with {DEFAULT_SCORE}, the default; `deltaenergy choose --id DIR` ranks them on")
     out.print(f"your own classes. Tuning: {_default_method()} is the default; docs/tuning.md says when to take which.")

@@ -198,8 +198,7 @@ def make_scores(
     """
     from deltaenergy.core.specs import split
     from deltaenergy.scores.availability import Given, check_runnable, runnable_scores
-    from deltaenergy.scores.defaults import DEFAULT_SCORE
-    from deltaenergy.scores.registry import make_score
+    from deltaenergy.scores.registry import DEFAULT_SCORE, make_score
 
     scores: list[Score] = []
     for spec in [part for text in specs or [default or DEFAULT_SCORE] for part in split(text, ",", "--score")]:

@@ -24,7 +24,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy calibrate more/ --detector detector/ --keep 0.99 --out lenient/",
     ),
     "choose": ("deltaenergy choose --id good/",),
-    "clipn-train": ("deltaenergy clipn-train pairs.csv --model CLIP_FOLDER --out no-tower/",),
     "evaluate": (
         "deltaenergy evaluate --id good/ --open other/ --report report.html --explain 6",
         "deltaenergy evaluate --id good/ --shifted sketches/ --open other/ --score all",

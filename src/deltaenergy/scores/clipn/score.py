@@ -4,37 +4,36 @@
     atd:  Σ_k softmax(a)_k q_k     (agreeing to differ; the paper's 1 − probability of the extra, unknown class)
     ctw:  q_k of the most likely k (competing to win)
 
-t are the class texts, n the same texts through the "no" tower. The tower is a file: `deltaenergy clipn-train` makes
-one from a table of images and texts, for any model.
+t are the class texts, n the same texts through the "no" tower. The tower is a file: `training.train_no_tower`
+makes one from images and texts, for any model.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.core.specs import Positive
+from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_rows
-from deltaenergy.scores.base import Score, ScoreInputs, Scorer, check_positive
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
-MODES = ("atd", "ctw")
+Mode = Literal["atd", "ctw"]
 
 
 @array_function
 def clipn(
-    similarities: torch.Tensor, no_similarities: torch.Tensor, mode: str = "atd", logit_scale: float = 100.0
+    similarities: torch.Tensor, no_similarities: Any, mode: Mode = "atd", logit_scale: Positive = 100.0
 ) -> torch.Tensor:
     """The score of each row (formula above) from cosines (N, K) with the class texts, and with their "no" texts."""
-    _check(mode)
-    check_positive("clipn", logit_scale=logit_scale)
     no = as_rows(no_similarities, "no_similarities").to(similarities)
     if no.shape != similarities.shape:
         raise InputError(
@@ -47,15 +46,10 @@ def clipn(
     return (torch.softmax(logit_scale * similarities, dim=1) * yes_rather).sum(dim=1)
 
 
-def _check(mode: str) -> None:
-    if mode not in MODES:
-        raise InputError(f"clipn: unknown mode {mode!r}.{did_you_mean(str(mode), MODES)}")
-
-
 @register_score
 @dataclass(frozen=True)
 class Clipn(Score):
-    """`clipn` as a Score. `no_tower` is a folder or file that `deltaenergy clipn-train` wrote."""
+    """`clipn` as a Score. `no_tower` is a folder that `train_no_tower` wrote, or a file."""
 
     name = "clipn"
     summary = 'yes or no for every class, by a second text tower that was taught to say "no"'
@@ -63,24 +57,18 @@ class Clipn(Score):
     paper = "Wang et al., ICCV 2023"
     requires = frozenset({Need.FEATURES, Need.TEXTS})
     no_tower: str = ""
-    mode: str = "atd"
-
-    def check(self) -> None:
-        """The mode must be known; the tower is looked for when it is needed."""
-        _check(self.mode)
+    mode: Mode = "atd"
 
     @property
     def missing(self) -> str | None:
-        """The tower."""
         if self.no_tower:
             return None
         return (
-            "Score 'clipn' needs a \"no\" tower: make one with `deltaenergy clipn-train`, and name it as in "
-            "clipn(no_tower=FOLDER)."
+            "Score 'clipn' needs a \"no\" tower: make one with deltaenergy.scores.clipn.training.train_no_tower, and "
+            "name it as in clipn(no_tower=FOLDER)."
         )
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """The class texts through the "no" tower."""
         if self.missing is not None:
             raise InputError(self.missing)
         from deltaenergy.scores.clipn.tower import NoTower
@@ -89,7 +77,6 @@ class Clipn(Score):
         return {"no_features": tower.class_features(classifier.classes, classifier.templates, progress)}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         features = scorer.compared_features(inputs)
         no = features @ scorer.state["no_features"].T.to(features)
-        return torch.as_tensor(clipn(inputs.similarities, no, self.mode, scorer.classifier.model.logit_scale))
+        return clipn.kernel(inputs.similarities, no, self.mode, scorer.classifier.model.logit_scale)

@@ -45,7 +45,7 @@ class NoTower(nn.Module):
     def start(cls, model: Model, prompts: int = PROMPTS, seed: int = 0) -> NoTower:
         """A tower before training: the model's weights, small random prompts."""
         generator = torch.Generator().manual_seed(seed)
-        width = require_text(model, "clipn-train").width
+        width = require_text(model, "clipn").width
         tower = cls(model, DEVIATION * torch.randn(prompts, width, generator=generator))
         return tower.requires_grad_(True)
 
@@ -81,7 +81,7 @@ class NoTower(nn.Module):
             if made_with.get("fingerprint") != model.fingerprint:
                 raise ArtifactError(
                     f'{path}: this "no" tower belongs to model {made_with.get("name")!r}, not to {model.name!r} (their '
-                    "weights differ). Train one for this model with `deltaenergy clipn-train`."
+                    "weights differ). Train one for this model with `train_no_tower`."
                 )
         tensors = read_tensors(file)
         if "prompts" not in tensors:

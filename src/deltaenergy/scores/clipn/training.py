@@ -14,16 +14,16 @@ Pairs of different images with the very same text match too and are left out of 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch.nn.functional import softplus
 
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import Bounded, Count, NonNegative, Positive, Range
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings
@@ -40,28 +40,18 @@ CHECKPOINTS = ".deltaenergy-training"
 
 
 @dataclass(frozen=True)
-class NoRecipe:
+class NoRecipe(Bounded):
     """How to train. The paper leaves the optimiser open; AdamW with a cosine schedule is this project's choice."""
 
-    epochs: int = 10
-    batch_size: int = 256
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.01
-    prompts: int = PROMPTS
+    epochs: Count = 10
+    batch_size: Annotated[int, Range(2)] = 256  # a text needs others to deny
+    learning_rate: Positive = 1e-4
+    weight_decay: NonNegative = 0.01
+    prompts: Count = PROMPTS
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "prompts"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)!r}.")
-        if self.batch_size < 2:
-            raise InputError(f"batch_size must be at least 2, got {self.batch_size!r}: a text needs others to deny.")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate must be a positive number, got {self.learning_rate!r}.")
 
     @property
     def common(self) -> Recipe:
-        """As the training loop takes it."""
         return Recipe(
             epochs=self.epochs,
             lr=self.learning_rate,
@@ -123,7 +113,7 @@ def encode_pairs(
     if len(items) != len(texts):
         raise InputError(f"There are {len(items)} images but {len(texts)} texts: each image needs its own.")
     text_of = {item.id: text for item, text in zip(items, texts)}
-    encoded = require_towers(model, "clipn-train").encode(items, batch_size=batch_size, progress=progress)
+    encoded = require_towers(model, "clipn").encode(items, batch_size=batch_size, progress=progress)
     kept = [text_of[item.id] for item in encoded.items]
     if len(set(kept)) < 2:
         raise InputError(f"Training needs at least two different texts with readable images, and has {len(set(kept))}.")
@@ -152,7 +142,7 @@ def train_no_tower(
     """
     recipe, folder = recipe or NoRecipe(), Path(folder)
     check_unfinished(folder)
-    task = _Task(require_towers(model, "clipn-train"), pairs, recipe)
+    task = _Task(require_towers(model, "clipn"), pairs, recipe)
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, task.identity())
     generator = torch.Generator().manual_seed(recipe.seed)
     trained = train(

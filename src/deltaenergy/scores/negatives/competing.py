@@ -46,7 +46,6 @@ class CompetingWords:
 
     @staticmethod
     def unpack(packed: torch.Tensor) -> CompetingWords:
-        """What `pack` made."""
         found = json.loads(bytes(packed.cpu().numpy()))
         return CompetingWords(tuple(found["kept"]), found["removed"])
 

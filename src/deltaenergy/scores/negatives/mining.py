@@ -35,7 +35,7 @@ BLOCK_ENTRIES = 1_048_576
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MiningSettings:
     """How candidates become negatives.
 
     Attributes:
@@ -70,7 +70,7 @@ def mine(
     model: Model,
     class_features: torch.Tensor,
     pool: Pool,
-    recipe: Recipe | None = None,
+    settings: MiningSettings | None = None,
     *,
     without: Collection[str] = (),
     cache: bool = True,
@@ -78,12 +78,12 @@ def mine(
 ) -> Negatives:
     """The negatives of `pool` for classes with unit text features (K, D), none of which is a word of `without`.
 
-    Deterministic. The result is cached on disk by model, pool, recipe and class features; candidate features, which
+    Deterministic. The result is cached on disk by model, pool, settings and class features; candidate features, which
     take longest, by model and prompts, so that mining for another class list takes seconds.
     """
-    recipe = recipe or Recipe()
+    settings = settings or MiningSettings()
     words = pool.words
-    path = _cache_path(model, class_features, pool, recipe, without)
+    path = _cache_path(model, class_features, pool, settings, without)
     specs = {
         "index": TensorSpec((None,), ("int64",), low=0, high=len(words) - 1),
         "features": TensorSpec((None, model.feature_dim)),
@@ -92,14 +92,14 @@ def mine(
     if found is not None and len(found["index"]) != len(found["features"]):
         found = None
     if found is None:
-        candidates = encode_candidates(model, prompts(pool, recipe), progress=progress, resume=cache)
+        candidates = encode_candidates(model, prompts(pool, settings), progress=progress, resume=cache)
         rest = torch.tensor([i for i, word in enumerate(words) if word not in without], dtype=torch.int64)
         nouns = int((rest < len(pool.nouns)).sum())
-        index = rest[select(candidates[rest].to(class_features), class_features, nouns, recipe)]
+        index = rest[select(candidates[rest].to(class_features), class_features, nouns, settings)]
         found = {"index": index, "features": candidates[index]}
         if cache:
             store_cached(path, found)
-    kept, texts = found["index"].tolist(), phrases(pool, recipe)
+    kept, texts = found["index"].tolist(), phrases(pool, settings)
     return Negatives(
         words=tuple(words[i] for i in kept),
         features=found["features"].to(model.device),
@@ -107,33 +107,35 @@ def mine(
     )
 
 
-def phrases(pool: Pool, recipe: Recipe) -> list[str]:
+def phrases(pool: Pool, settings: MiningSettings) -> list[str]:
     """What stands in the templates for every candidate, nouns first: an adjective may have a superclass behind it."""
-    chosen = random.Random(recipe.seed)
+    chosen = random.Random(settings.seed)
     adjectives = [
-        f"{adjective} {chosen.choice(recipe.superclasses)}" if recipe.superclasses else adjective
+        f"{adjective} {chosen.choice(settings.superclasses)}" if settings.superclasses else adjective
         for adjective in pool.adjectives
     ]
     return [*pool.nouns, *adjectives]
 
 
-def prompts(pool: Pool, recipe: Recipe) -> list[list[str]]:
+def prompts(pool: Pool, settings: MiningSettings) -> list[list[str]]:
     """The prompts of every candidate, nouns first."""
-    texts, nouns = phrases(pool, recipe), len(pool.nouns)
-    return [[fill(template, noun) for template in recipe.noun_templates] for noun in texts[:nouns]] + [
-        [fill(template, adjective) for template in recipe.adjective_templates] for adjective in texts[nouns:]
+    texts, nouns = phrases(pool, settings), len(pool.nouns)
+    return [[fill(template, noun) for template in settings.noun_templates] for noun in texts[:nouns]] + [
+        [fill(template, adjective) for template in settings.adjective_templates] for adjective in texts[nouns:]
     ]
 
 
-def select(candidates: torch.Tensor, class_features: torch.Tensor, nouns: int, recipe: Recipe) -> torch.Tensor:
+def select(
+    candidates: torch.Tensor, class_features: torch.Tensor, nouns: int, settings: MiningSettings
+) -> torch.Tensor:
     """Indices of the kept candidates, permuted; the first `nouns` rows of `candidates` are nouns."""
-    distance, nearest = class_similarity(candidates, class_features, recipe.quantile)
-    if recipe.too_close < 1:
-        distance = distance.where(nearest <= recipe.too_close, torch.inf)
+    distance, nearest = class_similarity(candidates, class_features, settings.quantile)
+    if settings.too_close < 1:
+        distance = distance.where(nearest <= settings.too_close, torch.inf)
     kept = torch.cat(
-        [lowest(distance[:nouns], recipe.keep), nouns + lowest(distance[nouns:], recipe.keep)],
+        [lowest(distance[:nouns], settings.keep), nouns + lowest(distance[nouns:], settings.keep)],
     ).cpu()
-    generator = torch.Generator().manual_seed(recipe.seed)
+    generator = torch.Generator().manual_seed(settings.seed)
     return kept[torch.randperm(len(kept), generator=generator)]
 
 
@@ -167,10 +169,10 @@ def class_prompt_features(model: Model, classes: Sequence[str], templates: Seque
 
 
 def _cache_path(
-    model: Model, class_features: torch.Tensor, pool: Pool, recipe: Recipe, without: Collection[str]
+    model: Model, class_features: torch.Tensor, pool: Pool, settings: MiningSettings, without: Collection[str]
 ) -> Path:
     classes = hashlib.sha256(class_features.detach().float().cpu().contiguous().numpy().tobytes()).hexdigest()
-    settings = [f"{name}={value!r}" for name, value in dataclasses.asdict(recipe).items()]
+    values = [f"{name}={value!r}" for name, value in dataclasses.asdict(settings).items()]
     words = [str(len(pool.nouns)), *pool.words, *(f"without {word}" for word in sorted(without))]
-    key = hash_strings([model.fingerprint, str(model.dtype), classes, *settings, *words])
+    key = hash_strings([model.fingerprint, str(model.dtype), classes, *values, *words])
     return cache_folder() / "negatives" / f"{key}.safetensors"

@@ -39,7 +39,6 @@ class Pool:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All words, nouns first."""
         return self.nouns + self.adjectives
 
 

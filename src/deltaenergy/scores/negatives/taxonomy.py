@@ -50,7 +50,6 @@ class Taxonomy:
 
 @functools.cache
 def taxonomy() -> Taxonomy:
-    """The table, read once."""
     folder = resources.files("deltaenergy.scores.negatives")
     packed = folder.joinpath("data/wordnet-3.0-taxonomy.txt.gz").read_bytes()
     lines = [line.split("\t") for line in gzip.decompress(packed).decode("utf-8").splitlines()]
@@ -146,7 +145,6 @@ def _below(synsets: Iterable[int]) -> set[int]:
 
 @functools.cache
 def _index() -> dict[str, list[int]]:
-    """The synsets of each key."""
     found: dict[str, list[int]] = defaultdict(list)
     for word, synsets in taxonomy().synsets.items():
         found[_key(word)] += synsets

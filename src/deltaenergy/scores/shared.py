@@ -1,16 +1,30 @@
-"""Standard units: how many deviations of the ID images a value lies above their mean."""
+"""What several scores share: the largest probability and its temperature, and standard units over ID images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.errors import InputError
-from deltaenergy.scores.base import check_number, check_positive
+from deltaenergy.core.specs import Positive
+from deltaenergy.scores.base import Score
 
 # Some units in the last place of single precision, relative to the largest value.
 ROUNDING = 16 * torch.finfo(torch.float32).eps
+
+
+def largest_probability(similarities: torch.Tensor, temperature: float) -> torch.Tensor:
+    """max_k softmax(s/T)_k = 1 / Σ_k exp((s_k − max s)/T)."""
+    top = similarities.amax(dim=1, keepdim=True)
+    return 1 / (similarities - top).div_(temperature).exp_().sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Tempered(Score):
+    """A score with one hyper-parameter: the temperature."""
+
+    temperature: Positive = 0.01
 
 
 def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -21,14 +35,3 @@ def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
     least = torch.stack([ROUNDING * term.abs().max() for term in values])
     means = torch.stack([term.mean() for term in values])
     return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}
-
-
-def check_moments(owner: str, means: Sequence[float], deviations: Sequence[float], count: int) -> None:
-    """Raise `InputError` unless there are `count` finite means and positive deviations."""
-    if not len(means) == len(deviations) == count:
-        raise InputError(
-            f"{owner}: there must be {count} means and deviations, got {len(means)} and {len(deviations)}."
-        )
-    for mean, deviation in zip(means, deviations):
-        check_number(owner, means=mean)
-        check_positive(owner, deviations=deviation)

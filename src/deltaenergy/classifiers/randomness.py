@@ -1,4 +1,4 @@
-"""Random numbers of a training step, drawn from the training's own generator and never from torch's global one.
+"""Random numbers of initial values and training steps, from the training's own generator, never torch's global one.
 
 Its state is part of a checkpoint, so that a run that was killed and resumed draws the same. Numbers are drawn on the
 host: every device sees the same.
@@ -7,6 +7,14 @@ host: every device sees the same.
 from __future__ import annotations
 
 import torch
+from torch import nn
+
+
+def set_linear(generator: torch.Generator, *weights: nn.Parameter) -> None:
+    """Weights (rows, columns) ~ U(−1/√columns, 1/√columns), as torch's Linear begins, one after the other."""
+    for weight in weights:
+        bound = weight.shape[1] ** -0.5
+        weight.data.copy_((torch.rand(*weight.shape, generator=generator) * 2 - 1) * bound)
 
 
 def normal_like(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

@@ -122,6 +122,6 @@ def test_the_picture_is_what_the_model_was_given() -> None:
 
 
 def test_the_package_is_called_like_a_function() -> None:
-    import deltaenergy.explanation.run
+    import deltaenergy.explanation.explain
 
     assert callable(de.explain) and deltaenergy.explanation is de.explain

@@ -12,7 +12,7 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.explanation import Explainer, run
+from deltaenergy.explanation import Explainer, explain
 from deltaenergy.explanation.page import png_names, write_explanations
 from tests.report.checks import check_page
 
@@ -31,7 +31,7 @@ def count_explained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(batch.items))
         return plain(self, batch)
 
-    monkeypatch.setattr(run.Explainer, "explain_batch", counted)
+    monkeypatch.setattr(explain.Explainer, "explain_batch", counted)
     return seen
 
 

@@ -6,9 +6,9 @@ from pathlib import PurePath
 
 import numpy as np
 
+from deltaenergy.explanation.energy import TAU, C, energy_parts, energy_settings, parts_fragment
+from deltaenergy.explanation.explain import Explainer
 from deltaenergy.explanation.explanation import Explanation, jpeg_uri
-from deltaenergy.explanation.parts import TAU, C, energy_parts, energy_settings, parts_fragment
-from deltaenergy.explanation.run import Explainer
 from deltaenergy.explanation.targets import SCORE
 from deltaenergy.explanation.why_page import why_fragment
 from deltaenergy.report.html import Child, Markup, isolated, join, tag

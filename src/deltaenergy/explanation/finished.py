@@ -21,7 +21,7 @@ from deltaenergy import __version__
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.explanation.run import Explainer
+from deltaenergy.explanation.explain import Explainer
 from deltaenergy.files import FolderLock, hash_value, read_json, write_json
 
 FORMAT = "deltaenergy explanations 1"

@@ -16,11 +16,11 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.explanation.grad_cam import grad_cam
+from deltaenergy.explanation.maps import value_path
 from deltaenergy.explanation.occlusion import occlusion
 from deltaenergy.explanation.rollout import rollout
 from deltaenergy.explanation.targets import Target
 from deltaenergy.explanation.tracing import gradients, look_at, values_without_gradient
-from deltaenergy.explanation.value_path import value_path
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
 

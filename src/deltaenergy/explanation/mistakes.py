@@ -14,8 +14,8 @@ from deltaenergy.detector.predictions import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.explanation.cards import card
+from deltaenergy.explanation.explain import Explainer
 from deltaenergy.explanation.page import READING
-from deltaenergy.explanation.run import Explainer
 from deltaenergy.explanation.targets import CLASS, SCORE
 from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.report.page import Section

@@ -18,10 +18,10 @@ from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.explanation.cards import card
+from deltaenergy.explanation.explain import Explainer
 from deltaenergy.explanation.explanation import Explanation
 from deltaenergy.explanation.finished import Finished, FinishedImages, image_key, request_of
 from deltaenergy.explanation.methods import AUTO
-from deltaenergy.explanation.run import Explainer
 from deltaenergy.explanation.targets import CLASS, SCORE
 from deltaenergy.files import replacing
 from deltaenergy.report.html import Markup, join, tag

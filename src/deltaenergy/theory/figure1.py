@@ -24,8 +24,8 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.explanation.energy import TAU, C, EnergyParts, energy_parts
 from deltaenergy.explanation.methods import AUTO, MapMethod, Subject, get_method
-from deltaenergy.explanation.parts import TAU, C, EnergyParts, energy_parts
 from deltaenergy.models.base import TowerModel, require_towers
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
 from deltaenergy.source import load_images

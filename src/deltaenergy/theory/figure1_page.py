@@ -13,7 +13,7 @@ from deltaenergy import __version__
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.explanation.colours import laid_over
-from deltaenergy.explanation.parts import parts_fragment
+from deltaenergy.explanation.energy import parts_fragment
 from deltaenergy.files import check_writable, read_json, write_json, write_text
 from deltaenergy.report.axes import plain
 from deltaenergy.report.charts import HistogramRow, histogram_chart

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.explanation.parts import energy_parts, energy_settings, parts_fragment
+from deltaenergy.explanation.energy import energy_parts, energy_settings, parts_fragment
 from deltaenergy.scores.registry import make_score
 from tests.report.checks import Page
 

@@ -94,8 +94,10 @@ def energy_parts(
     ]
 
 
-def energy_settings(scorer: Scorer) -> tuple[float, int, float]:
+def energy_settings(scorer: Scorer | None) -> tuple[float, int, float]:
     """τ, c and s̃ of a score that computes ΔEnergy, the first if it has several; the paper's for any other score."""
+    if scorer is None or not scorer.fitted:
+        return TAU, C, 0.0
     score = scorer.score
     if isinstance(score, MultiDeltaEnergy):
         return score.taus[0], score.cs[0], 0.0

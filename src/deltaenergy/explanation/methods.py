@@ -56,7 +56,6 @@ class MapMethod:
 
     name: str
     summary: str
-    paper: str
     run: Callable[[ExplainedModel, torch.Tensor, TargetOf], torch.Tensor]
 
 
@@ -186,19 +185,10 @@ def occlusion_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf)
 METHODS: Mapping[str, MapMethod] = {
     method.name: method
     for method in (
-        MapMethod(
-            "value-path",
-            "what each patch would say if it were the whole image",
-            "Miyai et al., IJCV 2025",
-            value_path_map,
-        ),
-        MapMethod(
-            "rollout", "gradient × attention, block by block; transformers", "Chefer et al., ICCV 2021", rollout_map
-        ),
-        MapMethod("grad-cam", "gradient × last map; convolutional towers", "Selvaraju et al., ICCV 2017", grad_cam_map),
-        MapMethod(
-            "occlusion", "what is lost when a part is covered; any tower", "Zeiler & Fergus, ECCV 2014", occlusion_map
-        ),
+        MapMethod("value-path", "what each patch would say if it were the whole image", value_path_map),
+        MapMethod("rollout", "gradient × attention, block by block; transformers", rollout_map),
+        MapMethod("grad-cam", "gradient × last map; convolutional towers", grad_cam_map),
+        MapMethod("occlusion", "what is lost when a part is covered; any tower", occlusion_map),
     )
 }
 

@@ -19,8 +19,8 @@ from deltaenergy.detector.predictions import Verdict
 from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.explanation.energy import TAU, C, energy_figure, energy_parts, energy_settings
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
+from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
 from deltaenergy.explanation.explain import Explainer
 from deltaenergy.explanation.explanation import Explanation, jpeg_uri
 from deltaenergy.explanation.methods import AUTO, CLASS, SCORE
@@ -46,9 +46,9 @@ READING = (
 )
 # Kind of mistake, heading, what a heatmap should then show, and the worst first.
 _MISTAKES = (
-    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda p: -p.score),
-    ("wrongly_rejected", "Wrongly rejected: what there was to raise the score", SCORE, lambda p: p.score),
-    ("wrong_class", "Wrong class: what supported it", CLASS, lambda p: -p.confidence),
+    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].score),
+    ("wrongly_rejected", "Wrongly rejected: what there was to raise the score", SCORE, lambda one: one[0].score),
+    ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].confidence),
 )
 
 
@@ -187,24 +187,23 @@ def card(one: Explanation, explainer: Explainer, *, link: str | None = None, tru
         tag("a", seen, href=link) if link else tag("span", seen),
         tag("span", _image(jpeg_uri(one.overlay()), one.in_words, 224)),
     ]
-    rejected = one.verdict is not None and one.verdict.is_ood
+    verdict, label, why = one.verdict, isolated(one.label), []
     lines: list[Child] = []
-    if one.verdict is not None:
-        word = ("✕ " if rejected else "✓ ") + one.verdict.verdict
-        lines.append(tag("span", word, class_=f"verdict {'none' if rejected else 'kept'}"))
-    label = isolated(one.label)
-    lines.append(
-        tag("span", f"closest class {label}" if rejected else f"{label}, {percent(one.confidence, 0)}", class_="what")
-    )
+    if verdict is not None and verdict.is_ood:
+        lines += [tag("span", f"✕ {verdict.verdict}", class_="verdict none")]
+        lines += [tag("span", f"closest class {label}", class_="what")]
+        if explainer.reasons is not None:
+            why = explainer.reasons.of([verdict], one.similarities[None], one.features[None])
+    else:
+        lines += [] if verdict is None else [tag("span", f"✓ {verdict.verdict}", class_="verdict kept")]
+        lines += [tag("span", f"{label}, {percent(one.confidence, 0)}", class_="what")]
     if truth is not None:
         lines.append(tag("span", truth, class_="truth"))
-    if one.verdict is not None:
-        p = one.verdict.p_value
-        numbers = f"score {score_value(one.verdict.score)}" + ("" if p is None else f", p {p:.3f}")
-        lines.append(tag("span", numbers, class_="file"))
-    why: list[WhyRejected] = []
-    if one.verdict is not None and rejected and explainer.reasons is not None:
-        why = explainer.reasons.of([one.verdict], one.similarities[None], one.features[None])
+    if verdict is not None:
+        p = "" if verdict.p_value is None else f", p {verdict.p_value:.3f}"
+        lines.append(tag("span", f"score {score_value(verdict.score)}{p}", class_="file"))
+    settings = energy_settings(None if explainer.detector is None else explainer.detector.scorer)
+    (energy,) = energy_parts(one.similarities[None], explainer.classifier.classes, *settings)
     return tag(
         "article",
         tag("div", lines, class_="said"),
@@ -216,7 +215,7 @@ def card(one: Explanation, explainer: Explainer, *, link: str | None = None, tru
             "details",
             tag("summary", "The classes and the energy behind it"),
             [why_tables(reasons) for reasons in why] or _closest(one, explainer.classifier.classes),
-            _energy(one, explainer),
+            energy_figure(energy),
         ),
         class_="explained wrong" if truth else "explained",
     )
@@ -244,14 +243,6 @@ def _closest(one: Explanation, classes: Sequence[str]) -> Markup:
     order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
     nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
     return join(tag("p", "Closest classes"), tag("ol", nearest, class_="rest"))
-
-
-def _energy(one: Explanation, explainer: Explainer) -> Markup:
-    detector = explainer.detector
-    fitted = detector is not None and detector.scorer.fitted
-    tau, c, reset = energy_settings(detector.scorer) if detector is not None and fitted else (TAU, C, 0.0)
-    (parts,) = energy_parts(one.similarities[None], explainer.classifier.classes, tau, c, reset)
-    return energy_figure(parts)
 
 
 def in_words(why: WhyRejected) -> str:
@@ -322,13 +313,14 @@ def _neighbour(one: NearImage) -> Markup:
         shown = _image(thumbnails.jpeg_uri(one.thumbnail), alternative, 128)
     else:
         shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
-    lines = {"what": (one.named, f"cosine {one.cosine:.3f}"), "file": (f"score {score_value(one.score)}", name)}
-    caption = [
-        tag("span", text, class_=css, title=one.name if text is name else None)
-        for css, texts in lines.items()
-        for text in texts
-    ]
-    return tag("figure", shown, tag("figcaption", caption), class_="picture")
+    caption = tag(
+        "figcaption",
+        tag("span", one.named, class_="what"),
+        tag("span", f"cosine {one.cosine:.3f}", class_="what"),
+        tag("span", f"score {score_value(one.score)}", class_="file"),
+        tag("span", name, class_="file", title=one.name),
+    )
+    return tag("figure", shown, caption, class_="picture")
 
 
 def mistakes_section(
@@ -340,19 +332,30 @@ def mistakes_section(
     progress: Progress | None = None,
 ) -> Section:
     """Heatmaps for the `most` worst mistakes of each kind, by the primary score at its threshold."""
-    pictures = [picture for one in evaluation.sets for picture in pictures_of(evaluation, one)]
+    scored = [pair for one in evaluation.sets for pair in zip(pictures_of(evaluation, one), _scorers(evaluation, one))]
     parts = []
     for kind, heading, target, worst in _MISTAKES:
-        chosen = sorted((picture for picture in pictures if getattr(picture, kind)), key=worst)[:most]
+        chosen = sorted((one for one in scored if getattr(one[0], kind)), key=worst)[:most]
+        groups: dict[Scorer, list[Picture]] = {}
+        for picture, scorer in chosen:
+            groups.setdefault(scorer, []).append(picture)
         cards: dict[str, Markup] = {}
-        for scorer, group in _by_scorer(evaluation, chosen).items():
+        for scorer, group in groups.items():
             detector = Detector(classifier, scorer.score, state=scorer.state)
             cards |= _mistake_cards(detector, group, target, batch_size, progress)
         if chosen:
-            shown = [cards[picture.item.id] for picture in chosen if picture.item.id in cards]
+            shown = [cards[picture.item.id] for picture, _ in chosen if picture.item.id in cards]
             parts.append(join(tag("h3", heading), tag("div", shown, class_="explanations")))
     body = join(parts) if parts else tag("p", "There are no mistakes to explain.")
     return Section("explained", "Worst mistakes, explained", body, READING)
+
+
+def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
+    """What scored each image of a set by the primary score: of a cross-fitted score, the scorer of its fold."""
+    scorer, images = one.scored.scorers[evaluation.primary], len(one.scored.items)
+    if isinstance(scorer, Scorer):
+        return [scorer] * images
+    return [scorer.scorers[fold] for fold in scorer.folds_of(range(images), known=one.group is Group.ID)]
 
 
 def _mistake_cards(
@@ -379,23 +382,6 @@ def _mistake_cards(
         truth = f"is {isolated(made.truth) if made.truth else truth}"
         cards[one.id] = card(replace(one, verdict=verdict), explainer, truth=truth)
     return cards
-
-
-def _by_scorer(evaluation: Evaluation, chosen: Sequence[Picture]) -> dict[Scorer, list[Picture]]:
-    """The images by the scorer of the primary score that scored them: of a cross-fitted score, that of their fold."""
-    picture_of = {picture.item.id: picture for picture in chosen}
-    found: dict[Scorer, list[Picture]] = {}
-    for one in evaluation.sets:
-        scorer = one.scored.scorers[evaluation.primary]
-        for row, item in enumerate(one.scored.items):
-            if item.id not in picture_of:
-                continue
-            used = scorer
-            if not isinstance(used, Scorer):
-                (fold,) = used.folds_of(range(row, row + 1), known=one.group is Group.ID)
-                used = used.scorers[fold]
-            found.setdefault(used, []).append(picture_of[item.id])
-    return found
 
 
 def _with_pixels(item: ImageItem) -> ImageItem:

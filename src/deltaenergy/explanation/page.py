@@ -206,7 +206,7 @@ def card(one: Explanation, explainer: Explainer, *, link: str | None = None, tru
     (energy,) = energy_parts(one.similarities[None], explainer.classifier.classes, *settings)
     return tag(
         "article",
-        tag("div", lines, class_="said"),
+        tag("p", lines, class_="said"),
         [tag("p", in_words(reasons)) for reasons in why],
         tag("div", pair, class_="pair"),
         _scale(one),

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 import deltaenergy as de
-from deltaenergy.explanation.methods import METHODS, Subject, make_maps
-from deltaenergy.explanation.targets import Target, class_target
+from deltaenergy.explanation.methods import METHODS, ExplainedModel, Target, class_target, make_maps
 from deltaenergy.models.base import TowerModel, require_towers
 from timing import alternate, report
 from towers import RandomClip
@@ -22,7 +21,7 @@ def measure(name: str, model: TowerModel, methods: tuple[str, ...]) -> None:
     side = model.preprocessing.crop
     pixels = torch.from_numpy(np.random.default_rng(0).normal(size=(IMAGES, 3, side, side)).astype(np.float32))
     classifier = de.ZeroShotClassifier(model, [f"thing {i}" for i in range(CLASSES)])
-    subject = Subject(classifier, model)
+    explained = ExplainedModel(classifier, model)
 
     def first_class(rows: torch.Tensor) -> Target:
         return class_target(torch.zeros_like(rows))
@@ -34,7 +33,7 @@ def measure(name: str, model: TowerModel, methods: tuple[str, ...]) -> None:
     for method in methods:
         slow = method == "occlusion"  # 65 images for each: one round says it
         rounds, goal = (1, "< 100") if slow else (ROUNDS, "< 5")
-        ratio = alternate(lambda m=method: make_maps(METHODS[m], subject, pixels, first_class), encode, rounds)
+        ratio = alternate(lambda m=method: make_maps(METHODS[m], explained, pixels, first_class), encode, rounds)
         report(f"{name}: {method} / encoding {IMAGES} images", ratio, "time", goal=goal)
 
 

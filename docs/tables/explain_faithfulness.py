@@ -22,9 +22,15 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.explanation import occlusion
-from deltaenergy.explanation.methods import METHODS, Subject, make_maps
-from deltaenergy.explanation.targets import Target, class_target, score_target
-from deltaenergy.explanation.tracing import look_at
+from deltaenergy.explanation.methods import (
+    METHODS,
+    ExplainedModel,
+    Target,
+    class_target,
+    classify_for_score,
+    make_maps,
+    score_target,
+)
 from deltaenergy.models.base import TowerModel, require_towers
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
 
@@ -127,15 +133,17 @@ def maps_of(
 
     def covered(images: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            return target_of(torch.zeros(len(images)).long())(look_at(judge.classifier, encode(images), None, images))
+            return target_of(torch.zeros(len(images)).long())(
+                classify_for_score(judge.classifier, encode(images), None, images)
+            )
 
     found = {}
     for method in methods:
         if method == "occlusion":
             found[method] = occlusion(covered, pixels).double().numpy()
         else:
-            subject = Subject(judge.classifier, model)
-            found[method] = make_maps(METHODS[method], subject, pixels[None], target_of)[0].double().numpy()
+            explained = ExplainedModel(judge.classifier, model)
+            found[method] = make_maps(METHODS[method], explained, pixels[None], target_of)[0].double().numpy()
     return found
 
 
@@ -153,7 +161,7 @@ def note(
 
     def y(images: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            inputs = look_at(judge.classifier, encode(images), None, images)
+            inputs = classify_for_score(judge.classifier, encode(images), None, images)
             if target == "score":
                 return judge.scorer(inputs)
             return torch.softmax(inputs.similarities.double() * judge.classifier.model.logit_scale, dim=1)[:, k]

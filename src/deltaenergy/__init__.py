@@ -39,7 +39,7 @@ _PUBLIC = {
     "build_store": "deltaenergy.store.writer",
     "choose": "deltaenergy.evaluation.choosing.run",
     "evaluate": "deltaenergy.evaluation",
-    "explain": "deltaenergy.explanation.run",
+    "explain": "deltaenergy.explanation.explain",
     "write_report": "deltaenergy.report.write",
     "show_progress": "deltaenergy.core.progress",
     "DeltaEnergyError": "deltaenergy.errors",
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
     from deltaenergy.evaluation.choosing.run import choose
-    from deltaenergy.explanation.run import explain
+    from deltaenergy.explanation.explain import explain
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading.load import load_model
     from deltaenergy.models.precomputed import PrecomputedModel

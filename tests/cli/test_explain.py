@@ -48,7 +48,7 @@ def test_unreadable_images_are_listed_and_the_others_done(command: Runner, photo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--out page.html"),
+        ([], "--out"),
         (["--out", "page.txt"], "must end in .html"),
         (["--out", "p.html", "--method", "grad_cam"], "Did you mean 'grad-cam'"),
         (["--out", "p.html"], "--classes"),

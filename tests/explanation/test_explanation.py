@@ -12,7 +12,7 @@ from PIL import Image
 import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.explanation import Explanation
-from deltaenergy.explanation.colours import coloured, enlarged, normalised
+from deltaenergy.explanation.explanation import coloured, enlarged, normalised
 from deltaenergy.models.preprocessing import Preprocessing
 
 
@@ -98,7 +98,7 @@ def test_save_writes_a_png_that_says_what_it_shows(tmp_path: Path) -> None:
 def test_words_say_where() -> None:
     assert (
         explanation().in_words
-        == "Map over <b>dog's.jpg of what speaks for dog & cat, by grad-cam: strongest at the upper right."
+        == "Heatmap of <b>dog's.jpg: what supports dog & cat, by grad-cam; strongest at the upper right."
     )
     assert explanation(target="score").subject == "what moves the score"
     for cell, words in {(0, 0): "upper left", (3, 3): "centre", (6, 3): "lower centre", (3, 0): "middle left"}.items():
@@ -121,7 +121,7 @@ def test_the_picture_is_what_the_model_was_given() -> None:
     assert np.array_equal(np.asarray(prepare.picture(prepare(image))), np.asarray(image))
 
 
-def test_explain_is_a_function_whatever_was_imported_before() -> None:
-    from deltaenergy.explanation import run
+def test_explain_is_the_function_and_not_its_module() -> None:
+    import deltaenergy.explanation.explain
 
-    assert de.explain is run.explain
+    assert de.explain is deltaenergy.explanation.explain.explain

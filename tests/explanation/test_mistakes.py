@@ -10,7 +10,7 @@ import pytest
 import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import Evaluation
-from deltaenergy.explanation.mistakes import mistakes_section
+from deltaenergy.explanation.page import mistakes_section
 from deltaenergy.report.pictures import pictures_of
 from deltaenergy.report.write import write_report
 from tests.cli.runner import Runner
@@ -37,8 +37,8 @@ def test_the_worst_of_each_kind_come_first(tmp_path: Path) -> None:
     text = Page(str(section.body)).text
     assert "blue after all.png" in text and "is red" in text and "blue" in text
     assert "p nan" not in text
-    maps = [image["alt"] or "" for image in page.all("img") if (image.get("alt") or "").startswith("Map over")]
-    assert any("blue after all.png of what speaks for blue" in words for words in maps)
+    maps = [image["alt"] or "" for image in page.all("img") if (image.get("alt") or "").startswith("Heatmap of")]
+    assert any("blue after all.png: what supports blue" in words for words in maps)
 
 
 def test_without_mistakes_it_says_so(tmp_path: Path) -> None:

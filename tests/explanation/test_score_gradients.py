@@ -9,8 +9,7 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.explanation.targets import score_target
-from deltaenergy.explanation.tracing import gradients, look_at
+from deltaenergy.explanation.methods import classify_for_score, gradients, score_target
 
 CLASSES = ["dog", "cat", "red car", "blue car"]
 # Scores whose step of their own has no derivative.
@@ -40,13 +39,13 @@ def test_gradient_is_that_of_the_score(
     target = score_target(judge.scorer)
     if name in WITHOUT:
         with pytest.raises(InputError, match=rf"The score '{name}' has no gradient.*occlusion"):
-            gradients(target, look_at(classifier, z, u, pixels), [z, u])
+            gradients(target, classify_for_score(classifier, z, u, pixels), [z, u])
         return
-    found = gradients(target, look_at(classifier, z, u, pixels), [z, u])
+    found = gradients(target, classify_for_score(classifier, z, u, pixels), [z, u])
 
     def score(dz: torch.Tensor, du: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return target(look_at(classifier, z + dz, u + du, pixels)).double()
+            return target(classify_for_score(classifier, z + dz, u + du, pixels)).double()
 
     generator = torch.Generator().manual_seed(0)
     checked = 0

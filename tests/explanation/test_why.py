@@ -1,4 +1,4 @@
-"""Why not: nearest classes, p-values, neighbours and words, against NumPy in float64 from features and texts."""
+"""Why rejected: nearest classes, p-values, neighbours and words, against NumPy in float64 from features and texts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.errors import InputError
-from deltaenergy.explanation.why import CLASSES, NEIGHBOURS, Reasons, why_not
-from deltaenergy.explanation.why_page import in_words, why_fragment
-from deltaenergy.explanation.words import negative_words
+from deltaenergy.explanation.page import in_words, why_tables
+from deltaenergy.explanation.why import CLASSES, NEIGHBOURS, RejectionReasons, negative_words, why_rejected
 from tests.report.checks import Page, check_page
 
 NAMES = ["dog", "cat", "red car", "house"]
@@ -43,7 +41,7 @@ def detector(texts: np.ndarray, known: np.ndarray) -> de.Detector:
 
 def test_everything_by_numpy(detector: de.Detector, texts: np.ndarray, known: np.ndarray) -> None:
     images = unit(6, 9)
-    found = why_not(detector, images, scores=["mcm", "max-logit", "energy"], rejected_only=False)
+    found = why_rejected(detector, images, scores=["mcm", "max-logit", "energy"], rejected_only=False)
     z, t, calibration = images.astype(np.float64), texts.astype(np.float64), known.astype(np.float64)
     cosines, reference = z @ t.T, calibration @ t.T
     named = reference.argmax(axis=1)
@@ -75,6 +73,7 @@ def test_everything_by_numpy(detector: de.Detector, texts: np.ndarray, known: np
             below = (of_known[one.spec] <= of_images[one.spec][i]).sum()
             assert one.value == pytest.approx(of_images[one.spec][i], abs=1e-5)
             assert one.p_value == pytest.approx((1 + below) / 41)
+            assert (one.as_low, one.images) == (below, 40)
         nearness = calibration @ z[i]
         nearest = np.argsort(-nearness)[:NEIGHBOURS]
         assert [one.name for one in why.images] == [f"row {j}" for j in nearest]
@@ -82,22 +81,21 @@ def test_everything_by_numpy(detector: de.Detector, texts: np.ndarray, known: np
         assert [one.named for one in why.images] == [NAMES[named[j]] for j in nearest]
         assert [one.score for one in why.images] == pytest.approx(of_known["max-logit"][nearest], abs=1e-6)
         assert why.words == () and why.notes == ()
-        assert why.to_dict()["images"][0]["name"] == why.images[0].name
     assert NAMES[3] not in {NAMES[k] for k in named}
 
 
 def test_only_rejected_images_are_asked_about(detector: de.Detector, known: np.ndarray) -> None:
     images = np.concatenate([known[:3], unit(5, 9)])
     rejected = [verdict.path for verdict in detector.predict(images) if verdict.is_ood]
-    assert rejected and [one.id for one in why_not(detector, images, scores=[])] == rejected
+    assert rejected and [one.id for one in why_rejected(detector, images, scores=[])] == rejected
 
 
 def test_what_was_not_kept_is_said(texts: np.ndarray, known: np.ndarray) -> None:
     bare = de.Detector(de.PrecomputedClassifier(texts, NAMES), "mcm").calibrate(known, 0.9, None)
-    (why, *_) = why_not(bare, unit(2, 9), rejected_only=False)
+    (why, *_) = why_rejected(bare, unit(2, 9), rejected_only=False)
     assert why.images == () and [one.spec for one in why.scores] == ["mcm"]
     assert all(one.p_value is None for one in why.classes)
-    assert "--keep-images" in why.notes[0] and "--keep-images" in Page(why_fragment(why)).text
+    assert "keep_images" in why.notes[0] and "keep_images" in Page(why_tables(why)).text
 
 
 def test_words_that_speak_loudest(tiny_clip: de.Model) -> None:
@@ -107,7 +105,9 @@ def test_words_that_speak_loudest(tiny_clip: de.Model) -> None:
     detector = de.Detector(classifier, "neglabel").calibrate(features, 0.9, None)
     words = negative_words(detector.scorer)
     assert words is not None
-    (why,) = Reasons(detector).of(detector.predict(features[:1]), classifier.similarities(features[:1]), features[:1])
+    (why,) = RejectionReasons(detector).of(
+        detector.predict(features[:1]), classifier.similarities(features[:1]), features[:1]
+    )
     from deltaenergy.scores.neglabel import wordnet_pool
 
     nouns = set(wordnet_pool(["noun.animal", "noun.food"]).nouns)
@@ -126,18 +126,12 @@ def test_words_that_speak_loudest(tiny_clip: de.Model) -> None:
 def test_pictures_and_words_of_the_fragment(tiny_clip: de.Model, photos: Path) -> None:
     classifier = de.ZeroShotClassifier(tiny_clip, ["<dog>", "cat"])
     detector = de.Detector(classifier, "mcm").calibrate(photos, 0.9, None, keep_images=True)
-    (why, *_) = why_not(detector, photos, scores=["energy"], rejected_only=False)
+    (why, *_) = why_rejected(detector, photos, scores=["energy"], rejected_only=False)
     # The image is a calibration image itself, so that it is its own nearest neighbour.
     assert why.images[0].name == why.id and why.images[0].cosine == pytest.approx(1, abs=1e-4)
-    page = Page(why_fragment(why))
+    page = Page(why_tables(why))
     assert len(page.all("img")) == len(why.images) and all(image["alt"] for image in page.all("img"))
     assert "energy" in page.text and "<dog>" in page.text
-
-
-def test_lengths_must_agree(detector: de.Detector) -> None:
-    features = unit(2, 9)
-    with pytest.raises(InputError, match="got 2, 1 and 2"):
-        Reasons(detector, []).of(list(detector.predict(features)), np.zeros((1, 4)), features)
 
 
 def test_rejected_images_of_a_page_have_their_reasons(tiny_clip: de.Model, photos: Path, tmp_path: Path) -> None:
@@ -150,13 +144,33 @@ def test_rejected_images_of_a_page_have_their_reasons(tiny_clip: de.Model, photo
     write_explanations(detector, photos, tmp_path / "page.html", method="value-path")
     page = check_page((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.text.count("It was rejected") == rejected
-    assert page.text.count("The calibration images most like it") == rejected
-    assert page.text.count("Most similar classes") == 8 - rejected
+    assert page.text.count("The closest calibration images") == rejected
+    assert page.text.count("Closest classes") == 8 - rejected
 
 
-def test_a_p_value_is_not_called_a_share_of_images(detector: de.Detector, texts: np.ndarray) -> None:
-    """Of 40 known images none scores as low as this one: 1/41 is its p-value, and no share of them."""
+def test_the_number_of_known_images_that_score_as_low_is_said(detector: de.Detector, texts: np.ndarray) -> None:
+    """Of 40 known images none scores as low as this one: 1/41 is its p-value, and not a share of images."""
     far = -texts.sum(axis=0, keepdims=True)
-    (why,) = why_not(detector, (far / np.linalg.norm(far)).astype(np.float32))
+    (why,) = why_rejected(detector, (far / np.linalg.norm(far)).astype(np.float32))
     assert why.verdict.p_value == pytest.approx(1 / 41)
-    assert "p-value" in in_words(why) and "0.024" in in_words(why) and "2.4" not in in_words(why)
+    assert (why.scores[0].as_low, why.scores[0].images) == (0, 40)
+    assert "0 of 40 known images" in in_words(why) and "2.4" not in in_words(why)
+    assert "0 of 40" in Page(why_tables(why)).text
+
+
+def test_a_detector_with_thresholds_by_class_counts_the_images_of_that_class(tiny_clip: de.Model) -> None:
+    classifier, rows = de.ZeroShotClassifier(tiny_clip, ["dog", "cat"]), unit(60, 4)
+    similarities = classifier.similarities(rows)
+    labels = [classifier.classes[k] for k in similarities.argmax(axis=1)]
+    detector = de.Detector(classifier, "max-logit").calibrate(rows, 0.8, by_class=True, labels=labels)
+    for why in why_rejected(detector, unit(20, 5), rejected_only=False):
+        own = [row.max() for row, label in zip(similarities, labels) if label == why.verdict.label]
+        assert why.scores[0].images == len(own) < 60
+        assert why.scores[0].as_low == sum(s <= why.scores[0].value for s in own)
+
+
+def test_a_cross_fitted_score_counts_by_fold(tiny_clip: de.Model) -> None:
+    detector = de.Detector(de.ZeroShotClassifier(tiny_clip, NAMES), "mahalanobis").calibrate(unit(60, 4), 0.8)
+    for why in why_rejected(detector, unit(5, 5), rejected_only=False):
+        assert why.scores[0].images == 60 and why.scores[0].as_low in range(61)
+        assert why.scores[0].p_value == pytest.approx((1 + why.scores[0].as_low) / 61)

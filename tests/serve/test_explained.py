@@ -29,7 +29,7 @@ def test_the_map_is_that_of_de_explain(client: Any, detectors: Any, target: str)
     assert (body["id"], body["label"], body["method"]) == ("mine.png", expected.label, expected.method)
     assert body["target"] == expected.target and body["value"] == pytest.approx(expected.value, rel=1e-4)
     assert expected.verdict is not None and body["verdict"] == expected.verdict.verdict
-    assert body["alternative"].startswith("Map over mine.png of what")
+    assert body["alternative"].startswith("Heatmap of mine.png: what")
     kind, _, data = body["overlay"].partition(",")
     assert kind == "data:image/png;base64"
     with Image.open(io.BytesIO(base64.b64decode(data))) as overlay:

@@ -79,7 +79,7 @@ def list_page(title: str, intro: str, rows: list[Mapping[str, Any]]) -> str:
 def reference_pages() -> dict[str, str]:
     """A page per group of public names, each with what their docstrings say."""
     public: dict[str, str] = dict(importlib.import_module("deltaenergy").__dict__["_PUBLIC"])
-    public["explain"] = "deltaenergy.explanation.run"
+    public["explain"] = "deltaenergy.explanation.explain"
     grouped = [name for names in REFERENCE.values() for name in names]
     if sorted(grouped) != sorted(public):
         raise SystemExit(f"tools/site/pages.py: REFERENCE and the public names differ: {set(grouped) ^ set(public)}")

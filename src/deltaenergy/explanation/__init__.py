@@ -1,17 +1,14 @@
-"""Why a verdict is what it is: maps over the image, the score taken apart, and what a rejected image was near to.
+"""Why an image got its verdict: heatmaps, ΔEnergy by class, and why a rejected image was rejected.
 
-Pure functions first (`value_path`, `rollout`, `grad_cam`, `occlusion`: tensors or arrays in, the same out); a thin
-`Explanation` on top. `deltaenergy.explain(detector, images)` is `run.explain`.
+`maps` has the heatmaps as pure functions of tensors, `methods` makes them from pixels, and `explain` is
+`deltaenergy.explain(detector, images)`.
 """
 
 from __future__ import annotations
 
+from deltaenergy.explanation.explain import Explainer, Explanations
 from deltaenergy.explanation.explanation import Explanation
-from deltaenergy.explanation.grad_cam import grad_cam
+from deltaenergy.explanation.maps import grad_cam, occlusion, rollout, value_path
 from deltaenergy.explanation.methods import METHODS
-from deltaenergy.explanation.occlusion import occlusion
-from deltaenergy.explanation.rollout import rollout
-from deltaenergy.explanation.run import Explainer, Explanations
-from deltaenergy.explanation.value_path import value_path
 
 __all__ = ["METHODS", "Explainer", "Explanation", "Explanations", "grad_cam", "occlusion", "rollout", "value_path"]

@@ -1,8 +1,11 @@
-"""An explanation: one image, what was said of it, and a map of what spoke for that."""
+"""One explained image: its verdict, a heatmap of what supports it, and how that looks.
+
+Colours are viridis (van der Walt & Smith, 2015), whose lightness rises evenly from dark blue to yellow: people who
+cannot distinguish red from green see the same order, and so does a reader of a grey print.
+"""
 
 from __future__ import annotations
 
-import base64
 import io
 from dataclasses import dataclass
 from html import escape
@@ -16,30 +19,37 @@ from PIL.PngImagePlugin import PngInfo
 from deltaenergy.core.display import Shown
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
-from deltaenergy.explanation.colours import OPACITY, laid_over
-from deltaenergy.explanation.targets import SCORE
+from deltaenergy.explanation.methods import SCORE
 from deltaenergy.files import replacing
+from deltaenergy.report import thumbnails
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+# Nine of viridis' colours, with straight lines between them.
+VIRIDIS = (
+    (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140), (40, 174, 128), (94, 201, 98),
+    (173, 220, 48), (253, 231, 37),
+)  # fmt: skip
+# How much of a heatmap's colour covers the image, which is shown in grey so its own colours do not mislead.
+OPACITY = 0.6
 _DOWN, _ACROSS = ("upper", "middle", "lower"), ("left", "centre", "right")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(Shown):
-    """A map over one image, and what it belongs to.
+    """A heatmap of one image, and what it belongs to.
 
     Attributes:
         id: the image's path, or its position in the input.
-        label: the most similar class.
+        label: the closest class.
         confidence: its softmax probability at the model's own temperature.
         verdict: of the detector; None for a classifier, or for a detector without a threshold.
         method: that made the map.
         target: what is explained: `score`, or the name of a class.
         value: the score, or the similarity of that class.
-        heatmap: (h, w), larger = speaks more for the target. Grad-CAM and rollout show only what speaks for it; in the
-            maps of the value path and of occlusion negative values speak against it.
+        heatmap: (h, w), larger = supports the target more. Grad-CAM and rollout show only what supports it; in the maps
+            of the value path and of occlusion, negative values count against it.
         image: what the model saw, framed as it frames images.
         similarities: with every class (K,).
         features: the unit features of the image (D,).
@@ -58,16 +68,16 @@ class Explanation(Shown):
     features: npt.NDArray[np.float32]
 
     def overlay(self, opacity: float = OPACITY) -> Image.Image:
-        """The map, from its smallest to its largest value, over the picture in grey."""
+        """The heatmap, from its smallest to its largest value, over the image in grey."""
         if not 0 <= opacity <= 1:
             raise InputError(f"opacity must be from 0 to 1, got {opacity!r}.")
-        return laid_over(self.heatmap, self.image, opacity)
+        return overlay(self.heatmap, self.image, opacity)
 
     def save(self, path: str | Path) -> None:
         """Write the overlay as a PNG, whose text says what it shows."""
         path = Path(path)
         if path.suffix.lower() != ".png":
-            raise InputError(f"{path}: an overlay is saved as a PNG, so that its name must end in .png.")
+            raise InputError(f"{path}: an overlay is saved as a PNG, so its name must end in .png.")
         text = PngInfo()
         text.add_itxt("Description", self.in_words)
         text.add_itxt("Software", "deltaenergy")
@@ -77,7 +87,7 @@ class Explanation(Shown):
     @property
     def subject(self) -> str:
         """What the map shows, in a few words."""
-        return "what moves the score" if self.target == SCORE else f"what speaks for {self.target}"
+        return "what moves the score" if self.target == SCORE else f"what supports {self.target}"
 
     @property
     def peak(self) -> str:
@@ -94,7 +104,7 @@ class Explanation(Shown):
         """The alternative text of the overlay."""
         name = PurePath(self.id).name or self.id
         where = "it is the same everywhere" if self.peak == "nowhere" else f"strongest at the {self.peak}"
-        return f"Map over {name} of {self.subject}, by {self.method}: {where}."
+        return f"Heatmap of {name}: {self.subject}, by {self.method}; {where}."
 
     def _facts(self) -> dict[str, object]:
         facts: dict[str, object] = {"image": self.id, "label": self.label, "confidence": f"{self.confidence:.3f}"}
@@ -104,15 +114,43 @@ class Explanation(Shown):
         return facts
 
     def _repr_html_(self) -> str:
-        pictures = "".join(
-            f"<img src='{jpeg_uri(picture)}' alt='{escape(text, quote=True)}' width='224' style='margin-right:8px'>"
-            for picture, text in ((self.image, f"{self.id}, as the model saw it"), (self.overlay(), self.in_words))
+        shown = "".join(
+            f"<img src='{jpeg_uri(image)}' alt='{escape(text, quote=True)}' width='224' style='margin-right:8px'>"
+            for image, text in ((self.image, f"{self.id}, as the model saw it"), (self.overlay(), self.in_words))
         )
-        return f"<div>{pictures}{super()._repr_html_()}</div>"
+        return f"<div>{shown}{super()._repr_html_()}</div>"
 
 
-def jpeg_uri(picture: Image.Image) -> str:
-    """A picture as the `src` of an image element."""
+def overlay(heatmap: npt.NDArray[np.floating], image: Image.Image, opacity: float = OPACITY) -> Image.Image:
+    """The heatmap's colours over the image in grey."""
+    grey = np.asarray(image.convert("L"), np.float64)[..., None]
+    colours = coloured(enlarged(heatmap, image.size)).astype(np.float64)
+    return Image.fromarray(((1 - opacity) * grey + opacity * colours).round().astype(np.uint8))
+
+
+def coloured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """Values from 0 to 1 (…) -> RGB (…, 3)."""
+    places = np.linspace(0, 1, len(VIRIDIS))
+    channels = [np.interp(values, places, channel) for channel in zip(*VIRIDIS)]
+    return np.stack(channels, axis=-1).round().astype(np.uint8)
+
+
+def normalised(heatmap: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """From its smallest value, 0, to its largest, 1; all 0 where every value is the same."""
+    values = np.asarray(heatmap, np.float64)
+    low, high = values.min(), values.max()
+    scaled = (values - low) / (high - low) if high > low else np.zeros_like(values)
+    return scaled.astype(np.float32)
+
+
+def enlarged(heatmap: npt.NDArray[np.floating], size: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """The normalised heatmap at (width, height), with smooth steps between its cells."""
+    small = Image.fromarray(normalised(heatmap))
+    return np.asarray(small.resize(size, Image.Resampling.BICUBIC), np.float32).clip(0, 1)
+
+
+def jpeg_uri(image: Image.Image) -> str:
+    """An image as the `src` of an image element."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=85, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    image.save(buffer, "JPEG", quality=85, optimize=True)
+    return thumbnails.jpeg_uri(buffer.getvalue())

@@ -1,95 +1,161 @@
-"""The methods by name: from pixels to a map over the image, through the tower, the classifier and the score.
+"""From pixels to a heatmap: what is explained, and how each method runs encoder, classifier and score for it.
 
-Each runs the tower as far as it must, and hands what it found to the pure function of its name. `usual_method` is the
-one that stands the tests of docs/results.md best for a kind of tower.
+A *target* is what is explained of an image: the similarity of a class, or the score, by the scorer that gave the
+verdict. A method follows it through the image encoder and hands what it found to the pure function of its name.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from deltaenergy.classifiers.base import Classifier
+from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.core.needs import Need
-from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.explanation.grad_cam import grad_cam
-from deltaenergy.explanation.occlusion import occlusion
-from deltaenergy.explanation.rollout import rollout
-from deltaenergy.explanation.targets import Target
-from deltaenergy.explanation.tracing import gradients, look_at, values_without_gradient
-from deltaenergy.explanation.value_path import value_path
+from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
+from deltaenergy.explanation.maps import grad_cam, occlusion, rollout, value_path
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
+from deltaenergy.scores.base import FoldScorer, ScoreInputs, Scorer
 
 AUTO = "auto"
+CLASS, SCORE = "class", "score"
 # Gradients through a whole tower keep every block's activations: about 150 MB per image for a ViT-B/16.
 IMAGES_PER_STEP = 8
+# Of more class names than these, an error lists only the nearest.
+_FEW_NAMES = 20
+
+# What a score may use of n images -> y of each (n,).
+Target = Callable[[ScoreInputs], torch.Tensor]
+# The target for these rows of a batch.
+TargetOf = Callable[[torch.Tensor], Target]
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What answers: a classifier and its model. `patches`: whether it, or the score, looks at patch features."""
+class ExplainedModel:
+    """A classifier and its model. `patches`: whether it, or the score, needs patch features."""
 
     classifier: Classifier
     model: TowerModel
     patches: bool = False
 
-
-# The target for these rows of a batch.
-TargetOf = Callable[[torch.Tensor], Target]
-MapOf = Callable[[Subject, torch.Tensor, TargetOf], torch.Tensor]
+    def inputs(self, pixels: torch.Tensor) -> ScoreInputs:
+        """From pixels, without gradients."""
+        with torch.inference_mode():
+            if self.patches:
+                return classify_for_score(self.classifier, *self.model.image_and_patch_features(pixels), pixels)
+            return classify_for_score(self.classifier, self.model.image_features(pixels), None, pixels)
 
 
 @dataclass(frozen=True)
 class MapMethod:
-    """A way to make a map: pixels (n, 3, H, W) -> (n, h, w)."""
+    """A way to make a heatmap: pixels (n, 3, H, W) -> (n, h, w)."""
 
     name: str
     summary: str
-    paper: str
-    run: MapOf
+    run: Callable[[ExplainedModel, torch.Tensor, TargetOf], torch.Tensor]
 
 
-def value_path_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
+def class_target(positions: torch.Tensor) -> Target:
+    """The similarity of each image with its class."""
+    return lambda inputs: inputs.similarities.gather(1, positions.to(inputs.similarities.device)[:, None])[:, 0]
+
+
+def score_target(scorer: Scorer) -> Target:
+    """The score. Tensors that the scorer learned in inference mode are copied, because they cannot have gradients."""
+    if isinstance(scorer, FoldScorer):
+        return FoldScorer.of([_outside_inference(one) for one in scorer.scorers])
+    return _outside_inference(scorer)
+
+
+def _outside_inference(scorer: Scorer) -> Scorer:
+    state = {name: tensor.clone() if tensor.is_inference() else tensor for name, tensor in scorer.state.items()}
+    return replace(scorer, state=state)
+
+
+def class_position(name: str, classifier: Classifier, *, scored: bool) -> int:
+    """The position of a named class, or an error that suggests near names."""
+    if name in classifier.classes:
+        return classifier.classes.index(name)
+    words = [CLASS, *([SCORE] if scored else [])]
+    near: Sequence[str] = classifier.classes
+    if len(near) > _FEW_NAMES:
+        near = difflib.get_close_matches(name, near, n=5, cutoff=0.4)
+    raise InputError(
+        f"Unknown target {name!r}: it is neither {' nor '.join(words)} nor a class."
+        + did_you_mean(name, [*words, *near])
+    )
+
+
+def classify_for_score(
+    classifier: Classifier, features: torch.Tensor, patches: torch.Tensor | None, pixels: torch.Tensor
+) -> ScoreInputs:
+    """What a score may use of images, with gradients to features and patches if these have them."""
+    wide = features.float() if features.dtype not in (torch.float32, torch.float64) else features
+    outputs = classifier(Inputs(wide, patches, pixels=pixels))
+    return ScoreInputs(outputs.similarities, wide, patches, pixels, outputs)
+
+
+def gradients(target: Target, inputs: ScoreInputs, wanted: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """∂y/∂w for each of the tensors, None for one that y does not depend on. Images do not depend on each other.
+
+    Raises `InputError` where y has no gradient at all: some scores sort, sample or take steps of their own.
+    """
+    spec = getattr(target, "spec", None)
+    refusal = InputError(
+        f"{f'The score {spec!r}' if spec else 'This classifier'} has no gradient that could be shown as a map. "
+        "Take the method occlusion, which needs none."
+    )
+    try:
+        values = target(inputs)
+        found = torch.autograd.grad(values.sum(), list(wanted), allow_unused=True) if values.requires_grad else ()
+    except DeltaEnergyError:
+        raise
+    except (RuntimeError, TypeError) as error:  # torch's own: a step without a derivative, or without a graph
+        raise refusal from error
+    if all(one is None for one in found):
+        raise refusal
+    return list(found)
+
+
+def value_path_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
     """`value_path` of a batch."""
     with torch.no_grad():
-        z, u = subject.model.image_and_patch_features(pixels)
+        z, u = by.model.image_and_patch_features(pixels)
     z, u = z.detach().requires_grad_(), u.detach().requires_grad_()
-    inputs = look_at(subject.classifier, z, u if subject.patches else None, pixels)
+    inputs = classify_for_score(by.classifier, z, u if by.patches else None, pixels)
     towards, own = gradients(target_of(torch.arange(len(pixels))), inputs, [z, u])
-    found = value_path(u.detach(), torch.zeros_like(z) if towards is None else towards, own)
-    return _in_rows(torch.as_tensor(found), subject.model)
+    return in_rows(value_path(u.detach(), torch.zeros_like(z) if towards is None else towards, own), by.model)
 
 
-def rollout_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
+def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
     """`rollout` of a batch."""
-    tower = subject.model.vision
+    tower = by.model.vision
     if tower is None:
-        kind = "has a convolutional one" if isinstance(subject.model, ConvolutionalModel) else "has one without"
+        kind = "has a convolutional one" if isinstance(by.model, ConvolutionalModel) else "has one without"
         raise InputError(
             "rollout follows the attention of an image tower that is a vision transformer with a class token; "
-            f"{subject.model.name!r} {subject.model.closed or kind}. {_instead(subject.model, 'rollout')}"
+            f"{by.model.name!r} {by.model.closed or kind}. {_instead(by.model, 'rollout')}"
         )
-    run = tower.run(
-        pixels.detach().clone().requires_grad_(), subject.model.vision_prompts, patches=subject.patches, attention=True
-    )
-    inputs = look_at(subject.classifier, run.features, run.patches, pixels)
+    start = pixels.detach().clone().requires_grad_()
+    run = tower.run(start, by.model.vision_prompts, patches=by.patches, attention=True)
+    inputs = classify_for_score(by.classifier, run.features, run.patches, pixels)
     found = gradients(target_of(torch.arange(len(pixels))), inputs, run.attention)
     if found[-1] is None:
         raise InputError(
             "rollout follows the class token, and this answer is read off patches alone. Take value-path or occlusion."
         )
-    towards = [torch.zeros_like(a) if g is None else g for a, g in zip(run.attention, found)]
-    row = torch.as_tensor(rollout([a.detach() for a in run.attention], towards))
-    return _in_rows(row[:, 1 : 1 + tower.patch_count], subject.model)
+    attention = [weights.detach().float() for weights in run.attention]
+    towards = [torch.zeros_like(a) if g is None else g.float() for a, g in zip(attention, found)]
+    return in_rows(rollout(attention, towards)[:, 1 : 1 + tower.patch_count], by.model)
 
 
-def grad_cam_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
+def grad_cam_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
     """`grad_cam` of a batch."""
-    model = subject.model
+    model = by.model
     if not isinstance(model, ConvolutionalModel):
         raise InputError(
             f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} "
@@ -98,65 +164,59 @@ def grad_cam_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) ->
     with torch.no_grad():
         feature_map = model.feature_map(pixels)
     feature_map = feature_map.detach().requires_grad_()
-    patches = model.patches(feature_map) if subject.patches else None
-    inputs = look_at(subject.classifier, model.pooled(feature_map), patches, pixels)
+    patches = model.patches(feature_map) if by.patches else None
+    inputs = classify_for_score(by.classifier, model.pooled(feature_map), patches, pixels)
     (towards,) = gradients(target_of(torch.arange(len(pixels))), inputs, [feature_map])
     assert towards is not None
-    return torch.as_tensor(grad_cam(feature_map.detach(), towards))
+    return grad_cam(feature_map.detach().float(), towards.float())
 
 
-def occlusion_map(subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
+def occlusion_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
     """`occlusion`, image by image."""
 
-    def of_row(row: int) -> torch.Tensor:
-        def values(covered: torch.Tensor) -> torch.Tensor:
-            target = target_of(torch.full((len(covered),), row))
-            return values_without_gradient(subject.model, subject.classifier, target, covered, patches=subject.patches)
+    def values(covered: torch.Tensor, row: int) -> torch.Tensor:
+        target = target_of(torch.full((len(covered),), row))
+        with torch.inference_mode():
+            return target(by.inputs(covered))
 
-        return torch.as_tensor(occlusion(values, pixels[row]))
-
-    return torch.stack([of_row(row) for row in range(len(pixels))])
+    return torch.stack([occlusion(lambda covered, i=i: values(covered, i), one) for i, one in enumerate(pixels)])  # type: ignore[misc]
 
 
-_ALL = (
-    MapMethod(
-        "value-path", "what each patch would say if it were the whole image", "Miyai et al., IJCV 2025", value_path_map
-    ),
-    MapMethod(
-        "rollout",
-        "gradient × attention, block by block; transformers",
-        "Chefer et al., ICCV 2021",
-        rollout_map,
-    ),
-    MapMethod("grad-cam", "gradient × last map; convolutional towers", "Selvaraju et al., ICCV 2017", grad_cam_map),
-    MapMethod(
-        "occlusion", "what is lost when a part is covered; any tower", "Zeiler & Fergus, ECCV 2014", occlusion_map
-    ),
-)
-METHODS: Mapping[str, MapMethod] = {method.name: method for method in _ALL}
+METHODS: Mapping[str, MapMethod] = {
+    method.name: method
+    for method in (
+        MapMethod("value-path", "what each patch would say if it were the whole image", value_path_map),
+        MapMethod("rollout", "gradient × attention, block by block; transformers", rollout_map),
+        MapMethod("grad-cam", "gradient × last map; convolutional towers", grad_cam_map),
+        MapMethod("occlusion", "what is lost when a part is covered; any tower", occlusion_map),
+    )
+}
+
+
+def check_method(name: str, option: str = "method") -> None:
+    """Raise `InputError` unless it is `auto` or the name of a method."""
+    if name not in (AUTO, *METHODS):
+        raise InputError(f"Unknown {option} {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
 
 
 def get_method(name: str, model: TowerModel, needs: frozenset[Need] = frozenset()) -> MapMethod:
-    """The method of that name, or for `auto` the usual one of this tower for what looks at `needs` of an image."""
-    if name == AUTO:
-        return METHODS[usual_method(model, needs)]
-    if name not in METHODS:
-        raise InputError(f"Unknown method {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
-    return METHODS[name]
+    """The method of that name; `auto` is the one that docs/results.md supports for a kind of encoder and what is used.
 
-
-def usual_method(model: TowerModel, needs: frozenset[Need] = frozenset()) -> str:
-    """The method that docs/results.md supports for this kind of tower; occlusion for a kind that was not measured.
-
-    What runs the tower by itself, from pixels, gives its gradients to nobody; and rollout follows the class token, so
-    that it misses what is read off patches.
+    That is grad-cam for convolutional encoders and rollout for vision transformers with a class token. Occlusion is for
+    encoders that were not measured, for what runs the encoder itself, from pixels, and so gives no gradients, and for
+    transformers whose patches are used, which rollout does not follow.
     """
+    check_method(name)
+    if name != AUTO:
+        return METHODS[name]
     if isinstance(model, ConvolutionalModel) and Need.PIXELS not in needs:
-        return "grad-cam"
-    return "rollout" if model.vision is not None and not needs & {Need.PIXELS, Need.PATCHES} else "occlusion"
+        return METHODS["grad-cam"]
+    if model.vision is not None and not needs & {Need.PIXELS, Need.PATCHES}:
+        return METHODS["rollout"]
+    return METHODS["occlusion"]
 
 
-def make_maps(method: MapMethod, subject: Subject, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
+def make_maps(method: MapMethod, by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
     """Maps (n, h, w) of a batch of pixels, a few images at a time."""
     parts = []
     for start in range(0, len(pixels), IMAGES_PER_STEP):
@@ -164,17 +224,17 @@ def make_maps(method: MapMethod, subject: Subject, pixels: torch.Tensor, target_
         with torch.inference_mode(False), torch.enable_grad():
             # A copy, because tensors made in inference mode cannot take part in a graph.
             own = part.clone() if part.is_inference() else part
-            found = method.run(subject, own, lambda rows, start=start: target_of(rows + start))  # type: ignore[misc]
+            found = method.run(by, own, lambda rows, start=start: target_of(rows + start))  # type: ignore[misc]
         parts.append(found.detach().float().cpu())
     return torch.cat(parts)
 
 
-def _in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
+def in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
     """(n, P) -> (n, h, w): images are square, and so is the grid of their patches."""
     side = math.isqrt(patches.shape[1])
     if side * side != patches.shape[1]:
         raise InputError(
-            f"The {patches.shape[1]} patches of {model.name!r} are no square grid. Take the method occlusion."
+            f"The {patches.shape[1]} patches of {model.name!r} are not a square grid. Take the method occlusion."
         )
     return patches.view(len(patches), side, side)
 

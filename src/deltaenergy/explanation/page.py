@@ -1,52 +1,66 @@
-"""`write_explanations`: a page, or one PNG per image, for any number of images; a run that was killed goes on."""
+"""Explanations on a page or as one PNG per image; and the worst mistakes of an evaluation, for its report."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
+from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.explanation.cards import card
-from deltaenergy.explanation.explanation import Explanation
-from deltaenergy.explanation.finished import Finished, FinishedImages, image_key, request_of
-from deltaenergy.explanation.methods import AUTO
-from deltaenergy.explanation.run import Explainer
-from deltaenergy.explanation.targets import CLASS, SCORE
-from deltaenergy.files import replacing
-from deltaenergy.report.html import Markup, join, tag
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
+from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
+from deltaenergy.explanation.explain import Explainer
+from deltaenergy.explanation.explanation import Explanation, jpeg_uri
+from deltaenergy.explanation.methods import AUTO, CLASS, SCORE
+from deltaenergy.explanation.why import NearClass, NearImage, ScoreReason, WhyRejected
+from deltaenergy.files import check_writable, write_text
+from deltaenergy.report import thumbnails
+from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, render_page, tiles
+from deltaenergy.report.page import Section, Tile, render_page, table, tiles
+from deltaenergy.report.pictures import Picture, pictures_of
 from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
-from deltaenergy.report.words import count
+from deltaenergy.report.words import count, percent, score_value
+from deltaenergy.scores.base import Scorer
 from deltaenergy.source import load_images
+from deltaenergy.store.store import StoredImage
 
-# Stands for the cards while the page around them is made: they are written one by one.
-_PLACE = "<!--cards-->"
-_ENDS = {".html", ".htm"}
+# Of a kept image, the card lists this many of the closest classes.
+NEAREST = 3
+READING = (
+    "On the left, what the model saw; on the right, the same in grey under the heatmap. Each heatmap runs from its own "
+    "smallest value, dark blue, to its own largest, yellow: colours of two images are not comparable, the numbers are. "
+    "A heatmap shows what a model reacts to, which need not be what a person would look at."
+)
+# Kind of mistake, heading, what a heatmap should then show, and the worst first.
+_MISTAKES = (
+    ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].score),
+    ("wrongly_rejected", "Wrongly rejected: what there was to raise the score", SCORE, lambda one: one[0].score),
+    ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].confidence),
+)
 
 
 @dataclass(frozen=True)
-class Written:
-    """What a run has done: how many images it explained, how many of them were finished before, and the others."""
+class ExplainSummary:
+    """How many images were explained, and which could not be read."""
 
     images: int
-    from_before: int
     unreadable: list[Unreadable]
 
 
 def write_explanations(
-    judge: Detector | Classifier,
+    by: Detector | Classifier,
     images: Any,
     page: str | Path | None = None,
     *,
@@ -56,47 +70,48 @@ def write_explanations(
     batch_size: int = 32,
     progress: Progress | None = None,
     command: str | None = None,
-) -> Written:
+) -> ExplainSummary:
     """Explain images on a page, as a PNG each in the folder `png`, or both.
 
-    Finished images are kept in `PAGE.parts` until all are done: after an interruption, the same call goes on.
+    PNGs are written as they are made, the page at the end; an interrupted run is not resumed.
+    """
+    items = load_images(images)
+    names = check_outputs(items, page, png)
+    explainer = Explainer(by, method, target)
+    stream = explainer.stream(items, batch_size=batch_size, progress=progress)
+    waiting, cards, verdicts = zip(items, names), [], []
+    for one in stream:
+        # Images that cannot be read are not in the stream.
+        item, name = next(pair for pair in waiting if pair[0].id == one.id)
+        verdicts.append("" if one.verdict is None else one.verdict.verdict or "")
+        if png is not None:
+            one.save(Path(png) / name)
+        if page is not None:
+            cards.append(card(one, explainer, link=file_link(item, Path(page).parent)))
+    if page is not None:
+        write_text(Path(page), _page(cards, verdicts, explainer, stream.unreadable, command))
+    return ExplainSummary(len(verdicts), stream.unreadable)
+
+
+def check_outputs(
+    items: Sequence[ImageItem],
+    page: str | Path | None,
+    png: str | Path | None,
+    options: tuple[str, str] = ("page", "png"),
+) -> list[str]:
+    """A name for each image's PNG; or an error if results cannot be written, with the `options` that name them.
+
+    A PNG has its image's name, with a number where several have the same. A file of that name that is not such a PNG is
+    the user's own, and is never replaced.
     """
     if page is None and png is None:
-        raise InputError("write_explanations: give a page to write, a folder for PNGs, or both.")
-    explainer = Explainer(judge, method, target)
-    items = load_images(images)
-    place = None if page is None else Path(page)
-    folder = None if png is None else Path(png)
-    names = png_names(items, folder)
-    parts = Path(f"{place or folder}.parts")
-    request = request_of(explainer, page=place is not None, png=folder is not None)
-    with FinishedImages(parts, request) as finished:
-        known = {n: done for n, item in enumerate(items) if (done := finished.get(n, item)) and _there(done, folder)}
-        rest = [n for n in range(len(items)) if n not in known]
-        ahead = _shifted(progress, len(known), len(items))
-        stream = explainer.stream([items[n] for n in rest], batch_size=batch_size, progress=ahead)
-        for number, one in _numbered(stream, rest, items):
-            if folder is not None:
-                one.save(folder / names[number])
-            finished.put(number, _done(one, items[number], explainer, place, names[number] if folder else ""))
-        if place is not None:
-            _write_page(place, finished, items, explainer, stream.unreadable, command)
-        return Written(len(items) - len(stream.unreadable), len(known), stream.unreadable)
-
-
-def check_page_name(page: Path, option: str = "page") -> None:
-    """Raise `InputError` unless the name is that of an HTML file."""
-    if page.suffix.lower() not in _ENDS:
-        raise InputError(f"{option} {page}: the page is an HTML file, so that its name must end in .html.")
-
-
-def png_names(items: Sequence[ImageItem], folder: Path | None) -> list[str]:
-    """A name for each image's PNG: its own, with a number where several have the same.
-
-    A file of that name in `folder` that is not such a PNG is refused: it is the user's own.
-    """
+        raise InputError(f"Give {options[0]} for a page, {options[1]} for a folder of PNGs, or both.")
+    if page is not None:
+        if Path(page).suffix.lower() not in {".html", ".htm"}:
+            raise InputError(f"{options[0]} {page}: the name must end in .html.")
+        check_writable(page, option=options[0])
+    names: list[str] = []
     taken: set[str] = set()
-    names = []
     for item in items:
         stem = re.sub(r"[^\w.-]+", "_", PurePath(item.id).stem)[:100].lstrip(".") or "image"
         name, number = f"{stem}.png", 2
@@ -104,12 +119,13 @@ def png_names(items: Sequence[ImageItem], folder: Path | None) -> list[str]:
             name, number = f"{stem}-{number}.png", number + 1
         taken.add(name.lower())
         names.append(name)
-    for name in names if folder is not None else ():
-        assert folder is not None
-        if (folder / name).exists() and not _is_ours(folder / name):
-            raise InputError(
-                f"{folder / name} is a file of your own, and a map of that name would replace it. Give another folder."
-            )
+    if png is not None:
+        check_writable(png, folder=True, option=options[1])
+        for file in (Path(png) / name for name in names):
+            if file.exists() and not _is_ours(file):
+                raise InputError(
+                    f"{options[1]} {file} is a file of your own, and a heatmap would replace it. Give another folder."
+                )
     return names
 
 
@@ -121,96 +137,256 @@ def _is_ours(file: Path) -> bool:
         return False
 
 
-def _there(done: Finished, folder: Path | None) -> bool:
-    return folder is None or bool(done.png and (folder / done.png).is_file())
-
-
-def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Progress over all images, of which some were done before."""
-    return None if progress is None else lambda done, _: progress(before + done, total)
-
-
-def _numbered(
-    stream: Iterator[Explanation], rest: Sequence[int], items: Sequence[ImageItem]
-) -> Iterator[tuple[int, Explanation]]:
-    """Explanations with their images' numbers: those that could not be read are missing from the stream."""
-    waiting = iter(rest)
-    for one in stream:
-        for number in waiting:
-            if items[number].id == one.id:
-                yield number, one
-                break
-
-
-def _done(one: Explanation, item: ImageItem, explainer: Explainer, page: Path | None, png: str) -> Finished:
-    said = "" if one.verdict is None else one.verdict.verdict or ""
-    shown = "" if page is None else str(card(one, explainer, link=file_link(item, page.parent)))
-    return Finished(image_key(item), said, png, shown)
-
-
-def _write_page(
-    place: Path,
-    finished: FinishedImages,
-    items: Sequence[ImageItem],
+def _page(
+    cards: Sequence[Markup],
+    verdicts: Sequence[str],
     explainer: Explainer,
     unreadable: Sequence[Unreadable],
     command: str | None,
-) -> None:
-    said: list[str] = []
-
-    def cards() -> Iterator[str]:
-        for number, item in enumerate(items):
-            done = finished.get(number, item)
-            if done is not None:
-                yield done.card
-
-    for number, item in enumerate(items):
-        done = finished.get(number, item)
-        said += [] if done is None else [done.said]
-    before, after = _around(said, explainer, unreadable, command).split(_PLACE)
-    with replacing(place) as temporary, temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(before)
-        file.writelines(cards())
-        file.write(after)
-
-
-def _around(said: Sequence[str], explainer: Explainer, unreadable: Sequence[Unreadable], command: str | None) -> str:
-    """The page without its cards."""
+) -> str:
     detector, method = explainer.detector, explainer.method
-    promise = None if detector is None or detector.guarantee is None else str(detector.guarantee)
-    made = provenance_of(explainer.classifier, command=command, guarantee=promise)
-    judged = any(said)
-    what = {SCORE: "what moves the score", CLASS: "what speaks for the class it was named"}.get(
-        explainer.target, f"what speaks for {explainer.target}"
-    )
-    figures = [Tile("Pictures", f"{len(said):,}")]
-    if judged:
-        figures += [Tile(word.capitalize(), f"{said.count(word):,}") for word in (KNOWN, NONE_OF_THESE)]
-    figures.append(Tile("Unreadable", f"{len(unreadable):,}"))
-    text = f"Where in each of {count(len(said), 'picture')} it stands {what}, by {method.name}: {method.summary}."
+    guarantee = None if detector is None or detector.guarantee is None else str(detector.guarantee)
+    made = provenance_of(explainer.classifier, command=command, guarantee=guarantee)
+    words = {SCORE: "what moves the score", CLASS: "what supports the predicted class"}
+    what = words.get(explainer.target, f"what supports {explainer.target}")
+    text = f"Heatmaps of {count(len(cards), 'image')}: {what}, by {method.name}: {method.summary}."
+    figures = [Tile("Images", f"{len(cards):,}")]
     scores = Markup("")
     if detector is not None and detector.calibration is not None:
+        figures += [Tile(word.capitalize(), f"{verdicts.count(word):,}") for word in (KNOWN, NONE_OF_THESE)]
         score = detector.score
         about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
         scores = score_table(about, {score.spec: detector.threshold}, frozenset())
-    sections = [
-        Section(
-            "summary", "Summary", join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
-        ),
-        Section("pictures", "Pictures", tag("div", Markup(_PLACE), class_="explanations"), READING),
-        provenance_section(made, scores),
-    ]
-    subtitle = " · ".join([f"model {made['model']['name']}", f"map {method.name}", str(made["date"])[:10]])
+    figures.append(Tile("Unreadable", f"{len(unreadable):,}"))
+    summary = join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
     return render_page(
-        "Why each picture was judged so",
-        subtitle,
-        sections,
+        "Why each image got its verdict",
+        " · ".join([f"model {made['model']['name']}", f"heatmap {method.name}", str(made["date"])[:10]]),
+        [
+            Section("summary", "Summary", summary),
+            Section("images", "Images", tag("div", cards, class_="explanations"), READING),
+            provenance_section(made, scores),
+        ],
         footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network.",
     )
 
 
-READING = (
-    "On the left, what the model saw; on the right, the same in grey under the map. Each map runs from its own "
-    "smallest value, dark blue, to its own largest, yellow: colours of two pictures are not comparable, the numbers "
-    "are. A map shows what a model reacts to, which need not be what a person would look at."
-)
+def card(one: Explanation, explainer: Explainer, *, link: str | None = None, truth: str | None = None) -> Markup:
+    """The image as a panel: its verdict, for a rejected image why, then the heatmap, then what is behind it.
+
+    Args:
+        one: the explained image.
+        explainer: that made it.
+        link: leads to its file.
+        truth: what it is, where the verdict is wrong.
+    """
+    name = PurePath(one.id).name or one.id
+    seen = _image(jpeg_uri(one.image), f"{isolated(name)}, as the model saw it", 224)
+    pair = [
+        tag("a", seen, href=link) if link else tag("span", seen),
+        tag("span", _image(jpeg_uri(one.overlay()), one.in_words, 224)),
+    ]
+    verdict, label, why = one.verdict, isolated(one.label), []
+    lines: list[Child] = []
+    if verdict is not None and verdict.is_ood:
+        lines += [tag("span", f"✕ {verdict.verdict}", class_="verdict none")]
+        lines += [tag("span", f"closest class {label}", class_="what")]
+        if explainer.reasons is not None:
+            why = explainer.reasons.of([verdict], one.similarities[None], one.features[None])
+    else:
+        lines += [] if verdict is None else [tag("span", f"✓ {verdict.verdict}", class_="verdict kept")]
+        lines += [tag("span", f"{label}, {percent(one.confidence, 0)}", class_="what")]
+    if truth is not None:
+        lines.append(tag("span", truth, class_="truth"))
+    if verdict is not None:
+        p = "" if verdict.p_value is None else f", p {verdict.p_value:.3f}"
+        lines.append(tag("span", f"score {score_value(verdict.score)}{p}", class_="file"))
+    settings = energy_settings(None if explainer.detector is None else explainer.detector.scorer)
+    (energy,) = energy_parts(one.similarities[None], explainer.classifier.classes, *settings)
+    return tag(
+        "article",
+        tag("p", lines, class_="said"),
+        [tag("p", in_words(reasons)) for reasons in why],
+        tag("div", pair, class_="pair"),
+        _scale(one),
+        tag("p", tag("a", name, href=link) if link else name, class_="file", title=one.id),
+        tag(
+            "details",
+            tag("summary", "The classes and the energy behind it"),
+            [why_tables(reasons) for reasons in why] or _closest(one, explainer.classifier.classes),
+            energy_figure(energy),
+        ),
+        class_="explained wrong" if truth else "explained",
+    )
+
+
+def _image(source: str, alternative: str, side: int) -> Markup:
+    return tag("img", src=source, alt=alternative, loading="lazy", decoding="async", width=side, height=side)
+
+
+def _scale(one: Explanation) -> Markup:
+    """What the colours mean, with the heatmap's own smallest and largest value."""
+    what = "supports a higher score" if one.target == SCORE else f"supports {isolated(one.target)}"
+    low, high = (score_value(float(value)) for value in (one.heatmap.min(), one.heatmap.max()))
+    return tag(
+        "p",
+        tag("span", low),
+        tag("span", class_="viridis", role="img", aria_label=f"from dark blue, {low}, to yellow, {high}"),
+        tag("span", high),
+        tag("span", f"{what} ({one.method})", class_="of"),
+        class_="scale",
+    )
+
+
+def _closest(one: Explanation, classes: Sequence[str]) -> Markup:
+    order = np.argsort(-one.similarities, kind="stable")[:NEAREST]
+    nearest = [tag("li", f"{isolated(classes[k])}: {one.similarities[k]:.4f}") for k in order.tolist()]
+    return join(tag("p", "Closest classes"), tag("ol", nearest, class_="rest"))
+
+
+def in_words(why: WhyRejected) -> str:
+    """The reasons in a few sentences."""
+    nearest, score = why.classes[0], why.scores[0]
+    said = "It was rejected" if why.verdict.is_ood else "It was kept"
+    if score.as_low is None:
+        said += "."
+    else:
+        said += f": {score.as_low:,} of {score.images:,} known images score as low (p-value {score.p_value:.3f})."
+    said += f" The closest class is {isolated(nearest.name)}, with a similarity of {nearest.similarity:.3f}"
+    if nearest.usual is None:
+        said += "."
+    elif nearest.similarity < nearest.usual[0]:
+        said += f", less than nearly all images of this class (from {nearest.usual[0]:.3f})."
+    else:
+        said += f", as usual for images of this class (half of them above {nearest.usual[1]:.3f})."
+    if why.words:
+        word = why.words[0]
+        said += f" The strongest negative word is “{isolated(word.word)}”, with {word.similarity:.3f}."
+    return said
+
+
+def why_tables(why: WhyRejected) -> Markup:
+    """Nearest classes, scores, neighbours and words of one image, and what is missing, for a page."""
+    parts: list[Child] = [
+        table(
+            ["class", "similarity", "usual, 5% to 95%", "p-value"],
+            [[one.name, f"{one.similarity:.3f}", _usual(one), _p_value(one)] for one in why.classes],
+            caption="The closest classes, compared with the calibration images of each",
+            numeric=frozenset({1, 2, 3}),
+        )
+    ]
+    if len(why.scores) > 1:
+        rows = [[one.spec, score_value(one.value), _as_low(one), _p_value(one)] for one in why.scores]
+        caption = "Known images that score as low, by several scores"
+        columns = ["score", "value", "score as low", "p-value"]
+        parts.append(table(columns, rows, caption=caption, numeric=frozenset({1, 2, 3}), highlighted=frozenset({0})))
+    if why.images:
+        parts.append(tag("h4", "The closest calibration images"))
+        parts.append(tag("ul", [tag("li", _neighbour(one)) for one in why.images], class_="pictures"))
+    if why.words:
+        rows = [[one.word, f"{one.similarity:.3f}", percent(one.share)] for one in why.words]
+        caption = "The strongest negative words: their probability among all classes and words"
+        parts.append(table(["word", "similarity", "share"], rows, caption=caption, numeric=frozenset({1, 2})))
+    parts += [tag("p", note, class_="small") for note in why.notes]
+    return tag("div", parts, class_="why")
+
+
+def _usual(one: NearClass) -> str:
+    if one.usual is None:
+        return f"{one.images} images, too few" if one.images else "–"
+    return f"{one.usual[0]:.3f} to {one.usual[2]:.3f} ({one.images} images)"
+
+
+def _p_value(one: NearClass | ScoreReason) -> str:
+    return "–" if one.p_value is None else f"{one.p_value:.3f}"
+
+
+def _as_low(one: ScoreReason) -> str:
+    return "–" if one.as_low is None else f"{one.as_low:,} of {one.images:,}"
+
+
+def _neighbour(one: NearImage) -> Markup:
+    name = PurePath(one.name).name or one.name
+    alternative = f"{isolated(name)}, a calibration image classified as {isolated(one.named)}"
+    if one.thumbnail:
+        shown = _image(thumbnails.jpeg_uri(one.thumbnail), alternative, 128)
+    else:
+        shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
+    caption = tag(
+        "figcaption",
+        tag("span", one.named, class_="what"),
+        tag("span", f"cosine {one.cosine:.3f}", class_="what"),
+        tag("span", f"score {score_value(one.score)}", class_="file"),
+        tag("span", name, class_="file", title=one.name),
+    )
+    return tag("figure", shown, caption, class_="picture")
+
+
+def mistakes_section(
+    evaluation: Evaluation,
+    classifier: Classifier,
+    most: int,
+    *,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Section:
+    """Heatmaps for the `most` worst mistakes of each kind, by the primary score at its threshold."""
+    scored = [pair for one in evaluation.sets for pair in zip(pictures_of(evaluation, one), _scorers(evaluation, one))]
+    parts = []
+    for kind, heading, target, worst in _MISTAKES:
+        chosen = sorted((one for one in scored if getattr(one[0], kind)), key=worst)[:most]
+        groups: dict[Scorer, list[Picture]] = {}
+        for picture, scorer in chosen:
+            groups.setdefault(scorer, []).append(picture)
+        cards: dict[str, Markup] = {}
+        for scorer, group in groups.items():
+            detector = Detector(classifier, scorer.score, state=scorer.state)
+            cards |= _mistake_cards(detector, group, target, batch_size, progress)
+        if chosen:
+            shown = [cards[picture.item.id] for picture, _ in chosen if picture.item.id in cards]
+            parts.append(join(tag("h3", heading), tag("div", shown, class_="explanations")))
+    body = join(parts) if parts else tag("p", "There are no mistakes to explain.")
+    return Section("explained", "Worst mistakes, explained", body, READING)
+
+
+def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
+    """What scored each image of a set by the primary score: of a cross-fitted score, the scorer of its fold."""
+    scorer, images = one.scored.scorers[evaluation.primary], len(one.scored.items)
+    if isinstance(scorer, Scorer):
+        return [scorer] * images
+    return [scorer.scorers[fold] for fold in scorer.folds_of(range(images), known=one.group is Group.ID)]
+
+
+def _mistake_cards(
+    detector: Detector, group: Sequence[Picture], target: str, batch_size: int, progress: Progress | None
+) -> dict[str, Markup]:
+    """The cards of mistakes, by the images' ids."""
+    items = [_with_pixels(picture.item) for picture in group]
+    explainer = Explainer(detector, target=target)
+    try:
+        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+    except InputError:
+        # A score without a gradient: its heatmaps are made by covering parts.
+        if explainer.method.name == "occlusion":
+            raise
+        explainer = Explainer(detector, "occlusion", target)
+        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+    picture_of = {picture.item.id: picture for picture in group}
+    cards = {}
+    for one in found:
+        made = picture_of[one.id]
+        # What the evaluation said, which has no p-values.
+        verdict = Verdict(one.id, made.label, made.confidence, detector.score.spec, made.score, None, made.is_ood)
+        truth = "none of these" if made.wrongly_kept else "one of the classes"
+        truth = f"is {isolated(made.truth) if made.truth else truth}"
+        cards[one.id] = card(replace(one, verdict=verdict), explainer, truth=truth)
+    return cards
+
+
+def _with_pixels(item: ImageItem) -> ImageItem:
+    """An image of a feature store by its file, where that is still there."""
+    if not isinstance(item.source, StoredImage):
+        return item
+    if not Path(item.id).is_file():
+        raise InputError(f"Mistakes are explained on the images themselves, and {item.id} is not there any more.")
+    return replace(item, source=Path(item.id))

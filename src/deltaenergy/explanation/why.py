@@ -1,20 +1,23 @@
-"""Why not: what a detector can say of an image that it rejects.
+"""Why an image was rejected: what a detector can say about it.
 
-- *Nearest classes.* How similar the image is to each, and how that compares with the calibration images that were named
-  so: p = (1 + #{i named k: s_i ≤ s}) / (n_k + 1), small where hardly any of them was so far off.
-- *Scores.* Its p-value by the detector's score, and by others that are calibrated on the kept images.
+- *Scores.* How many known images score as low by the detector's score, and by others on the kept images: k of n, which
+  is the p-value (1 + k) / (n + 1).
+- *Nearest classes.* How similar the image is to each, compared with the calibration images that were classified so:
+  p = (1 + #{i classified as k: s_i ≤ s}) / (n_k + 1), small where hardly any of them was so far off.
 - *Nearest calibration images*, by the cosine of their features.
-- *Loudest words*, for scores with negative labels: the share of word w is e^{s_w/T} / (Σ_k e^{s_k/T} + Σ_w e^{s_w/T}).
+- *Negative words*, for scores that have them: the probability of a word among all classes and words, which is what
+  such scores weigh against the classes (NegLabel, ICLR 2024), T the score's own temperature:
+  share of w = e^{s_w/T} / ( Σ_k e^{s_k/T} + Σ_w e^{s_w/T} ).
 
-All but the detector's own p-value and the words need calibration images, which a detector keeps if it was asked to
-(`calibrate(…, keep_images=True)`); what is lacking is said in `notes`.
+All but the detector's own score and the words need calibration images, which a detector keeps on request
+(`calibrate(…, keep_images=True)`); `notes` say what is missing.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,30 +29,32 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import DeltaEnergyError, InputError
-from deltaenergy.explanation.words import LoudWord, loudest_words, negative_words
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.features import check_features, is_feature_array
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
+from deltaenergy.scores.neglabel import MinedScore
+from deltaenergy.scores.negrefine import NegRefine, refined_words
 from deltaenergy.scoring import score_encoded, score_images, score_inputs
 from deltaenergy.stats.thresholds import conformal_p_values
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.detector.reference_images import KeptImages
-
-# Scores that need nothing beyond similarities, beside the detector's own.
+# Scores that need only similarities, to compare with the detector's own.
 OTHER_SCORES = ("delta-energy", "mcm", "max-logit", "energy")
 CLASSES, NEIGHBOURS, WORDS = 3, 5, 5
 # With fewer calibration images of a class, their range says nothing.
 LEAST_IMAGES = 5
+# Features of one word agree this closely, however they were computed.
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class NearClass:
-    """A class, how similar the image is to it, and how similar calibration images are that were named so.
+    """A class, the image's similarity with it, and that of the calibration images which were classified so.
 
-    `usual` is their 5 %, 50 % and 95 % quantile; with it, `p_value` is None where they are too few, or were not kept.
+    `usual` is their 5%, 50% and 95% quantile; it and `p_value` are None where they are too few, or were not kept.
     """
 
     name: str
@@ -61,7 +66,7 @@ class NearClass:
 
 @dataclass(frozen=True)
 class NearImage:
-    """A calibration image: its name, the cosine with it, the class it was named, its score, and a JPEG or b""."""
+    """A calibration image: its name, the cosine with it, its predicted class, its score, and a JPEG or b""."""
 
     name: str
     cosine: float
@@ -72,119 +77,107 @@ class NearImage:
 
 @dataclass(frozen=True)
 class ScoreReason:
-    """What one score says of an image, and its p-value against the calibration images; None where none is valid."""
+    """One score of an image, its p-value among so many known `images`, None where none is valid."""
 
     spec: str
     value: float
     p_value: float | None
+    images: int
+
+    @property
+    def as_low(self) -> int | None:
+        """How many of them score as low: k of p = (1 + k) / (n + 1), also where p counts by fold or by class."""
+        return None if self.p_value is None else round(self.p_value * (self.images + 1)) - 1
 
 
 @dataclass(frozen=True)
-class WhyNot:
-    """All that is known of one image; `notes` say what is lacking, and how to get it."""
+class NegativeWord:
+    """A negative word, the image's similarity with it, and its probability among all classes and words."""
+
+    word: str
+    similarity: float
+    share: float
+
+
+@dataclass(frozen=True)
+class WhyRejected:
+    """All that is known about one image; `notes` say what is missing, and how to get it."""
 
     id: str
     verdict: Verdict
     classes: tuple[NearClass, ...]
     scores: tuple[ScoreReason, ...]
     images: tuple[NearImage, ...]
-    words: tuple[LoudWord, ...]
+    words: tuple[NegativeWord, ...]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values, without the pictures."""
-        images = [{key: value for key, value in vars(one).items() if key != "thumbnail"} for one in self.images]
-        return {
-            "id": self.id,
-            "verdict": asdict(self.verdict),
-            "classes": [{**vars(one), "usual": None if one.usual is None else list(one.usual)} for one in self.classes],
-            "scores": [vars(one) for one in self.scores],
-            "images": images,
-            "words": [vars(one) for one in self.words],
-            "notes": list(self.notes),
-        }
 
-
-class Reasons:
-    """What a detector can say of images; all that takes time is done once, when it is made.
+class RejectionReasons:
+    """What a detector can say about images; all that takes time is done once, when it is made.
 
     Args:
         detector: a calibrated one; with kept images it can say more.
-        scores: others to give a p-value for, beside its own. They must work on features.
+        scores: others to compare with its own. They must work on features.
     """
 
     def __init__(self, detector: Detector, scores: Sequence[str] = OTHER_SCORES) -> None:
         self.detector, self.kept = detector, detector.kept_images
         self.notes: list[str] = []
         self._others: list[Detector] = []
+        self._first = np.array(first_of_name(detector.classifier.classes), dtype=np.int64)
         if self.kept is None:
             self.notes.append(
-                "This detector kept no calibration images, so that there are no neighbours, no usual similarities, "
-                "and no other scores: calibrate it with keep_images=True (--keep-images)."
+                "This detector kept no calibration images, so there are no neighbours, no usual similarities and no "
+                "other scores: calibrate it with keep_images=True."
             )
-        else:
-            self._others = self._calibrated([spec for spec in scores if spec != detector.score.spec], self.kept)
+        elif not detector.classifier.needs_to_predict - {Need.FEATURES}:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # only p-values are used, not the threshold
+                self._others = [
+                    Detector(detector.classifier, spec).calibrate(self.kept.features, progress=lambda *_: None)
+                    for spec in scores
+                    if spec != detector.score.spec
+                ]
         self.words: tuple[str, ...] | None = None
         try:
             self.words = negative_words(detector.scorer)
         except DeltaEnergyError as error:
-            self.notes.append(f"The negative words cannot be told: {error}")
-        self._first = np.array(first_of_name(detector.classifier.classes), dtype=np.int64)
+            self.notes.append(f"The negative words cannot be listed: {error}")
 
-    def _calibrated(self, specs: Sequence[str], kept: KeptImages) -> list[Detector]:
-        """Detectors of the same classifier by other scores, calibrated on the kept images."""
-        detector = self.detector
-        found = []
-        for spec in specs:
-            other = Detector(detector.classifier, spec)
-            try:
-                with warnings.catch_warnings():
-                    # Only p-values are used, not the threshold.
-                    warnings.simplefilter("ignore")
-                    found.append(other.calibrate(kept.features, progress=lambda *_: None))
-            except InputError as error:
-                self.notes.append(f"There is no p-value by {spec}: {error}")
-        return found
-
-    def of(self, verdicts: Sequence[Verdict], similarities: Any, features: Any) -> list[WhyNot]:
+    def of(self, verdicts: Sequence[Verdict], similarities: Any, features: Any) -> list[WhyRejected]:
         """The reasons of images with these verdicts, similarities (N, K) and unit features (N, D)."""
-        classifier = self.detector.classifier
-        device = classifier.model.device
+        if not len(verdicts):
+            return []
+        device = self.detector.classifier.model.device
         inputs = ScoreInputs(
             torch.as_tensor(np.asarray(similarities), dtype=torch.float32, device=device),
             torch.as_tensor(np.asarray(features), dtype=torch.float32, device=device),
         )
         rows = inputs.similarities.cpu().double().numpy()
-        if len(verdicts) != len(rows) or len(verdicts) != len(inputs.features):
-            raise InputError(
-                f"There must be a verdict, similarities and a feature for each image, got {len(verdicts)}, "
-                f"{len(rows)} and {len(inputs.features)}."
-            )
-        if not len(rows):
-            return []
-        scored = score_inputs([other.scorer for other in self._others], inputs)
-        others = {
-            other.score.spec: (values, other.p_values(values))
-            for other in self._others
-            for values in [scored[other.score.spec]]
-        }
-        words = self._words(inputs)
-        neighbours = self._neighbours(inputs.features.cpu().numpy())
+        scores = [self._own_score(verdict) for verdict in verdicts]
+        values = score_inputs([other.scorer for other in self._others], inputs)
+        for other in self._others:
+            spec, known = other.score.spec, len(other.calibration_scores)
+            for found, value, p in zip(scores, values[spec], other.p_values(values[spec])):
+                found.append(ScoreReason(spec, float(value), float(p), known))
+        near, words = self._neighbours(inputs.features.cpu().numpy()), self._words(inputs)
         return [
-            WhyNot(
+            WhyRejected(
                 id=verdict.path,
                 verdict=verdict,
                 classes=self._near_classes(rows[i]),
-                scores=(
-                    ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value),
-                    *(ScoreReason(spec, float(values[i]), float(p[i])) for spec, (values, p) in others.items()),
-                ),
-                images=neighbours[i],
+                scores=tuple(scores[i]),
+                images=near[i],
                 words=words[i],
                 notes=tuple(self.notes),
             )
             for i, verdict in enumerate(verdicts)
         ]
+
+    def _own_score(self, verdict: Verdict) -> list[ScoreReason]:
+        known = self.detector.require_calibration()
+        compared = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
+        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, len(compared.scores))]
 
     def _near_classes(self, similarities: npt.NDArray[np.float64]) -> tuple[NearClass, ...]:
         order = np.argsort(-similarities, kind="stable")[:CLASSES]
@@ -221,14 +214,48 @@ class Reasons:
             for i, found in enumerate(nearest)
         ]
 
-    def _words(self, inputs: ScoreInputs) -> list[tuple[LoudWord, ...]]:
+    def _words(self, inputs: ScoreInputs) -> list[tuple[NegativeWord, ...]]:
+        """The words of largest share for each image, the largest first."""
         if self.words is None:
             return [()] * len(inputs.features)
+        scorer = self.detector.scorer
         with torch.inference_mode():
-            return loudest_words(self.detector.scorer, self.words, inputs, WORDS)
+            features = scorer.compared_features(inputs)
+            similarities = features @ scorer.state["negatives"].to(features).T
+            temperature = getattr(scorer.score, "temperature", getattr(scorer.score, "tau", 0.01))
+            temperature = temperature or 1 / scorer.classifier.model.logit_scale
+            logits = torch.cat([inputs.similarities.to(similarities), similarities], dim=1).double() / temperature
+            shares = torch.softmax(logits, dim=1)[:, inputs.similarities.shape[1] :]
+            top = similarities.topk(min(WORDS, len(self.words)), dim=1).indices
+        return [
+            tuple(NegativeWord(self.words[j], float(similarities[i, j]), float(shares[i, j])) for j in row)
+            for i, row in enumerate(top.tolist())
+        ]
 
 
-def why_not(
+def negative_words(scorer: Scorer) -> tuple[str, ...] | None:
+    """The words behind a score's negatives, in their order; None for a score without negative labels.
+
+    They are mined again, from the cache on disk if it is still there, and compared with the saved features.
+    """
+    score = scorer.score
+    if "negatives" not in scorer.state:
+        return None
+    if scorer.classifier.needs_to_predict - {Need.FEATURES}:
+        raise InputError(f"a classifier by {scorer.classifier.method.name} uses more than features.")
+    if isinstance(score, NegRefine):
+        return tuple(refined_words(scorer))
+    if isinstance(score, DeltaEnergyWords):
+        return words_of(scorer).kept
+    if not isinstance(score, MinedScore):
+        raise InputError(f"{score.name} does not keep which words it chose.")
+    mined, saved = score.mined(scorer.classifier, None), scorer.state["negatives"]
+    if mined.features.shape != saved.shape or not torch.allclose(mined.features.to(saved), saved, atol=_ROUNDING):
+        raise InputError(f"the words that {score.name} mines today are not those that this detector was saved with.")
+    return mined.phrases or mined.words
+
+
+def why_rejected(
     detector: Detector,
     images: Any,
     *,
@@ -236,10 +263,10 @@ def why_not(
     rejected_only: bool = True,
     batch_size: int = 32,
     progress: Progress | None = None,
-) -> list[WhyNot]:
-    """The reasons of every rejected image, or of all with `rejected_only=False`; unreadable images are left out."""
-    reasons, classifier = Reasons(detector, scores), detector.classifier
-    found: list[WhyNot] = []
+) -> list[WhyRejected]:
+    """The reasons of every rejected image, or of all with `rejected_only=False`; unreadable images are skipped."""
+    reasons, classifier = RejectionReasons(detector, scores), detector.classifier
+    found: list[WhyRejected] = []
 
     def add(verdicts: Sequence[Verdict], similarities: Any, features: Any) -> None:
         rows = [i for i, verdict in enumerate(verdicts) if verdict.is_ood or not rejected_only]
@@ -251,7 +278,7 @@ def why_not(
         add(detector.judge(scored), classifier.similarities(features), features)
         return found
     needs = classifier.needs_to_predict | detector.score.needs
-    model = require_towers(classifier.model, "why_not")
+    model = require_towers(classifier.model, "why_rejected")
     for batch in model.stream(images, patches=Need.PATCHES in needs, batch_size=batch_size, progress=progress):
         if batch.items:
             scored, similarities = score_encoded(classifier, [detector.scorer], batch)

@@ -1,5 +1,6 @@
-"""The ΔEnergy paper's theorems, checked on a trained model and real images: what holds, and which assumption fails."""
+"""The ΔEnergy paper on a trained model and real images: its theorems and its Figure 1, what holds and what fails."""
 
 from deltaenergy.theory.check import TheoryReport, check_theory
+from deltaenergy.theory.figure1 import Figure1
 
-__all__ = ["TheoryReport", "check_theory"]
+__all__ = ["Figure1", "TheoryReport", "check_theory"]

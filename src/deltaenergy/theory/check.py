@@ -88,7 +88,11 @@ class TheoryReport:
 
     def _theorem_1(self) -> list[tuple[str, str]]:
         pairs, name = self.pairs, "Theorem 1"
-        whom = "known with unknown images" if self.with_open_set else "known images with each other (no --open given)"
+        whom = (
+            "known with unknown images"
+            if self.with_open_set
+            else "known images with each other (no unknown images were given)"
+        )
         if not pairs.pairs:
             return [(name, "No pair has the first image's largest similarity above the second's.")]
         found = [
@@ -150,7 +154,7 @@ class TheoryReport:
                     name,
                     f"So the theorem is false as stated: {bound.counterexamples} images meet its condition and "
                     "violate its conclusion. Its proof needs the sign reversed (a ≥ Z' − Z)."
-                    + (" An ε_E > 0 (--epsilon) tests the condition where it is not empty." if self._empty() else ""),
+                    + (" An epsilon above 0 tests the condition where it is not empty." if self._empty() else ""),
                 )
             )
         found.append(
@@ -184,7 +188,7 @@ class TheoryReport:
                 (name, f"The Hessians of {self.method} are {closer}: {ratio:.3g} times the distance of the other.")
             )
         else:
-            found.append((name, "Give --against with a detector tuned without EBM to compare."))
+            found.append((name, "To compare, give a detector that was tuned without EBM."))
         h = self.hessian
         found.append(
             (

@@ -1,85 +1,106 @@
-"""The paper's Figure 1 on any two folders: known and unknown images, ΔEnergy taken apart, and what masking does.
+"""The paper's Figure 1, measured on known and unknown images: their ΔEnergy (1A), and what masking does (1B).
 
-    figure = paper_figure(classifier, "known/", "unknown/")
-    figure.claims()                       # what of the paper's claims holds here, with the figures behind it
+    P = z ⊙ t_ŷ,   ŷ the most similar class                P_j > 0 supports ŷ, P_j < 0 counts against it
+    MASK_AGAINST:  z_j = 0 where P_j < 0                    ("ZS CLIP(+)")
+    MASK_FOR:      z_j = 0 where P_j > 0                    ("ZS CLIP(−)")
+    s'_k = (z ⊙ m) · t_k,   E' = −lse(s'/τ)                 not normalised again (ΔEnergy, NeurIPS 2025, eq. 8)
 
-Figure 1A is the ΔEnergy of known and unknown images. Figure 1B shows where a model looks before and after masking
-(`masking`); the paper shows a few pictures, and here every image is measured: how much of the map before is left in the
-map after, by Spearman's correlation, the overlap of the quarters that stand out, and whether the peak stays.
+The paper shows a few images and says that a model looks where it looked before under the first mask, and elsewhere
+under the second. Here every image is measured. Where a model looks is a heatmap of what supports z · w. Masking z is
+masking w, (z ⊙ m) · t = z · (m ⊙ t), so any way to make a heatmap from w serves before and after. What is left of it is
+Spearman's correlation of the two heatmaps of class ŷ. Any mask changes a heatmap, so each has a control that masks as
+many entries at random: P_j has no merit in what the control does as well.
+
+Attention *stays* if the mean correlation is surely above `STAYS`, and *moves* if it is surely below: at 0.7, the
+heatmap before explains half of the variance of the places' order. Means have bootstrap percentile intervals over images
+(1,000 resamples), shares Wilson's; differences between masks are taken on the same images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 
-from deltaenergy.classifiers.base import Classifier, Inputs, check_classifier
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, check_classifier
+from deltaenergy.classifiers.ebm import compare
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.items import Unreadable
+from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
+from deltaenergy.evaluation.disagreement import average_ranks
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.explanation.methods import AUTO, MapMethod, Subject, get_method
-from deltaenergy.explanation.parts import TAU, C, EnergyParts, energy_parts
-from deltaenergy.models.base import TowerModel, require_towers
+from deltaenergy.explanation.energy import TAU, C, EnergyParts, energy_parts
+from deltaenergy.explanation.maps import grad_cam, occlusion, value_path
+from deltaenergy.explanation.methods import (
+    AUTO,
+    ExplainedModel,
+    MapMethod,
+    Target,
+    classify_for_score,
+    get_method,
+    in_rows,
+    make_maps,
+)
+from deltaenergy.models.base import require_towers
+from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
 from deltaenergy.source import load_images
+from deltaenergy.stats.metrics import Estimate, RankedScores, paired_mean_difference, proportion_estimate
 from deltaenergy.store.store import StoredImage
-from deltaenergy.theory.directions import direction_maps
-from deltaenergy.theory.masking import (
-    BEFORE,
-    KEEPS,
-    REMOVES,
-    Agreement,
-    View,
-    agreements,
-    check_masks,
-    masked_views,
-)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.models.encoding import EncodedBatch
+    Floats = npt.NDArray[np.float64]
 
 KNOWN, UNKNOWN = "known", "unknown"
+BEFORE, MASK_AGAINST, MASK_FOR = "before", "P_j < 0 masked", "P_j > 0 masked"
+AGAINST_CONTROL, FOR_CONTROL = "as many as P_j < 0, at random", "as many as P_j > 0, at random"
+MASKS = (MASK_AGAINST, AGAINST_CONTROL, MASK_FOR, FOR_CONTROL)
+# The difference of two masks' correlations, by what it says.
+_DIFFERENCES = {
+    "P_j < 0 − P_j > 0": (MASK_FOR, MASK_AGAINST),
+    "P_j < 0 − at random": (AGAINST_CONTROL, MASK_AGAINST),
+    "P_j > 0 − at random": (FOR_CONTROL, MASK_FOR),
+}
+STAYS = 0.7
 PANELS = 4
-_SHOWN = (BEFORE, KEEPS, REMOVES)
+_SHOWN = (BEFORE, MASK_AGAINST, MASK_FOR)
+# Similarities that differ by more than rounding from z · t come from something else.
+_ROUNDING = 1e-3
+# Directions w (N, D) -> heatmaps (N, h, w) of what supports z · w.
+MapFunction = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a classifier made of N images through one mask: class positions, similarities, energies (N,).
+class MaskedResult:
+    """What a classifier makes of N images through one mask.
 
-    `similarity` is that of the class which was most similar before, `top` that of the class which is now, `masked` the
-    share of the feature's entries that are masked.
+    Attributes:
+        named: position of the most similar class (N,).
+        top: the similarity of that class (N,).
+        similarity: that of the class which was most similar before (N,).
+        energy: E' (N,).
+        masked: share of the feature's entries that are masked (N,).
+        correlation: Spearman's, of the heatmaps before and after; 0 if one of them is the same everywhere (N,).
     """
 
     named: npt.NDArray[np.int64]
-    top: npt.NDArray[np.float64]
-    similarity: npt.NDArray[np.float64]
-    energy: npt.NDArray[np.float64]
-    masked: npt.NDArray[np.float64]
-
-    @classmethod
-    def join(cls, views: Sequence[View]) -> Seen:
-        """The views of one mask over all batches."""
-        arrays = {
-            name: np.concatenate([getattr(view, name).double().cpu().numpy() for view in views])
-            for name in ("named", "top", "similarity", "energy")
-        }
-        masked = np.concatenate([1 - view.mask.double().mean(dim=1).cpu().numpy() for view in views])
-        return cls(**{**arrays, "named": arrays["named"].astype(np.int64), "masked": masked})
+    top: Floats
+    similarity: Floats
+    energy: Floats
+    masked: Floats
+    correlation: Floats
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One image of the figure: what the model saw, its maps before and through both masks, and its ΔEnergy."""
+    """One image of the figure: what the model saw, and its heatmaps before and through both masks."""
 
     row: int
     picture: Image.Image
@@ -88,65 +109,64 @@ class Panel:
 
 @dataclass(frozen=True)
 class MaskedSet:
-    """One folder. Row i of everything belongs to `names[i]`.
-
-    Attributes:
-        names: what the images are called.
-        parts: ΔEnergy of each, taken apart.
-        seen: by mask, and `before`.
-        same_class: by mask, how the map of the class named before agrees with that map before.
-        then_named: by mask, how the map of the class named through the mask agrees with it.
-        panels: some images, drawn at random.
-        unreadable: images that were skipped.
-    """
+    """One set of images. Row i of everything belongs to `names[i]`; `results` are by mask; `panels` show some."""
 
     names: tuple[str, ...]
     parts: tuple[EnergyParts, ...]
-    seen: Mapping[str, Seen]
-    same_class: Mapping[str, Agreement]
-    then_named: Mapping[str, Agreement]
+    results: Mapping[str, MaskedResult]
     panels: tuple[Panel, ...]
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[Unreadable]
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
-    def delta(self) -> npt.NDArray[np.float64]:
+    def delta(self) -> Floats:
         """ΔEnergy of each image."""
         return np.array([one.delta for one in self.parts], dtype=np.float64)
 
 
 @dataclass(frozen=True)
-class PaperFigure:
-    """Both folders, and how they were looked at. `statistics` and `page` read it."""
+class Figure1:
+    """Known and unknown images, and how they were measured."""
 
-    known: MaskedSet
-    unknown: MaskedSet
+    sets: Mapping[str, MaskedSet]
     classes: tuple[str, ...]
     method: str
     tau: float
     c: int
-    seed: int
     provenance: dict[str, Any]
 
-    @property
-    def sets(self) -> dict[str, MaskedSet]:
-        """Both by name."""
-        return {KNOWN: self.known, UNKNOWN: self.unknown}
 
-    @property
-    def unreadable(self) -> list[Unreadable]:
-        """Images that were skipped."""
-        return [*self.known.unreadable, *self.unknown.unreadable]
+@dataclass(frozen=True)
+class MaskStatistics:
+    """What one mask does to a set of images.
+
+    Attributes:
+        masked: mean share of the feature's entries that it masks.
+        correlation: of heatmaps before and after.
+        class_stays: share of images that are classified as before.
+        similarity: mean change of that class's similarity.
+        energy: mean change of the energy.
+    """
+
+    masked: float
+    correlation: Estimate
+    class_stays: Estimate
+    similarity: Estimate
+    energy: Estimate
 
 
-def usual_map(model: TowerModel) -> str:
-    """Grad-CAM for a convolutional tower, the value path for others: both run the tower once or twice per image."""
-    return "grad-cam" if isinstance(model, ConvolutionalModel) else "value-path"
+@dataclass(frozen=True)
+class Claim:
+    """One of the paper's claims, whether it holds on these images, and the numbers in words."""
+
+    claim: str
+    holds: bool
+    found: str
 
 
-def paper_figure(
+def figure1(
     classifier: Classifier,
     known: Any,
     unknown: Any,
@@ -158,117 +178,317 @@ def paper_figure(
     seed: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
-) -> PaperFigure:
+) -> Figure1:
     """Figure 1A and 1B for images of the classes and images of none of them.
 
     Args:
         classifier: whose similarities are z · t: zero-shot, or tuned by a method that learns texts.
         known: images of its classes.
         unknown: images of none of them.
-        method: that makes the maps: `value-path`, `grad-cam`, `rollout`, `occlusion`; `auto` is `usual_map`.
+        method: that makes the heatmaps, as in `explain`; `auto` is Grad-CAM for a convolutional encoder and the value
+            path for others, which both run the encoder once or twice per image.
         tau: temperature of the energies.
         c: how many classes ΔEnergy resets.
-        panels: how many images of each folder are shown, drawn at random.
+        panels: how many images of each set are shown, drawn at random.
         seed: of that draw and of the random masks.
-        batch_size: images per step of the image tower.
-        progress: told how many images of both folders are done.
+        batch_size: images per step of the image encoder.
+        progress: called with (done, total) over both sets.
     """
-    check_classifier(classifier, "paper_figure")
-    if panels < 0:
-        raise InputError(f"panels must be at least 0, got {panels!r}.")
-    model = require_towers(classifier.model, "paper_figure")
-    maps = get_method(usual_map(model) if method == AUTO else method, model)
+    check_classifier(classifier, "figure1")
+    model = require_towers(classifier.model, "figure1")
+    usual = "grad-cam" if isinstance(model, ConvolutionalModel) else "value-path"
+    maps = get_method(usual if method == AUTO else method, model)
+    by = ExplainedModel(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
     given = {KNOWN: load_images(known), UNKNOWN: load_images(unknown)}
-    if any(isinstance(item.source, StoredImage) for items in given.values() for item in items):
-        raise _no_pixels()
+    if not all(map(has_pixels, given.values())):
+        raise InputError("Figure 1 makes heatmaps: give it the images, not a feature store.")
     total, done = sum(map(len, given.values())), 0
     generator = torch.Generator().manual_seed(seed)
-    found = {}
+    sets = {}
     for name, items in given.items():
-        shown = np.random.default_rng(seed).choice(len(items), size=min(panels, len(items)), replace=False)
-        collected = _Collected({items[i].id for i in shown.tolist()})
-        subject = Subject(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
-        patches = subject.patches or maps.name == "value-path"
+        drawn = np.random.default_rng(seed).choice(len(items), size=min(panels, len(items)), replace=False)
+        shown = {items[i].id for i in drawn.tolist()}
+        parts: list[MaskedSet] = []
+        patches = by.patches or maps.name == "value-path"
         for batch in model.stream(items, patches=patches, batch_size=batch_size, progress=lambda *_: None):
-            collected.add(batch, subject, maps, tau, c, generator)
+            start = sum(map(len, parts))
+            parts.append(_masked_batch(batch, by, maps, tau, c, generator, shown, start))
             done += len(batch.items) + len(batch.unreadable)
             if progress is not None:
                 progress(done, total)
-        found[name] = collected.whole(name)
+        if not any(map(len, parts)):
+            raise InputError(f"Figure 1 needs at least one readable {name} image, and got none.")
+        sets[name] = _joined(parts)
     made = provenance_of(classifier, method=maps.name, tau=tau, c=c, seed=seed)
-    return PaperFigure(found[KNOWN], found[UNKNOWN], tuple(classifier.classes), maps.name, tau, c, seed, made)
+    return Figure1(sets, tuple(classifier.classes), maps.name, tau, c, made)
 
 
-class _Collected:
-    """What is found batch by batch; of the images in `shown` the pictures and maps are held, too."""
+def has_pixels(items: Iterable[ImageItem]) -> bool:
+    """Whether these are images, and not rows of a feature store."""
+    return not any(isinstance(item.source, StoredImage) for item in items)
 
-    def __init__(self, shown: set[str]) -> None:
-        self.shown = shown
-        self.names: list[str] = []
-        self.parts: list[EnergyParts] = []
-        self.views: dict[str, list[View]] = {}
-        self.agreements: tuple[dict[str, list[Agreement]], dict[str, list[Agreement]]] = ({}, {})
-        self.panels: list[Panel] = []
-        self.unreadable: list[Unreadable] = []
 
-    def add(
-        self,
-        batch: EncodedBatch,
-        subject: Subject,
-        method: MapMethod,
-        tau: float,
-        c: int,
-        generator: torch.Generator,
-    ) -> None:
-        """Mask the images of one batch."""
-        self.unreadable += batch.unreadable
-        if not batch.items:
-            return
-        pixels = batch.pixels
-        if pixels is None:
-            raise _no_pixels()
-        classifier = subject.classifier
-        with torch.inference_mode():
-            outputs = classifier(Inputs(batch.features.float(), batch.patches, pixels=pixels))
-            check_masks(classifier, outputs)
-            views = masked_views(outputs.features.float(), outputs.texts.float(), tau, controls=generator)
-        maps = direction_maps(method, subject, batch.features, pixels, batch.patches)
-        for kept, of_named in zip(self.agreements, (False, True)):
-            for name, one in agreements(views, maps, of_named=of_named).items():
-                kept.setdefault(name, []).append(one)
-        chosen = [i for i, item in enumerate(batch.items) if item.id in self.shown]
-        if chosen:
-            drawn = {name: maps(views[name].for_class).numpy() for name in _SHOWN}
-            pictures = pixels.float().cpu().numpy()
-            self.panels += [
-                Panel(
-                    len(self.names) + i,
-                    subject.model.preprocessing.picture(pictures[i]),
-                    {name: drawn[name][i] for name in _SHOWN},
-                )
-                for i in chosen
-            ]
-        self.names += [item.id for item in batch.items]
-        self.parts += energy_parts(outputs.similarities.clone(), classifier.classes, tau, c)
-        for name, view in views.items():
-            self.views.setdefault(name, []).append(view)
+def _masked_batch(
+    batch: EncodedBatch,
+    by: ExplainedModel,
+    method: MapMethod,
+    tau: float,
+    c: int,
+    generator: torch.Generator,
+    shown: set[str],
+    start: int,
+) -> MaskedSet:
+    if not batch.items:
+        return MaskedSet((), (), {}, (), batch.unreadable)
+    assert batch.pixels is not None
+    with torch.inference_mode():
+        outputs = by.classifier(Inputs(batch.features.float(), batch.patches, pixels=batch.pixels))
+        check_masks(by.classifier, outputs)
+        z, t = outputs.features.float(), outputs.texts.float()
+        named = compare(z, t).argmax(dim=1)
+        masks = make_masks(z, texts_of(t, named), generator)
+    maps = direction_maps(method, by, batch)
+    heatmaps = {name: maps(mask * texts_of(t, named)) for name, mask in masks.items()}
+    results = {
+        name: masked_result(z, t, mask, named, tau, correlations(heatmaps[BEFORE], heatmaps[name]))
+        for name, mask in masks.items()
+    }
+    panels = tuple(
+        Panel(
+            start + i,
+            by.model.preprocessing.picture(batch.pixels[i].float().cpu().numpy()),
+            {name: heatmaps[name][i].numpy() for name in _SHOWN},
+        )
+        for i, item in enumerate(batch.items)
+        if item.id in shown
+    )
+    parts = energy_parts(outputs.similarities.clone(), by.classifier.classes, tau, c)
+    return MaskedSet(tuple(item.id for item in batch.items), tuple(parts), results, panels, batch.unreadable)
 
-    def whole(self, name: str) -> MaskedSet:
-        """All batches as one."""
-        if not self.names:
-            raise InputError(f"The paper's figure needs at least one readable {name} image, and got none.")
-        same, then = ({mask: _joined(parts) for mask, parts in kept.items()} for kept in self.agreements)
-        seen = {mask: Seen.join(views) for mask, views in self.views.items()}
-        return MaskedSet(
-            tuple(self.names), tuple(self.parts), seen, same, then, tuple(self.panels), list(self.unreadable)
+
+def _joined(parts: Sequence[MaskedSet]) -> MaskedSet:
+    """All batches as one."""
+    some = [part.results for part in parts if len(part)]
+    results = {
+        mask: MaskedResult(
+            *(np.concatenate([getattr(one[mask], field.name) for one in some]) for field in fields(MaskedResult))
+        )
+        for mask in some[0]
+    }
+    names, energies, panels, unreadable = (
+        [one for part in parts for one in getattr(part, name)] for name in ("names", "parts", "panels", "unreadable")
+    )
+    return MaskedSet(tuple(names), tuple(energies), results, tuple(panels), unreadable)
+
+
+def make_masks(features: torch.Tensor, texts: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """The masks of unit features (N, D) and the text of each image's class (N, D): 0 where an entry is masked.
+
+    An entry with P_j = 0 supports nothing and counts against nothing, and neither mask removes it. Each row of a
+    control has the entries of its mask in random order.
+    """
+    product = features * texts
+    found = {BEFORE: torch.ones_like(features)}
+    found |= {MASK_AGAINST: (product >= 0).to(features), MASK_FOR: (product <= 0).to(features)}
+    for control, mask in ((AGAINST_CONTROL, found[MASK_AGAINST]), (FOR_CONTROL, found[MASK_FOR])):
+        order = torch.rand(mask.shape, generator=generator).argsort(dim=1)
+        found[control] = mask.gather(1, order.to(mask.device))
+    return found
+
+
+def masked_result(
+    features: torch.Tensor,
+    texts: torch.Tensor,
+    mask: torch.Tensor,
+    named: torch.Tensor,
+    tau: float,
+    correlation: Floats,
+) -> MaskedResult:
+    """What is left through a mask, of features (N, D) that were classified as `named` (N,) before."""
+    similarities = compare(features * mask, texts)
+    top, now = similarities.max(dim=1)
+
+    def array(values: torch.Tensor) -> Floats:
+        return values.double().cpu().numpy()
+
+    return MaskedResult(
+        named=now.cpu().numpy(),
+        top=array(top),
+        similarity=array(similarities.gather(1, named[:, None])[:, 0]),
+        energy=array(-torch.logsumexp(similarities.double() / tau, dim=1)),
+        masked=1 - array(mask.double().mean(dim=1)),
+        correlation=correlation,
+    )
+
+
+def texts_of(texts: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """The text of one class for each image (N, D), of texts shared by all (K, D) or of each image (N, K, D)."""
+    return texts[positions] if texts.ndim == 2 else texts[torch.arange(len(positions)), positions]
+
+
+def check_masks(classifier: Classifier, outputs: Outputs) -> None:
+    """Raise `InputError` unless similarities are z · t: of others, P_j says nothing."""
+    found = compare(outputs.features, outputs.texts)
+    if found.shape != outputs.similarities.shape or not torch.allclose(
+        found.float(), outputs.similarities.float(), rtol=0, atol=_ROUNDING
+    ):
+        raise InputError(
+            f"Masking needs P = z ⊙ t, and the similarities of a classifier by {classifier.method.name} are not z · t. "
+            "Take a zero-shot classifier, or one tuned by a method that learns texts, such as coop."
         )
 
 
-def _no_pixels() -> InputError:
-    return InputError("The paper's figure makes maps over pixels: give it the images, not a feature store.")
+def correlations(before: torch.Tensor, after: torch.Tensor) -> Floats:
+    """Spearman's correlation of heatmaps (N, h, w), image by image; 0 where one of them is the same everywhere."""
+    centred = []
+    for maps in (before, after):
+        ranks = np.stack([average_ranks(row) for row in maps.double().flatten(1).cpu().numpy()])
+        centred.append(ranks - ranks.mean(axis=1, keepdims=True))
+    norms = np.prod([np.sqrt((one**2).sum(axis=1)) for one in centred], axis=0)
+    together = (centred[0] * centred[1]).sum(axis=1)
+    return np.asarray(np.divide(together, norms, out=np.zeros_like(together), where=norms > 0))
 
 
-def _joined(parts: Sequence[Agreement]) -> Agreement:
-    return Agreement(
-        *(np.concatenate([getattr(one, name) for one in parts]) for name in ("correlation", "overlap", "peak_stays"))
-    )
+def direction_maps(method: MapMethod, by: ExplainedModel, batch: EncodedBatch) -> MapFunction:
+    """Heatmaps of y = z · w for many w, with the encoder run once where the method allows it.
+
+    z are the features that the classifier compares with its texts. Occlusion is linear in y: its heatmap is the mean
+    feature lost at each cell, times w. The value path and Grad-CAM take one step back for each w, from the features or
+    from the last map. Rollout runs the encoder again for each.
+    """
+    pixels, model, patches = batch.pixels, by.model, batch.patches
+    assert pixels is not None
+    if method.name == "occlusion":
+        lost = torch.stack([occlusion(lambda covered: _compared(by.inputs(covered)).float(), one) for one in pixels])
+        return lambda w: torch.einsum("nhwd,nd->nhw", lost, w.to(lost)).float()
+    last: torch.Tensor | None = None
+    if method.name == "grad-cam" and isinstance(model, ConvolutionalModel):
+        with torch.inference_mode():
+            last = model.feature_map(pixels)
+    elif method.name != "value-path" or patches is None:
+        # A method that cannot use this encoder says so itself.
+        return lambda w: make_maps(method, by, pixels, lambda rows: dot_with(w[rows]))
+    with torch.inference_mode(False), torch.enable_grad():
+        # Copies, because tensors made in inference mode cannot take part in a graph.
+        leaf = (batch.features.float() if last is None else last).detach().clone().requires_grad_()
+        features = leaf if last is None else model.pooled(leaf)  # type: ignore[attr-defined]
+        own = None if patches is None else patches.clone()
+        inputs = classify_for_score(by.classifier, features, own if by.patches else None, pixels.clone())
+
+    def maps(w: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            (towards,) = torch.autograd.grad(dot_with(w)(inputs).sum(), [leaf], retain_graph=True)
+            if last is not None:
+                return grad_cam(leaf.detach(), towards).float().cpu()
+            assert own is not None
+            return in_rows(value_path(own.float(), towards), model).float().cpu()
+
+    return maps
+
+
+def dot_with(w: torch.Tensor) -> Target:
+    """The target z · w, with w of each image (N, D)."""
+    return lambda inputs: (_compared(inputs) * w.clone().to(_compared(inputs))).sum(dim=1)
+
+
+def _compared(inputs: Any) -> torch.Tensor:
+    features: torch.Tensor = inputs.outputs.features
+    return features
+
+
+def mask_statistics(one: MaskedSet) -> dict[str, MaskStatistics]:
+    """By mask."""
+    before, found = one.results[BEFORE], {}
+    for mask in MASKS:
+        result = one.results[mask]
+        found[mask] = MaskStatistics(
+            masked=float(result.masked.mean()),
+            correlation=paired_mean_difference(np.zeros(len(one)), result.correlation),
+            # Wilson's interval: the bootstrap has none where all images agree.
+            class_stays=proportion_estimate(int((result.named == before.named).sum()), len(one)),
+            similarity=paired_mean_difference(before.similarity, result.similarity),
+            energy=paired_mean_difference(before.energy, result.energy),
+        )
+    return found
+
+
+def correlation_differences(one: MaskedSet) -> dict[str, Estimate]:
+    """Between masks, on the same images."""
+    return {
+        name: paired_mean_difference(one.results[first].correlation, one.results[second].correlation)
+        for name, (first, second) in _DIFFERENCES.items()
+    }
+
+
+def detection(figure: Figure1) -> Estimate:
+    """AUROC of ΔEnergy, known against unknown."""
+    return RankedScores(figure.sets[KNOWN].delta, figure.sets[UNKNOWN].delta).estimates()["auroc"]
+
+
+def claims(figure: Figure1) -> list[Claim]:
+    """The paper's claims about its Figure 1, checked on these images; those about attention on the known images."""
+    auroc, statistics = detection(figure), mask_statistics(figure.sets[KNOWN])
+    means = [one.delta.mean() for one in figure.sets.values()]
+    gap, above_chance, below_chance = correlation_differences(figure.sets[KNOWN]).values()
+    kept, removed = statistics[MASK_AGAINST], statistics[MASK_FOR]
+    at_random = [_number(statistics[control].correlation) for control in (AGAINST_CONTROL, FOR_CONTROL)]
+    return [
+        Claim(
+            "ΔEnergy is larger for known than for unknown images",
+            auroc.low > 0.5,
+            f"AUROC {_share(auroc)}; mean ΔE {means[0]:.3g} against {means[1]:.3g}.",
+        ),
+        Claim(
+            "Attention stays where P_j < 0 is masked",
+            kept.correlation.low > STAYS,
+            f"The heatmaps keep a correlation of {_number(kept.correlation)}; with as many entries masked at random "
+            f"{at_random[0]}, a difference of {_number(above_chance)}.",
+        ),
+        Claim(
+            "Attention moves where P_j > 0 is masked",
+            removed.correlation.high < STAYS,
+            f"The heatmaps keep a correlation of {_number(removed.correlation)}; with as many entries masked at random "
+            f"{at_random[1]}, a difference of {_number(below_chance)}.",
+        ),
+        Claim(
+            "It stays more under the first mask than under the second",
+            gap.low > 0,
+            f"The correlations differ by {_number(gap)}.",
+        ),
+        Claim(
+            "Masking P_j > 0 removes the class",
+            removed.class_stays.high < 0.5,
+            f"{_share(removed.class_stays)} keep their class, with P_j < 0 masked {_share(kept.class_stays)}.",
+        ),
+    ]
+
+
+def figure_record(figure: Figure1) -> dict[str, Any]:
+    """Claims and statistics as JSON values."""
+    return {
+        "claims": [vars(claim) for claim in claims(figure)],
+        "auroc": detection(figure)._asdict(),
+        "method": figure.method,
+        "sets": {
+            name: {
+                "images": len(one),
+                "masks": {
+                    mask: {
+                        key: value._asdict() if isinstance(value, Estimate) else value
+                        for key, value in vars(found).items()
+                    }
+                    for mask, found in mask_statistics(one).items()
+                },
+                "differences": {key: value._asdict() for key, value in correlation_differences(one).items()},
+            }
+            for name, one in figure.sets.items()
+        },
+    }
+
+
+def _number(value: Estimate) -> str:
+    return f"{value.value:.2f} ({value.low:.2f} to {value.high:.2f})".replace("-", "−")
+
+
+def _share(value: Estimate) -> str:
+    return f"{100 * value.value:.1f}% ({100 * value.low:.1f} to {100 * value.high:.1f})"

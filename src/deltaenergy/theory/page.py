@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from deltaenergy import __version__
 from deltaenergy.report.charts import HistogramRow, histogram_chart
-from deltaenergy.report.html import join, tag
+from deltaenergy.report.html import Markup, join, tag
 from deltaenergy.report.page import Section, Tile, figure, render_page, table, tiles
+from deltaenergy.report.provenance import provenance_section, unreadable_note
 from deltaenergy.theory.check import TheoryReport
+from deltaenergy.theory.figure1 import Figure1
+from deltaenergy.theory.figure1_page import figure1_sections
 
 
-def theory_page(report: TheoryReport, command: str = "") -> str:
-    """A whole HTML document."""
+def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: str = "") -> str:
+    """A whole HTML document: the theorems, and Figure 1 where there were unknown images for it."""
     bound = report.bound
     figures = [
         Tile("Bound holds", f"{bound.holds.mean():.1%}", "ΔEnergy ≥ −L_ΔE (Theorem 3)"),
@@ -38,7 +41,7 @@ def theory_page(report: TheoryReport, command: str = "") -> str:
     )
     sentences = [tag("li", tag("b", f"{name}. "), text) for name, text in report.sentences()]
     sections = [
-        Section("summary", "Summary", join(tiles(figures), tag("ul", sentences))),
+        Section("summary", "Summary", join(tiles(figures), tag("ul", sentences), unreadable_note(report.unreadable))),
         Section(
             "bound",
             "Theorem 3: a lower bound of ΔEnergy",
@@ -55,6 +58,9 @@ def theory_page(report: TheoryReport, command: str = "") -> str:
         heads = ["method", "‖H_S − H_S'‖", "‖H_S‖", "‖H_S'‖", "‖∇²L_ΔE‖", "‖∇E_S‖", "ε"]
         content = table(heads, cells, caption="Spectral norms", numeric=frozenset(range(1, 7)))
         sections.append(Section("hessian", "Theorem 4: Hessians on original and masked features", content))
+    if figure1 is not None:
+        made = {**figure1.provenance, "command": command}
+        sections += [*figure1_sections(figure1), provenance_section(made, Markup(""))]
     subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
     footer = f"deltaenergy {__version__}" + (f" · {command}" if command else "")
     return render_page("Theory on this model", subtitle, sections, footer=footer)

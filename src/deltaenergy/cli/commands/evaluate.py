@@ -155,7 +155,7 @@ def evaluate(
 
 
 def _explained(evaluation: Evaluation, classifier: Classifier, most: int, batch_size: int) -> Section:
-    from deltaenergy.explanation.mistakes import mistakes_section
+    from deltaenergy.explanation.page import mistakes_section
 
     with common.progress_bar("Explaining mistakes") as progress:
         return mistakes_section(evaluation, classifier, most, batch_size=batch_size, progress=progress)

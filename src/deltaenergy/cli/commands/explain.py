@@ -1,4 +1,4 @@
-"""`deltaenergy explain`: maps of what speaks for a class or moves the score, as a page or as one PNG per image."""
+"""`deltaenergy explain`: heatmaps of what supports a class or drives the score, as a page or as one PNG per image."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltaenergy.cli.commands.paper_figure import write_paper_figure
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
-from deltaenergy.cli.shell.exits import keeping
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -21,11 +19,9 @@ if TYPE_CHECKING:
 def explain(
     context: typer.Context,
     images: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Files, folders, globs, a table with a path column, or - for standard input.", show_default=False
-        ),
-    ] = None,
+        list[str],
+        typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
+    ],
     out_file: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page to FILE.html.")] = None,
     png: Annotated[Path | None, typer.Option("--png", help="Write one PNG per image to this folder.")] = None,
     detector: common.DetectorOption = None,
@@ -39,66 +35,38 @@ def explain(
     method: Annotated[
         str,
         typer.Option(
-            "--method", help="value-path, rollout (transformers), grad-cam (convolutional), occlusion, or auto."
+            "--method",
+            help="auto, grad-cam (convolutional), rollout (transformers), occlusion (any, slow) or value-path.",
         ),
     ] = "auto",
     target: Annotated[
-        str, typer.Option("--target", help="class: the one each image is named; score: the score; or a class name.")
+        str, typer.Option("--target", help="What to explain: class (the predicted one), score, or a class name.")
     ] = "class",
-    paper_figure: Annotated[
-        bool,
-        typer.Option("--paper-figure", help="Measure the paper's Figure 1 on --known and --unknown images instead."),
-    ] = False,
-    known: Annotated[
-        str | None, typer.Option("--known", help="Images of the classes, for --paper-figure.", show_default=False)
-    ] = None,
-    unknown: Annotated[
-        str | None, typer.Option("--unknown", help="Images of none of them, for --paper-figure.", show_default=False)
-    ] = None,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,
     precision: common.PrecisionOption = "auto",
     calibrate_on: common.CalibrateOnOption = None,
     batch_size: common.BatchOption = 32,
 ) -> None:
-    """Show where in each image it stands what speaks for its class, or what moves its score.
+    """Show which parts of each image support its class or drive its score.
 
-    Give --detector (written by calibrate or tune), or --classes. The page also takes ΔEnergy apart for every image.
-    After an interruption, the same command goes on where it stopped. With --paper-figure, images come from --known and
-    --unknown: does attention stay where P_j < 0 is masked, and move where P_j > 0 is?
+    Give --detector (written by calibrate or tune), or --classes. The page also shows, for a rejected image, why it was
+    rejected, and ΔEnergy by class for every image.
     """
-    from deltaenergy.explanation.page import check_page_name, png_names, write_explanations
-    from deltaenergy.files import check_writable
+    from deltaenergy.explanation.methods import check_method
+    from deltaenergy.explanation.page import check_outputs, write_explanations
     from deltaenergy.source import load_images
 
     place = common.Place(device, backend, precision, calibrate_on)
     common.refuse_beside_detector(context, detector, "classes", "score", "template", "model")
-    if paper_figure:
-        for option, given in (("IMAGES", images), ("--png", png), ("--score", score)):
-            if given:
-                raise InputError(f"{option} has no part in --paper-figure: leave it out.")
-        _check_method(method)
-        write_paper_figure(known, unknown, out_file, detector, classes, model, template, method, place, batch_size)
-        return
-    if known is not None or unknown is not None:
-        raise InputError("--known and --unknown are for --paper-figure: give that as well.")
-    if not images:
-        raise InputError("Give the images to explain: files, folders, globs, a table, or - for standard input.")
-    if out_file is None and png is None:
-        raise InputError("Give --out page.html for a page, --png DIR for one PNG per image, or both.")
-    if out_file is not None:
-        check_page_name(out_file, "--out")
-        check_writable(out_file, option="--out")
-    if png is not None:
-        check_writable(png, folder=True, option="--png")
-    _check_method(method)
-    # Resolved before the model is loaded, so that a mistyped path is reported at once.
+    check_method(method, "--method")
+    # All of this is checked before the model is loaded.
     items = load_images(common.read_image_arguments(images))
-    png_names(items, png)
-    judge = _judge(detector, classes, model, score, template, target, place)
-    with keeping("Finished images are kept: the same command goes on."), common.progress_bar("Explaining") as progress:
-        written = write_explanations(
-            judge,
+    check_outputs(items, out_file, png, options=("--out", "--png"))
+    by = _detector_or_classifier(detector, classes, model, score, template, target, place)
+    with common.progress_bar("Explaining") as progress:
+        summary = write_explanations(
+            by,
             items,
             out_file,
             png=png,
@@ -108,23 +76,14 @@ def explain(
             progress=progress,
             command=common.typed(),
         )
-    before = f", {written.from_before} of them in an earlier run" if written.from_before else ""
-    err.print(f"{written.images} explained{before}.")
+    err.print(f"{summary.images} explained.")
     for where, what in ((out_file, "Page"), (png, "PNGs")):
         if where is not None:
             err.print(f"{what} written to {where}", markup=False)
-    common.finish(written.unreadable)
+    common.finish(summary.unreadable)
 
 
-def _check_method(name: str) -> None:
-    """Told before a model is loaded."""
-    from deltaenergy.explanation.methods import AUTO, METHODS
-
-    if name != AUTO and name not in METHODS:
-        raise InputError(f"Unknown --method {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
-
-
-def _judge(
+def _detector_or_classifier(
     detector: str | None,
     classes: str | None,
     model: str,
@@ -135,7 +94,7 @@ def _judge(
 ) -> Detector | Classifier:
     """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.explanation.targets import SCORE
+    from deltaenergy.explanation.methods import SCORE
     from deltaenergy.scores.availability import Given, Lack
 
     if detector is not None:

@@ -1,4 +1,4 @@
-"""ΔEnergy taken apart: against the formula in float64 NumPy, and against the score itself."""
+"""ΔEnergy by class: against the formula in float64 NumPy, and against the score itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.explanation.parts import energy_parts, energy_settings, parts_fragment
+from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
 from deltaenergy.scores.registry import make_score
 from tests.report.checks import Page
 
@@ -98,7 +98,7 @@ def test_wrong_input_is_told() -> None:
 
 def test_the_chart_says_in_words_what_it_shows() -> None:
     (parts,) = energy_parts(np.linspace(0.3, 0.1, 12)[None], ["<dog>", *NAMES[:11]], tau=0.1, c=12)
-    page = Page(parts_fragment(parts))
+    page = Page(energy_figure(parts))
     (chart,) = page.all("svg")
     assert "E0 = " in (chart["aria-label"] or "") and "<dog>" in (chart["aria-label"] or "")
     # Five classes and one row for the other seven.

@@ -1,18 +1,18 @@
-"""ΔEnergy taken apart, as in the paper's Figure 1A: E0, E1, and what each class that was reset adds.
+"""ΔEnergy by class, as in the paper's Figure 1A: E0, E1, and what each class that is reset adds.
 
     E0   = −lse(s/τ)
-    E_j  = −log( e^{s̃/τ} + Σ_{k≠ŷ_j} e^{s_k/τ} )                the energy with ŷ_j alone reset
+    E_j  = −log( e^{s̃/τ} + Σ_{k≠ŷ_j} e^{s_k/τ} )                the energy with only ŷ_j reset
     ΔE   = E1 − E0 = Σ_{j≤c} share_j,   share_j = (E_j − E0) / c      (ΔEnergy, NeurIPS 2025, eqs. 2–4)
 
-The split needs no choice. E1 is by definition the mean of the E_j, each of which resets its own class and no other, so
-that ΔE is a sum with one term for each class. For such a sum the order in which classes are looked at plays no part,
-and share_j is also the Shapley value of class j. A share is below 0 where the reset lifts a class (s̃ > s_j).
+The split needs no choice: E1 is by definition the mean of the E_j, each of which resets only its own class, so ΔE is a
+sum with one term for each class, and share_j is also the Shapley value of class j. A share is below 0 where the reset
+raises a class (s̃ > s_j).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from deltaenergy.scores.multi_delta_energy import MultiDeltaEnergy
 TAU, C = 0.01, 2
 # Classes beyond these share one row of the chart.
 MOST_ROWS = 6
-_ROW, _LEFT, _RIGHT = 26.0, 128.0, 64.0
+_ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26.0, 8.0, 128.0, 64.0, 430.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ResetClass:
 
 @dataclass(frozen=True)
 class EnergyParts:
-    """ΔEnergy of one image, taken apart; the shares of `classes`, the most similar first, add up to `delta`."""
+    """ΔEnergy of one image; the shares of `classes`, the most similar first, add up to `delta`."""
 
     tau: float
     reset: float
@@ -55,10 +55,6 @@ class EnergyParts:
     e1: float
     delta: float
     classes: tuple[ResetClass, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {**asdict(self), "classes": [asdict(one) for one in self.classes]}
 
 
 @bounded
@@ -73,7 +69,8 @@ def energy_parts(
     # Stable, so that of equal classes the first comes first, as everywhere.
     order = torch.sort(logits, dim=1, descending=True, stable=True).indices[:, :c]
     before = torch.logsumexp(logits, dim=1)
-    after = torch.stack([_with_reset(logits, order[:, j], reset / tau) for j in range(order.shape[1])], dim=1)
+    resets = [logits.scatter(1, order[:, j : j + 1], reset / tau) for j in range(order.shape[1])]
+    after = torch.stack([torch.logsumexp(one, dim=1) for one in resets], dim=1)
     shares = (before[:, None] - after) / order.shape[1]
     return [
         EnergyParts(
@@ -97,16 +94,10 @@ def energy_parts(
     ]
 
 
-def _with_reset(logits: torch.Tensor, position: torch.Tensor, reset: float) -> torch.Tensor:
-    """The lse of each row with the entry at `position` reset."""
-    return torch.logsumexp(logits.scatter(1, position[:, None], reset), dim=1)
-
-
-def energy_settings(scorer: Scorer) -> tuple[float, int, float]:
-    """τ, c and s̃ that a score computes ΔEnergy with; the paper's for a score that has none of its own.
-
-    Of several temperatures it is the first.
-    """
+def energy_settings(scorer: Scorer | None) -> tuple[float, int, float]:
+    """τ, c and s̃ of a score that computes ΔEnergy, the first if it has several; the paper's for any other score."""
+    if scorer is None or not scorer.fitted:
+        return TAU, C, 0.0
     score = scorer.score
     if isinstance(score, MultiDeltaEnergy):
         return score.taus[0], score.cs[0], 0.0
@@ -116,15 +107,15 @@ def energy_settings(scorer: Scorer) -> tuple[float, int, float]:
     return tau, c, float(scorer.learned("background")) if isinstance(reset, str) else reset or 0.0
 
 
-def parts_fragment(parts: EnergyParts) -> Markup:
-    """The parts as a small chart in the look of a report: from E0 up to E1, one step for each class."""
-    likeliest = parts.classes[0]
-    told = (
+def energy_figure(parts: EnergyParts) -> Markup:
+    """The parts as a small chart for a page: from E0 up to E1, one step for each class."""
+    first = parts.classes[0]
+    about = (
         f"E0 = {score_value(parts.e0)}, E1 = {score_value(parts.e1)}; of ΔE = {score_value(parts.delta)}, "
-        f"{score_value(likeliest.share)} comes from {isolated(likeliest.name)}"
+        f"{score_value(first.share)} comes from {isolated(first.name)} "
+        f"(τ = {parts.tau:g}, c = {len(parts.classes)}, reset to {plain(parts.reset)})."
     )
-    about = f"{told} (τ = {parts.tau:g}, c = {len(parts.classes)}, reset to {plain(parts.reset)})."
-    return figure(_chart(parts, about), join("ΔEnergy taken apart", tag("span", about, class_="sub")))
+    return figure(_chart(parts, about), join("ΔEnergy by class", tag("span", about, class_="sub")))
 
 
 def _chart(parts: EnergyParts, description: str) -> Markup:
@@ -135,42 +126,31 @@ def _chart(parts: EnergyParts, description: str) -> Markup:
     levels = [parts.e0]
     for _, share in steps:
         levels.append(levels[-1] + share)
-    width, top = 430.0, 8.0
-    bottom = top + _ROW * (len(steps) + 2)
-    axis = Axis(*padded(min(levels), max(levels), 0.06), start=_LEFT, end=width - _RIGHT)
-    content = [
-        tag("line", x1=axis(tick), x2=axis(tick), y1=top, y2=bottom, class_="grid")
-        for tick in nice_ticks(axis.low, axis.high, 4)
-    ]
-    content += [
-        tag("text", plain(tick), x=axis(tick), y=bottom + 17, class_="tick middle")
-        for tick in nice_ticks(axis.low, axis.high, 4)
-    ]
+    bottom = _TOP + _ROW * (len(steps) + 2)
+    axis = Axis(*padded(min(levels), max(levels), 0.06), start=_LEFT, end=_WIDTH - _RIGHT)
+    ticks = nice_ticks(axis.low, axis.high, 4)
+    content = [tag("line", x1=axis(tick), x2=axis(tick), y1=_TOP, y2=bottom, class_="grid") for tick in ticks]
+    content += [tag("text", plain(tick), x=axis(tick), y=bottom + 17, class_="tick middle") for tick in ticks]
     content.append(tag("text", "energy", x=(axis.start + axis.end) / 2, y=bottom + 35, class_="label middle"))
-    content.append(_level("E0", parts.e0, axis, top))
+    for row, name, level in ((0, "E0", parts.e0), (len(steps) + 1, "E1", parts.e1)):
+        x, y = axis(level), _TOP + _ROW * row
+        line = tag("line", x1=x, x2=x, y1=y + 3, y2=y + _ROW - 3, class_="threshold")
+        content += [line, *_row(y, name, "strong end", x, score_value(level))]
     for row, (name, share) in enumerate(steps, start=1):
-        y = top + _ROW * row
+        y = _TOP + _ROW * row
         left, right = sorted((axis(levels[row - 1]), axis(levels[row])))
         # A share too small to be seen still has its place.
         bar = tag("rect", x=left, y=y + 5, width=max(1.0, right - left), height=_ROW - 10)
-        content.append(
-            tag("g", bar, tag("title", f"{name}: {share:+.4g}"), class_=f"bars {'c0' if share >= 0 else 'c1'}")
-        )
-        content.append(tag("text", _short(name), x=_LEFT - 8, y=y + _ROW / 2 + 4, class_="row end"))
-        said = f"{'+' if share >= 0 else '−'}{score_value(abs(share))}"
-        content.append(tag("text", said, x=right + 6, y=y + _ROW / 2 + 4, class_="note"))
-    content.append(_level("E1", parts.e1, axis, top + _ROW * (len(steps) + 1)))
-    return svg(width, bottom + 42, "ΔEnergy taken apart", *content, description=description)
+        sign, colour = ("+", "c0") if share >= 0 else ("−", "c1")
+        content.append(tag("g", bar, tag("title", f"{name}: {share:+.4g}"), class_=f"bars {colour}"))
+        content += _row(y, name, "row end", right, sign + score_value(abs(share)))
+    return svg(_WIDTH, bottom + 42, "ΔEnergy by class", *content, description=description)
 
 
-def _level(name: str, value: float, axis: Axis, top: float) -> Markup:
-    x = axis(value)
-    return join(
-        tag("line", x1=x, x2=x, y1=top + 3, y2=top + _ROW - 3, class_="threshold"),
-        tag("text", name, x=_LEFT - 8, y=top + _ROW / 2 + 4, class_="strong end"),
-        tag("text", score_value(value), x=x + 6, y=top + _ROW / 2 + 4, class_="note"),
-    )
-
-
-def _short(name: str, most: int = 18) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _row(y: float, name: str, css: str, x: float, value: str) -> list[Markup]:
+    """The name on the left, and the value next to its mark."""
+    short = name if len(name) <= 18 else name[:17] + "…"
+    return [
+        tag("text", short, x=_LEFT - 8, y=y + _ROW / 2 + 4, class_=css),
+        tag("text", value, x=x + 6, y=y + _ROW / 2 + 4, class_="note"),
+    ]

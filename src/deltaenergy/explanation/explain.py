@@ -1,0 +1,200 @@
+"""`explain`: heatmaps for any number of images, batch by batch, each with the detector's verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import torch
+
+from deltaenergy.classifiers.base import Classifier, check_classifier
+from deltaenergy.core.display import Shown
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress, shown
+from deltaenergy.data.items import Unreadable
+from deltaenergy.detector.detector import Detector
+from deltaenergy.errors import InputError
+from deltaenergy.explanation.explanation import Explanation
+from deltaenergy.explanation.methods import (
+    AUTO,
+    CLASS,
+    SCORE,
+    ExplainedModel,
+    Target,
+    class_position,
+    class_target,
+    get_method,
+    make_maps,
+    score_target,
+)
+from deltaenergy.explanation.why import RejectionReasons
+from deltaenergy.models.base import require_towers
+from deltaenergy.models.encoding import EncodedBatch
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.scoring import score_encoded
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# In a notebook, more images than this make a cell unwieldy.
+_SHOWN = 20
+
+
+class Explanations(Shown, Sequence[Explanation]):
+    """Explanations in input order, and the images that could not be read."""
+
+    def __init__(self, explanations: list[Explanation], unreadable: list[Unreadable]) -> None:
+        self._explanations = explanations
+        self.unreadable = unreadable
+
+    @overload
+    def __getitem__(self, index: int) -> Explanation: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Explanation]: ...
+    def __getitem__(self, index: int | slice) -> Explanation | list[Explanation]:
+        return self._explanations[index]
+
+    def __len__(self) -> int:
+        return len(self._explanations)
+
+    def _facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"images": len(self)}
+        if len(self):
+            facts |= {"method": self[0].method, "unreadable": len(self.unreadable)}
+        return facts
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + "".join(one._repr_html_() for one in self[:_SHOWN])
+
+
+class Explainer:
+    """What explains images: a detector or a classifier, a method, and what is to be explained.
+
+    It checks all of these when it is made.
+
+    Args:
+        by: a detector or a classifier, zero-shot or tuned.
+        method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` for the usual one of the image encoder.
+        target: `class` for the similarity of the predicted class, `score` for the detector's score, or a class name.
+    """
+
+    def __init__(self, by: Detector | Classifier, method: str = AUTO, target: str = CLASS) -> None:
+        self.detector = by if isinstance(by, Detector) else None
+        if not isinstance(by, Detector):
+            check_classifier(by, "explain")
+        self.classifier = by.classifier if isinstance(by, Detector) else by
+        self.target = target
+        self._scorer = None if self.detector is None else self.detector.scorer
+        if self._scorer is None and target == SCORE:
+            raise InputError("A classifier has no score: give explain a detector, such as Detector(classifier).")
+        if self._scorer is not None and (target == SCORE or self._gives_verdicts):
+            self._scorer.check_fitted()
+        self._position: int | None = None
+        if target not in (CLASS, SCORE):
+            self._position = class_position(target, self.classifier, scored=self._scorer is not None)
+        model = require_towers(self.classifier.model, "explain")
+        needed = self.classifier.needs_to_predict
+        of_score = frozenset() if self._scorer is None else self._scorer.score.needs
+        self._model = ExplainedModel(self.classifier, model, patches=Need.PATCHES in needed | of_score)
+        self.method = get_method(method, model, needed | of_score if target == SCORE else needed)
+
+    @property
+    def _gives_verdicts(self) -> bool:
+        return self.detector is not None and self.detector.calibration is not None
+
+    @cached_property
+    def reasons(self) -> RejectionReasons | None:
+        """What the detector can say about images that it rejects; None without one that gives verdicts."""
+        return RejectionReasons(self.detector) if self.detector is not None and self._gives_verdicts else None
+
+    def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> ExplanationStream:
+        """Explanations as they are made; memory does not grow with the number of images."""
+        if is_feature_array(images):
+            raise InputError("explain makes maps over images: give it images, not features.")
+        by, progress = self._model, progress or shown("Explaining images")
+        return ExplanationStream(
+            self, by.model.stream(images, patches=by.patches, batch_size=batch_size, progress=progress)
+        )
+
+    def explain_batch(self, batch: EncodedBatch) -> list[Explanation]:
+        """Explanations of images that are encoded already, with their pixels."""
+        if not batch.items:
+            return []
+        if batch.pixels is None:
+            raise InputError("explain makes maps over pixels: give it the images, not a feature store.")
+        classes, scoring = self.classifier.classes, self._scorer if self.target == SCORE else None
+        scorers = [self._scorer] if self._scorer is not None and self._scorer.fitted else []
+        scored, similarities = score_encoded(self.classifier, scorers, batch)
+        verdicts = self.detector.judge(scored) if self.detector is not None and self._gives_verdicts else None
+        predicted = torch.from_numpy(scored.predicted)
+        positions = predicted if self._position is None else torch.full_like(predicted, self._position)
+
+        def target_of(chosen: torch.Tensor) -> Target:
+            return class_target(positions[chosen]) if scoring is None else score_target(scoring)
+
+        maps = make_maps(self.method, self._model, batch.pixels, target_of).numpy()
+        rows: npt.NDArray[np.float32] = similarities.float().cpu().numpy()
+        features, pixels = batch.features.float().cpu().numpy(), batch.pixels.float().cpu().numpy()
+        if scoring is None:
+            targets, values = [classes[k] for k in positions], rows[np.arange(len(rows)), positions]
+        else:
+            targets, values = [SCORE] * len(rows), scored.values[scoring.spec]
+        return [
+            Explanation(
+                id=item.id,
+                label=classes[int(predicted[i])],
+                confidence=float(scored.confidence[i]),
+                verdict=None if verdicts is None else verdicts[i],
+                method=self.method.name,
+                target=targets[i],
+                value=float(values[i]),
+                heatmap=maps[i],
+                image=self._model.model.preprocessing.picture(pixels[i]),
+                similarities=rows[i],
+                features=features[i],
+            )
+            for i, item in enumerate(batch.items)
+        ]
+
+
+class ExplanationStream(Iterator[Explanation]):
+    """Explanations as they are made, one batch ahead at most; `unreadable` grows on the way."""
+
+    def __init__(self, explainer: Explainer, batches: Iterator[EncodedBatch]) -> None:
+        self.unreadable: list[Unreadable] = []
+        self._found = self._explain(explainer, batches)
+
+    def _explain(self, explainer: Explainer, batches: Iterator[EncodedBatch]) -> Iterator[Explanation]:
+        for batch in batches:
+            self.unreadable += batch.unreadable
+            yield from explainer.explain_batch(batch)
+
+    def __next__(self) -> Explanation:
+        return next(self._found)
+
+
+def explain(
+    by: Detector | Classifier,
+    images: Any,
+    method: str = AUTO,
+    target: str = CLASS,
+    *,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Explanations:
+    """Heatmaps of what in each image supports its class, or moves its score.
+
+    For more images than fit into memory: `Explainer(by, method, target).stream(images)`.
+
+    Args:
+        by: a detector or a classifier, zero-shot or tuned.
+        images: as everywhere; those that cannot be read are skipped and listed in the result's `unreadable`.
+        method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` for the usual one of the image encoder.
+        target: `class` for the similarity of the predicted class, `score` for the detector's score, or a class name.
+        batch_size: images per step of the image encoder.
+        progress: called with (done, total).
+    """
+    stream = Explainer(by, method, target).stream(images, batch_size=batch_size, progress=progress)
+    return Explanations(list(stream), stream.unreadable)

@@ -1,4 +1,4 @@
-"""What every chart stands on: round ticks, linear or logarithmic scales, and a frame with grid and labels."""
+"""What every chart stands on: round ticks, scales, and a frame with grid and labels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ WIDE = 450
 # A range is divided into bins and ticks, which must differ in float64. One narrower than these, relative to its values
 # or at all (subnormal numbers), cannot be divided; values beyond LARGEST would overflow in a difference.
 NARROWEST, TINIEST, LARGEST = 1e-12, 1e-290, 1e300
-# Where a logarithmic axis begins at the lowest.
-SMALLEST = 1e-300
 
 
 def is_range(low: float, high: float) -> bool:
@@ -37,15 +35,6 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(i * step, digits) + 0.0 for i in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within [low, high], and their doubles and fives when there are few."""
-    low, high = (min(max(SMALLEST, end), LARGEST) for end in (low, high))
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1,) if len(powers) > 4 else (1, 2, 5)
-    ticks = [factor * 10.0**power for power in powers for factor in factors]
-    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-
-
 def plain(value: float) -> str:
     """A number as short as it can be said: 0.5, 20, 1e-05."""
     return f"{value:.6g}".replace("-", "−")
@@ -64,19 +53,11 @@ class Axis:
     high: float
     start: float
     end: float
-    log: bool = False
 
     def __call__(self, value: float) -> float:
         """The pixel of a value; values outside are pushed to the edge, so that infinities can be drawn."""
-        low, high = self.low, self.high
-        if self.log:
-            low, high, value = (math.log(max(number, SMALLEST)) for number in (low, high, value))
-        share = (value - low) / (high - low) if is_range(low, high) else 0.5
+        share = (value - self.low) / (self.high - self.low) if is_range(self.low, self.high) else 0.5
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
-
-    def ticks(self, count: int = 5) -> list[float]:
-        """Round values along the axis."""
-        return log_ticks(self.low, self.high) if self.log else nice_ticks(self.low, self.high, count)
 
 
 def padded(low: float, high: float, share: float = 0.04) -> tuple[float, float]:
@@ -106,16 +87,11 @@ class Frame:
         y_range: tuple[float, float],
         width: float,
         height: float,
-        *,
-        left: float = 52,
-        bottom: float = 42,
-        top: float = 10,
         right: float = 22,
-        x_log: bool = False,
     ) -> Frame:
         """A frame with margins for tick and axis labels."""
-        x = Axis(*x_range, start=left, end=width - right, log=x_log)
-        y = Axis(*y_range, start=height - bottom, end=top)
+        x = Axis(*x_range, start=52, end=width - right)
+        y = Axis(*y_range, start=height - 42, end=10)
         return cls(x, y, width, height)
 
     def draw(
@@ -125,16 +101,15 @@ class Frame:
         x_format: Format = plain,
         y_format: Format = plain,
         x_ticks: Sequence[float] | None = None,
-        y_ticks: Sequence[float] | None = None,
     ) -> Markup:
         """Grid, ticks and labels."""
         left, right, bottom, top = self.x.start, self.x.end, self.y.start, self.y.end
         parts = []
-        for value in self.y.ticks() if y_ticks is None else y_ticks:
+        for value in nice_ticks(self.y.low, self.y.high):
             y = self.y(value)
             parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
             parts.append(tag("text", y_format(value), x=left - 7, y=y + 4, class_="tick end"))
-        for value in self.x.ticks() if x_ticks is None else x_ticks:
+        for value in nice_ticks(self.x.low, self.x.high) if x_ticks is None else x_ticks:
             x = self.x(value)
             parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="axis"))
             parts.append(tag("text", x_format(value), x=x, y=bottom + 17, class_="tick middle"))

@@ -1,11 +1,10 @@
-"""Charts as inline SVG: curves, histograms in rows, trade-off scatter, heat map.
+"""Charts as inline SVG: curves, histograms in rows, trade-off scatter.
 
 Colours are CSS classes of the page (`c0` to `c7`, chosen to be told apart by colour-blind readers), so that one
 drawing serves light, dark and print. Dashes and marker shapes repeat what the colours say.
 """
 
 from deltaenergy.report.charts.curves import Curve, curve_chart
-from deltaenergy.report.charts.heat import heat_chart
 from deltaenergy.report.charts.histograms import HistogramRow, histogram_chart
 from deltaenergy.report.charts.marks import colour, dash, legend_key, marker
 from deltaenergy.report.charts.scatter import Point, scatter_chart
@@ -17,7 +16,6 @@ __all__ = [
     "colour",
     "curve_chart",
     "dash",
-    "heat_chart",
     "histogram_chart",
     "legend_key",
     "marker",

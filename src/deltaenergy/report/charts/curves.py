@@ -37,7 +37,6 @@ def curve_chart(
     x_format: Format = plain,
     y_format: Format = plain,
     x_ticks: Sequence[float] | None = None,
-    x_log: bool = False,
     diagonal: bool = False,
     y_mark: tuple[float, str] | None = None,
 ) -> Markup:
@@ -47,8 +46,7 @@ def curve_chart(
         y_range or extent([part for c in curves for part in (c.y, c.low, c.high) if part is not None]),
         width,
         height,
-        x_log=x_log,
-        right=22 if y_mark is None else 36,
+        22 if y_mark is None else 36,
     )
     parts = [frame.draw(x_label, y_label, x_format, y_format, x_ticks)]
     if diagonal:

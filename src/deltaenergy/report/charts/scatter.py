@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deltaenergy.report.axes import Format, Frame, plain, svg
-from deltaenergy.report.charts.marks import colour, extent, marker
+from deltaenergy.report.charts.marks import extent, marker
 from deltaenergy.report.html import Markup, tag
 
 
 @dataclass(frozen=True)
 class Point:
-    """One dot of a scatter chart; intervals are drawn as thin bars."""
+    """One dot of a scatter chart."""
 
     label: str
     x: float
     y: float
     index: int = 0
-    x_interval: tuple[float, float] | None = None
-    y_interval: tuple[float, float] | None = None
 
 
 def scatter_chart(
@@ -33,30 +31,16 @@ def scatter_chart(
     height: float = 360,
     x_format: Format = plain,
     y_format: Format = plain,
-    labels: bool = True,
 ) -> Markup:
     """Dots with their names beside them: the trade-off between two metrics."""
-    x_extent = extent([[p.x, *(p.x_interval or ())] for p in points], share=0.08)
-    y_extent = extent([[p.y, *(p.y_interval or ())] for p in points], share=0.08)
+    x_extent, y_extent = extent([[p.x for p in points]], 0.08), extent([[p.y for p in points]], 0.08)
     frame = Frame.make(x_extent, y_extent, width, height)
     parts = [frame.draw(x_label, y_label, x_format, y_format)]
-    for point in points:
-        x, y = frame.x(point.x), frame.y(point.y)
-        css = f"whisker {colour(point.index)}"
-        if point.x_interval is not None:
-            parts.append(
-                tag("line", x1=frame.x(point.x_interval[0]), x2=frame.x(point.x_interval[1]), y1=y, y2=y, class_=css)
-            )
-        if point.y_interval is not None:
-            parts.append(
-                tag("line", x1=x, x2=x, y1=frame.y(point.y_interval[0]), y2=frame.y(point.y_interval[1]), class_=css)
-            )
     taken: list[tuple[float, float, float]] = []
     for point in sorted(points, key=lambda p: p.y):
         x, y = frame.x(point.x), frame.y(point.y)
         parts.append(tag("g", tag("title", point.label), marker(x, y, point.index)))
-        if labels:
-            parts.append(_place_label(point.label, x, y, frame, taken))
+        parts.append(_place_label(point.label, x, y, frame, taken))
     return svg(width, height, title, *parts, description=description)
 
 

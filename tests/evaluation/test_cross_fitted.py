@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, PrecomputedClassifier, ZeroShotClassifier, evaluate, make_score
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import ImageSet, compare
-from deltaenergy.report.ranking import best_in_words, ranked_scores
+from deltaenergy.report.evaluation import best_in_words, ranked_scores
 from deltaenergy.scoring import CrossFitted, deal_folds
 from tests.colours import ColourModel, paint_sets
 

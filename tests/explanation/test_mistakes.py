@@ -11,8 +11,8 @@ import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import Evaluation
 from deltaenergy.explanation.mistakes import mistakes_section
-from deltaenergy.report.pictures import pictures_of
-from deltaenergy.report.write import write_report
+from deltaenergy.report import write_report
+from deltaenergy.report.images import pictures_of
 from tests.cli.runner import Runner
 from tests.colours import ColourModel, paint_sets
 from tests.report.checks import Page, check_page

@@ -11,13 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaenergy.report.axes import LARGEST, Axis, nice_ticks, padded
 from deltaenergy.report.charts import (
+    LARGEST,
+    Axis,
     Curve,
     HistogramRow,
     Point,
     curve_chart,
     histogram_chart,
+    nice_ticks,
+    padded,
     scatter_chart,
 )
 from tests.report.checks import Page

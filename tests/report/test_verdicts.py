@@ -14,7 +14,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Verdict
 from deltaenergy.report import verdicts as page_of_verdicts
 from deltaenergy.report import write_report, write_verdicts
-from deltaenergy.report.links import file_link
+from deltaenergy.report.images import file_link
 from deltaenergy.report.verdicts import _embedded_of_each
 from deltaenergy.source import load_images
 from tests.colours import ColourModel, paint, paint_sets

@@ -14,7 +14,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation import evaluate
 from deltaenergy.report import write_report
-from deltaenergy.report.thumbnails import thumbnail
+from deltaenergy.report.images import thumbnail
 from tests.colours import ColourModel, paint, paint_sets
 from tests.report.checks import check_page
 

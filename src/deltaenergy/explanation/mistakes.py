@@ -18,8 +18,8 @@ from deltaenergy.explanation.page import READING
 from deltaenergy.explanation.run import Explainer
 from deltaenergy.explanation.targets import CLASS, SCORE
 from deltaenergy.report.html import Markup, isolated, join, tag
+from deltaenergy.report.images import Picture, pictures_of
 from deltaenergy.report.page import Section
-from deltaenergy.report.pictures import Picture, pictures_of
 from deltaenergy.scores.base import Scorer
 from deltaenergy.store.store import StoredImage
 

@@ -25,9 +25,8 @@ from deltaenergy.explanation.run import Explainer
 from deltaenergy.explanation.targets import CLASS, SCORE
 from deltaenergy.files import replacing
 from deltaenergy.report.html import Markup, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, render_page, tiles
-from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
+from deltaenergy.report.images import file_link
+from deltaenergy.report.page import Section, Tile, provenance_section, render_page, score_table, tiles, unreadable_note
 from deltaenergy.report.words import count
 from deltaenergy.source import load_images
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from deltaenergy.errors import InputError
-from deltaenergy.report.axes import Axis, nice_ticks, padded, plain, svg
+from deltaenergy.report.charts import Axis, nice_ticks, padded, plain, svg
 from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.report.page import figure
 from deltaenergy.report.words import score_value

@@ -6,8 +6,8 @@ from pathlib import PurePath
 
 from deltaenergy.explanation.why import NearClass, NearImage, ScoreReason, WhyNot
 from deltaenergy.report.html import Child, Markup, isolated, tag
+from deltaenergy.report.images import jpeg_uri
 from deltaenergy.report.page import table
-from deltaenergy.report.thumbnails import jpeg_uri
 from deltaenergy.report.words import percent, score_value
 
 

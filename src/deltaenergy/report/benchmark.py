@@ -23,7 +23,6 @@ from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.spec import benchmark_names, load_spec
 from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
 from deltaenergy.errors import InputError
-from deltaenergy.report.axes import percent
 from deltaenergy.report.charts import (
     Curve,
     HistogramRow,
@@ -31,6 +30,7 @@ from deltaenergy.report.charts import (
     curve_chart,
     histogram_chart,
     legend_key,
+    percent,
     scatter_chart,
 )
 from deltaenergy.report.html import Child, Markup, join, tag

@@ -8,8 +8,8 @@ import numpy as np
 
 from deltaenergy.evaluation.classification import Classification, classification
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, curve_chart, legend_key
+from deltaenergy.report.charts import percent as percent_tick
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, figure, table
 from deltaenergy.report.words import count, estimate, percent

@@ -6,13 +6,20 @@ from deltaenergy.detector.verdicts import KNOWN
 from deltaenergy.evaluation.classification import classification
 from deltaenergy.evaluation.compare import Comparison, Difference
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.report.axes import percent as percent_tick
 from deltaenergy.report.charts import Curve, curve_chart, legend_key
+from deltaenergy.report.charts import percent as percent_tick
 from deltaenergy.report.classification import quality_charts
+from deltaenergy.report.evaluation import headline, kept_estimate
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.page import Section, figure, render_page, table
-from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
-from deltaenergy.report.summary import headline, kept_estimate
+from deltaenergy.report.page import (
+    Section,
+    figure,
+    provenance_section,
+    render_page,
+    score_table,
+    table,
+    unreadable_note,
+)
 from deltaenergy.report.words import count, estimate, listed, metric_name, percent, points, smaller_is_better
 from deltaenergy.stats.metrics import Estimate
 

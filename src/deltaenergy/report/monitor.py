@@ -12,13 +12,11 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.files import write_text
 from deltaenergy.monitor import Block, Monitor, SeenPicture, Status
-from deltaenergy.report.axes import percent as whole_percent
 from deltaenergy.report.charts import Curve, curve_chart, legend_key
+from deltaenergy.report.charts import percent as whole_percent
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, figure, render_page, table, tiles
-from deltaenergy.report.pictures import Picture, card
-from deltaenergy.report.provenance import provenance_section, score_table
+from deltaenergy.report.images import Picture, card, file_link
+from deltaenergy.report.page import Section, Tile, figure, provenance_section, render_page, score_table, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
 # Classes in sight; the others are folded.

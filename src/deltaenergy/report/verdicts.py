@@ -19,10 +19,17 @@ from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
-from deltaenergy.report.pictures import Picture, card
-from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
+from deltaenergy.report.images import Picture, card, file_link
+from deltaenergy.report.page import (
+    Section,
+    Tile,
+    figure,
+    provenance_section,
+    render_page,
+    score_table,
+    tiles,
+    unreadable_note,
+)
 from deltaenergy.report.words import count, percent
 
 # Small copies inside the page, all groups together: about six megabytes.

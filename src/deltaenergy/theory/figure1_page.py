@@ -15,12 +15,10 @@ from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.explanation.colours import laid_over
 from deltaenergy.explanation.parts import parts_fragment
 from deltaenergy.files import check_writable, read_json, write_json, write_text
-from deltaenergy.report.axes import plain
-from deltaenergy.report.charts import HistogramRow, histogram_chart
+from deltaenergy.report.charts import HistogramRow, histogram_chart, plain
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.page import Section, Tile, definitions, figure, render_page, table, tiles
-from deltaenergy.report.provenance import unreadable_note
-from deltaenergy.report.thumbnails import jpeg_uri
+from deltaenergy.report.images import jpeg_uri
+from deltaenergy.report.page import Section, Tile, definitions, figure, render_page, table, tiles, unreadable_note
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.stats.metrics import Estimate
 from deltaenergy.theory.figure1 import MaskedSet, Panel, PaperFigure, paper_figure

@@ -301,7 +301,7 @@ def _print(evaluation: Evaluation) -> None:
     """Accuracies, then one table per pair of a closed and an open set."""
     from rich.table import Table
 
-    from deltaenergy.report.ranking import best_in_words
+    from deltaenergy.report.evaluation import best_in_words
 
     # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
     console = common.out if common.out.is_terminal else PlainConsole(width=160)

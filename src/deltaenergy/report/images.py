@@ -1,21 +1,50 @@
-"""Pictures with their verdicts: which ones a report shows, and how."""
+"""Images with their verdicts: a card, a gallery, a small copy inside the page, a link to the file."""
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from urllib.parse import quote
 
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.thumbnails import square_jpeg
 from deltaenergy.detector.verdicts import verdict_word
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.thumbnails import thumbnail
 from deltaenergy.report.words import count, percent, score_value
 
+# Twice the width at which they are shown, for dense screens.
+SIDE = 256
 # As many as one row of the page holds.
 SHOWN = 8
+
+
+def file_link(item: ImageItem, page_folder: Path) -> str | None:
+    """The address of the image's file as seen from the page, or None if it has none that exists."""
+    source = item.source if isinstance(item.source, Path) else Path(item.id)
+    try:
+        if not source.is_file():
+            return None
+        full = os.path.abspath(source)  # noqa: PTH100
+        relative = os.path.relpath(full, os.path.abspath(page_folder))  # noqa: PTH100
+    except ValueError:  # another drive, or a name that no file has
+        return None
+    # The ./ keeps a name such as `http:x.jpg` from being taken for an address.
+    return "./" + quote(os.fsencode(relative.replace(os.sep, "/")))
+
+
+def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
+    """A data URI of the picture's central square, or None if there is no picture to show (`square_jpeg`)."""
+    found = square_jpeg(item, side)
+    return None if found is None else jpeg_uri(found)
+
+
+def jpeg_uri(data: bytes) -> str:
+    """A JPEG file as the `src` of an image."""
+    return "data:image/jpeg;base64," + base64.b64encode(data).decode("ascii")
 
 
 @dataclass(frozen=True)

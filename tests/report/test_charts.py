@@ -17,6 +17,7 @@ from deltaenergy.report.charts import (
     Curve,
     HistogramRow,
     Point,
+    Scale,
     curve_chart,
     histogram_chart,
     nice_ticks,
@@ -58,9 +59,7 @@ def numbers_of(document):
 
 
 def test_curve_goes_through_its_points():
-    chart = curve_chart(
-        [Curve("a", [0, 1], [0, 1])], title="t", x_label="x", y_label="y", x_range=(0, 1), y_range=(0, 1)
-    )
+    chart = curve_chart([Curve("a", [0, 1], [0, 1])], Scale("x", (0, 1)), Scale("y", (0, 1)), title="t")
     assert numbers_of(chart) == [52, 258, 338, 10]
 
 
@@ -120,8 +119,8 @@ def test_no_number_breaks_a_chart(x, y, threshold):
     charts = [
         histogram_chart(rows, title="t", x_label="x", threshold=threshold),
         histogram_chart(rows, title="t", x_label="x"),
-        curve_chart([Curve("c", x, y, low=y, high=x, markers=True)], title="t", x_label="x", y_label="y"),
-        scatter_chart([Point("p", a, b) for a, b in zip(x, y)], title="t", x_label="x", y_label="y"),
+        curve_chart([Curve("c", x, y, low=y, high=x, markers=True)], Scale("x"), Scale("y"), title="t"),
+        scatter_chart([Point("p", a, b) for a, b in zip(x, y)], Scale("x"), Scale("y"), title="t"),
     ]
     for chart in charts:
         assert not re.search(r'="[^"]*(nan|inf)', chart.lower())
@@ -143,9 +142,9 @@ def test_room_around_values_makes_a_range_that_can_be_divided(one, other):
 def test_labels_are_escaped_and_charts_have_a_text_alternative():
     evil = "</svg><script>alert(1)</script>"
     charts = [
-        curve_chart([Curve(evil, [0, 1], [1, 0])], title=evil, x_label=evil, y_label=evil),
+        curve_chart([Curve(evil, [0, 1], [1, 0])], Scale(evil), Scale(evil), title=evil),
         histogram_chart([HistogramRow(evil, np.arange(9.0), 1, evil)], title=evil, x_label=evil),
-        scatter_chart([Point(evil, 1, 2)], title=evil, x_label=evil, y_label=evil, description=evil),
+        scatter_chart([Point(evil, 1, 2)], Scale(evil), Scale(evil), title=evil),
     ]
     for chart in charts:
         page = Page(chart)
@@ -154,14 +153,14 @@ def test_labels_are_escaped_and_charts_have_a_text_alternative():
 
 def test_bands_and_markers():
     curve = Curve("a", [0.01, 0.1, 1], [1, 2, 3], low=[0, 1, 2], high=[2, 3, 4], markers=True, index=2)
-    chart = curve_chart([curve], title="t", x_label="x", y_label="y")
+    chart = curve_chart([curve], Scale("x"), Scale("y"), title="t")
     page = Page(chart)
     assert "band" in chart and len(page.all("polygon")) == 1 + 3
 
 
 def test_scatter_names_do_not_cover_each_other():
     points = [Point(f"method {i}", 0.5, 0.5, index=i) for i in range(4)] + [Point("far", 0.9, 0.1)]
-    chart = scatter_chart(points, title="t", x_label="x", y_label="y")
+    chart = scatter_chart(points, Scale("x"), Scale("y"), title="t")
     labels = re.findall(r'<text x="[\d.]+" y="([\d.]+)" class="row[^"]*">method', chart)
     heights = sorted(map(float, labels))
     assert len(heights) == 4 and min(np.diff(heights)) >= 11

@@ -9,7 +9,6 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.report import write_report
-from deltaenergy.report.monitor import write_monitor
 from tests.colours import paint
 from tests.monitor.made import ids_of, labels_of, make_detector
 from tests.report.checks import Page, check_page
@@ -26,7 +25,7 @@ def monitor() -> de.Monitor:
 
 
 def test_before_the_first_picture(tmp_path: Path, monitor: de.Monitor) -> None:
-    write_monitor(monitor, tmp_path / "page.html")
+    write_report(monitor, tmp_path / "page.html")
     _, words = read(tmp_path / "page.html")
     assert "No image has been looked at yet." in words and "Over time" not in words
 
@@ -50,7 +49,7 @@ def test_rate_classes_and_pictures(tmp_path: Path, monitor: de.Monitor) -> None:
 def test_names_from_the_network_never_lead_to_files(tmp_path: Path, monitor: de.Monitor) -> None:
     secret = paint(tmp_path / "secret.png", (1, 2, 3))
     monitor.observe([str(secret), "<script>alert(1)</script>"], ["dog", "cat"], [-9.0, -9.0], files=False)
-    write_monitor(monitor, tmp_path / "page.html")
+    write_report(monitor, tmp_path / "page.html")
     page, words = read(tmp_path / "page.html")
     assert not page.all("img") and not any("secret" in (link["href"] or "") for link in page.all("a"))
     assert str(secret) in words and "<script>alert(1)</script>" in words

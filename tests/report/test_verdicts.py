@@ -11,9 +11,9 @@ import pytest
 
 from deltaenergy import Detector, ZeroShotClassifier
 from deltaenergy.data.items import ImageItem
-from deltaenergy.detector.detector import Verdict
+from deltaenergy.detector.predictions import Predictions, Verdict
 from deltaenergy.report import verdicts as page_of_verdicts
-from deltaenergy.report import write_report, write_verdicts
+from deltaenergy.report import write_report
 from deltaenergy.report.images import file_link
 from deltaenergy.report.verdicts import _embedded_of_each
 from deltaenergy.source import load_images
@@ -164,7 +164,7 @@ def test_pictures_in_an_archive_are_shown_without_a_link(tmp_path: Path, sets: P
         entry.size = len(data)
         tar.addfile(entry, io.BytesIO(data))
     items = load_images(archive)
-    write_verdicts(list(zip(items, detector.predict(items))), tmp_path / "page.html", detector=detector)
+    write_report(detector.predict(items), tmp_path / "page.html", detector=detector, items=items)
     page = read(tmp_path / "page.html")
     assert [str(image["src"])[:15] for image in page.all("img")] == ["data:image/jpeg", "data:,"]
     assert not [link for link in page.all("a") if str(link["href"]).startswith("./")]
@@ -178,7 +178,7 @@ def test_no_verdicts_at_all(tmp_path: Path, sets: Path, detector: Detector) -> N
 
 def test_scores_that_are_no_numbers_come_last(tmp_path: Path, detector: Detector) -> None:
     verdicts = [Verdict("a", "red", 0.5, float("nan"), 0.1, True), Verdict("b", "red", 0.5, -9.0, 0.1, True)]
-    write_verdicts([(ImageItem(v.id, b""), v) for v in verdicts], tmp_path / "page.html", detector=detector)
+    write_report(Predictions(verdicts, []), tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
     assert [card["data-name"] for card in cards(page)] == ["b", "a"]
     assert all(str(card["data-score"]) not in {"nan", "inf"} for card in cards(page))

@@ -18,7 +18,7 @@ from deltaenergy.explanation.page import READING
 from deltaenergy.explanation.run import Explainer
 from deltaenergy.explanation.targets import CLASS, SCORE
 from deltaenergy.report.html import Markup, isolated, join, tag
-from deltaenergy.report.images import Picture, pictures_of
+from deltaenergy.report.images import JudgedImage, judged_images
 from deltaenergy.report.page import Section
 from deltaenergy.scores.base import Scorer
 from deltaenergy.store.store import StoredImage
@@ -40,7 +40,7 @@ def mistakes_section(
     progress: Progress | None = None,
 ) -> Section:
     """Maps for the `most` worst mistakes of each kind, by the primary score at its threshold."""
-    pictures = [picture for one in evaluation.sets for picture in pictures_of(evaluation, one)]
+    pictures = [picture for one in evaluation.sets for picture in judged_images(evaluation, one)]
     parts = []
     for heading, kind, target, worst in _KINDS:
         chosen = sorted((picture for picture in pictures if getattr(picture, kind)), key=worst)[:most]
@@ -54,7 +54,7 @@ def mistakes_section(
 def _cards(
     evaluation: Evaluation,
     classifier: Classifier,
-    chosen: Sequence[Picture],
+    chosen: Sequence[JudgedImage],
     target: str,
     batch_size: int,
     progress: Progress | None,
@@ -80,10 +80,10 @@ def _cards(
     return [explained[picture.item.id] for picture in chosen if picture.item.id in explained]
 
 
-def _by_scorer(evaluation: Evaluation, chosen: Sequence[Picture]) -> list[tuple[Scorer, list[Picture]]]:
+def _by_scorer(evaluation: Evaluation, chosen: Sequence[JudgedImage]) -> list[tuple[Scorer, list[JudgedImage]]]:
     """The images by the scorer of the primary score that judged them: of a cross-fitted score, that of their fold."""
     picture_of = {picture.item.id: picture for picture in chosen}
-    found: dict[Scorer, list[Picture]] = {}
+    found: dict[Scorer, list[JudgedImage]] = {}
     for one in evaluation.sets:
         scorer = one.scored.scorers[evaluation.primary]
         for row, item in enumerate(one.scored.items):
@@ -107,12 +107,12 @@ def _with_pixels(item: ImageItem) -> ImageItem:
     return replace(item, source=Path(item.id))
 
 
-def _verdict(picture: Picture) -> Verdict:
+def _verdict(picture: JudgedImage) -> Verdict:
     """What the evaluation said, which has no p-values."""
     return Verdict(picture.item.id, picture.label, picture.confidence, picture.score, None, picture.is_ood)
 
 
-def _truth(picture: Picture) -> str:
+def _truth(picture: JudgedImage) -> str:
     if picture.truth:
         return f"is {isolated(picture.truth)}"
     return "is none of these" if picture.wrongly_kept else "is one of the classes"

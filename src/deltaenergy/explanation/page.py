@@ -26,7 +26,15 @@ from deltaenergy.explanation.targets import CLASS, SCORE
 from deltaenergy.files import replacing
 from deltaenergy.report.html import Markup, join, tag
 from deltaenergy.report.images import file_link
-from deltaenergy.report.page import Section, Tile, provenance_section, render_page, score_table, tiles, unreadable_note
+from deltaenergy.report.page import (
+    Section,
+    Tile,
+    detector_scores,
+    provenance_section,
+    render_page,
+    tiles,
+    unreadable_note,
+)
 from deltaenergy.report.words import count
 from deltaenergy.source import load_images
 
@@ -189,9 +197,7 @@ def _around(said: Sequence[str], explainer: Explainer, unreadable: Sequence[Unre
     text = f"Where in each of {count(len(said), 'picture')} it stands {what}, by {method.name}: {method.summary}."
     scores = Markup("")
     if detector is not None and detector.calibration is not None:
-        score = detector.score
-        about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-        scores = score_table(about, {score.spec: detector.threshold}, frozenset())
+        scores = detector_scores(detector)
     sections = [
         Section(
             "summary", "Summary", join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
@@ -200,12 +206,7 @@ def _around(said: Sequence[str], explainer: Explainer, unreadable: Sequence[Unre
         provenance_section(made, scores),
     ]
     subtitle = " · ".join([f"model {made['model']['name']}", f"map {method.name}", str(made["date"])[:10]])
-    return render_page(
-        "Why each picture was judged so",
-        subtitle,
-        sections,
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network.",
-    )
+    return render_page("Why each picture was judged so", subtitle, sections)
 
 
 READING = (

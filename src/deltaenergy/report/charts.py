@@ -7,16 +7,20 @@ drawing serves light, dark and print. Dashes and marker shapes repeat what the c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from deltaenergy.report.html import Markup, join, tag
+from deltaenergy.report.html import Child, Markup, isolated, join, tag
+from deltaenergy.report.page import figure
+from deltaenergy.report.words import percent
 
 Format = Callable[[float], str]
 
+# From this AUROC on, the corner is drawn again, enlarged.
+NEAR_PERFECT = 0.97
 # Wider charts than this take two columns of a page.
 WIDE = 450
 # A range is divided into bins and ticks, which must differ in float64. One narrower than these, relative to its values
@@ -28,7 +32,7 @@ COLOURS = 8
 DASHES = ("", "6 3", "2 2.5", "8 3 2 3")
 
 
-def is_range(low: float, high: float) -> bool:
+def can_divide(low: float, high: float) -> bool:
     """Whether [low, high] is finite and wide enough to be divided."""
     span = high - low
     return math.isfinite(span) and span > max(TINIEST, NARROWEST * max(abs(low), abs(high)))
@@ -36,7 +40,7 @@ def is_range(low: float, high: float) -> bool:
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """About `count` round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
-    if not is_range(low, high):
+    if not can_divide(low, high):
         return [low] if math.isfinite(low) else []
     raw = (high - low) / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
@@ -51,9 +55,9 @@ def plain(value: float) -> str:
     return f"{value:.6g}".replace("-", "−")
 
 
-def percent(value: float) -> str:
-    """A share as a whole percentage."""
-    return f"{100 * value:.6g}\u00a0%"
+def percent_tick(value: float) -> str:
+    """A share as short as it can be said."""
+    return percent(value, None)
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,14 @@ class Axis:
 
     def __call__(self, value: float) -> float:
         """The pixel of a value; values outside are pushed to the edge, so that infinities can be drawn."""
-        share = (value - self.low) / (self.high - self.low) if is_range(self.low, self.high) else 0.5
+        share = (value - self.low) / (self.high - self.low) if can_divide(self.low, self.high) else 0.5
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
 
 
 def padded(low: float, high: float, share: float = 0.04) -> tuple[float, float]:
     """The range with a little room on both sides; values too close to be told apart get a range around them."""
     low, high = (min(max(-LARGEST, end), LARGEST) for end in (low, high))
-    if not is_range(low, high):
+    if not can_divide(low, high):
         size = max(abs(low), abs(high))
         room = size * 0.1 if size > TINIEST else 1.0
         return low - room, high + room
@@ -83,54 +87,36 @@ def padded(low: float, high: float, share: float = 0.04) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The plot area inside an SVG: two axes, and where their labels go."""
+class Scale:
+    """What an axis shows: its label, its range and ticks (by default of the data), and how its numbers are printed."""
 
-    x: Axis
-    y: Axis
-    width: float
-    height: float
+    label: str
+    range: tuple[float, float] | None = None
+    format: Format = plain
+    ticks: Sequence[float] | None = None
 
-    @classmethod
-    def make(
-        cls,
-        x_range: tuple[float, float],
-        y_range: tuple[float, float],
-        width: float,
-        height: float,
-        right: float = 22,
-    ) -> Frame:
-        """A frame with margins for tick and axis labels."""
-        x = Axis(*x_range, start=52, end=width - right)
-        y = Axis(*y_range, start=height - 42, end=10)
-        return cls(x, y, width, height)
 
-    def draw(
-        self,
-        x_label: str,
-        y_label: str,
-        x_format: Format = plain,
-        y_format: Format = plain,
-        x_ticks: Sequence[float] | None = None,
-    ) -> Markup:
-        """Grid, ticks and labels."""
-        left, right, bottom, top = self.x.start, self.x.end, self.y.start, self.y.end
-        parts = []
-        for value in nice_ticks(self.y.low, self.y.high):
-            y = self.y(value)
-            parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
-            parts.append(tag("text", y_format(value), x=left - 7, y=y + 4, class_="tick end"))
-        for value in nice_ticks(self.x.low, self.x.high) if x_ticks is None else x_ticks:
-            x = self.x(value)
-            parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="axis"))
-            parts.append(tag("text", x_format(value), x=x, y=bottom + 17, class_="tick middle"))
-        parts.append(tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
-        middle_x, middle_y = (left + right) / 2, (top + bottom) / 2
-        parts.append(tag("text", x_label, x=middle_x, y=bottom + 35, class_="label middle"))
-        parts.append(
-            tag("text", y_label, x=12, y=middle_y, class_="label middle", transform=f"rotate(-90 12 {middle_y:.1f})")
-        )
-        return join(parts)
+def shares(label: str, low: float = 0, high: float = 1) -> Scale:
+    """The scale of a share, in per cent."""
+    return Scale(label, (low, high), percent_tick)
+
+
+def _draw_axes(x_scale: Scale, y_scale: Scale, x: Axis, y: Axis) -> Markup:
+    """Grid, ticks and labels."""
+    left, right, bottom, top = x.start, x.end, y.start, y.end
+    parts = []
+    for value in y_scale.ticks or nice_ticks(y.low, y.high):
+        parts.append(tag("line", x1=left, x2=right, y1=y(value), y2=y(value), class_="grid"))
+        parts.append(tag("text", y_scale.format(value), x=left - 7, y=y(value) + 4, class_="tick end"))
+    for value in x_scale.ticks or nice_ticks(x.low, x.high):
+        parts.append(tag("line", x1=x(value), x2=x(value), y1=bottom, y2=bottom + 4, class_="axis"))
+        parts.append(tag("text", x_scale.format(value), x=x(value), y=bottom + 17, class_="tick middle"))
+    parts.append(tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    middle_x, middle_y = (left + right) / 2, (top + bottom) / 2
+    parts.append(tag("text", x_scale.label, x=middle_x, y=bottom + 35, class_="label middle"))
+    turned = f"rotate(-90 12 {middle_y:.1f})"
+    parts.append(tag("text", y_scale.label, x=12, y=middle_y, class_="label middle", transform=turned))
+    return join(parts)
 
 
 def svg(width: float, height: float, title: str, *content: Markup, description: str = "") -> Markup:
@@ -192,7 +178,7 @@ def extent(groups: Sequence[Values], share: float = 0.06, *, exact: bool = False
     if not len(values):
         return 0.0, 1.0
     low, high = np.clip((values.min(), values.max()), -LARGEST, LARGEST).tolist()
-    return (low, high) if exact and is_range(low, high) else padded(low, high, share)
+    return (low, high) if exact and can_divide(low, high) else padded(low, high, share)
 
 
 @dataclass(frozen=True)
@@ -210,62 +196,114 @@ class Curve:
 
 def curve_chart(
     curves: Sequence[Curve],
+    x: Scale,
+    y: Scale,
     *,
     title: str,
-    x_label: str,
-    y_label: str,
     description: str = "",
-    width: float = 360,
-    height: float = 300,
-    x_range: tuple[float, float] | None = None,
-    y_range: tuple[float, float] | None = None,
-    x_format: Format = plain,
-    y_format: Format = plain,
-    x_ticks: Sequence[float] | None = None,
+    size: tuple[float, float] = (360, 300),
     diagonal: bool = False,
     y_mark: tuple[float, str] | None = None,
 ) -> Markup:
     """Curves over one pair of axes. `diagonal` draws chance level, `y_mark` a labelled horizontal line."""
-    frame = Frame.make(
-        x_range or extent([c.x for c in curves], exact=True),
-        y_range or extent([part for c in curves for part in (c.y, c.low, c.high) if part is not None]),
-        width,
-        height,
-        22 if y_mark is None else 36,
-    )
-    parts = [frame.draw(x_label, y_label, x_format, y_format, x_ticks)]
+    of_x = x.range or extent([c.x for c in curves], exact=True)
+    of_y = y.range or extent([part for c in curves for part in (c.y, c.low, c.high) if part is not None])
+    across = Axis(*of_x, start=52, end=size[0] - (22 if y_mark is None else 36))
+    up = Axis(*of_y, start=size[1] - 42, end=10)
+    parts = [_draw_axes(x, y, across, up)]
     if diagonal:
-        ends = {"x1": frame.x(frame.x.low), "y1": frame.y(frame.y.low), "x2": frame.x.end, "y2": frame.y.end}
+        ends = {"x1": across(across.low), "y1": up(up.low), "x2": across.end, "y2": up.end}
         parts.append(tag("line", class_="reference", **ends))
     if y_mark is not None:
-        y = frame.y(y_mark[0])
-        parts.append(tag("line", x1=frame.x.start, x2=frame.x.end, y1=y, y2=y, class_="mark"))
-        parts.append(tag("text", y_mark[1], x=frame.x.end + 5, y=y + 4, class_="note"))
+        at = up(y_mark[0])
+        parts.append(tag("line", x1=across.start, x2=across.end, y1=at, y2=at, class_="mark"))
+        parts.append(tag("text", y_mark[1], x=across.end + 5, y=at + 4, class_="note"))
     # The first curve matters most: it is drawn last, on top of the others.
-    parts += [_draw_curve(curve, frame) for curve in reversed(curves)]
-    return svg(width, height, title, *parts, description=description)
+    parts += [_draw_curve(curve, across, up) for curve in reversed(curves)]
+    return svg(*size, title, *parts, description=description)
 
 
-def _draw_curve(curve: Curve, frame: Frame) -> Markup:
-    points = [(frame.x(x), frame.y(y)) for x, y in zip(curve.x, curve.y)]
-    parts = []
+def _draw_curve(curve: Curve, x: Axis, y: Axis) -> Markup:
+    def drawn(values: Values) -> list[tuple[float, float]]:
+        return [(x(across), y(up)) for across, up in zip(curve.x, values)]
+
+    points, css, parts = drawn(curve.y), colour(curve.index), []
     if curve.low is not None and curve.high is not None:
-        upper = [(frame.x(x), frame.y(y)) for x, y in zip(curve.x, curve.high)]
-        lower = [(frame.x(x), frame.y(y)) for x, y in zip(curve.x, curve.low)]
-        parts.append(
-            tag("polygon", points=point_list([*upper, *reversed(lower)]), class_=f"band {colour(curve.index)}")
-        )
-    parts.append(
-        tag(
-            "polyline",
-            points=point_list(points),
-            class_=f"curve {colour(curve.index)}",
-            stroke_dasharray=dash(curve.index),
-        )
-    )
+        around = [*drawn(curve.high), *reversed(drawn(curve.low))]
+        parts.append(tag("polygon", points=point_list(around), class_=f"band {css}"))
+    line = {"points": point_list(points), "class_": f"curve {css}", "stroke_dasharray": dash(curve.index)}
+    parts.append(tag("polyline", **line))
     if curve.markers:
-        parts += [marker(x, y, curve.index) for x, y in points]
+        parts += [marker(*point, curve.index) for point in points]
     return join(parts)
+
+
+def legend(curves: Sequence[Curve], said: Mapping[str, str] | None = None) -> Markup:
+    """The curves by colour, dash and name, each with what is `said` of it."""
+    entries = []
+    for curve in curves:
+        figure_of = tag("span", said[curve.label], class_="figure") if said else None
+        entries.append(tag("li", legend_key(curve.index), tag("span", curve.label, class_="name"), figure_of))
+    return tag("ul", entries, class_="legend")
+
+
+def roc_panel(
+    curves: Sequence[Curve],
+    closed: str,
+    opened: str,
+    *,
+    heading: str = "",
+    areas: Mapping[str, float] | None = None,
+    keep: float | None = None,
+    more: Child = None,
+) -> Markup:
+    """ROC curves of the images called `closed` against those called `opened`, with their legend.
+
+    `areas` are the AUROC by name, in the order of the legend; names without a curve are only in the text alternative.
+    `keep` marks that share, and where the curves are near the corner, it is drawn again, enlarged. `more` stands below.
+    """
+    closed, opened = isolated(closed), isolated(opened)
+    said = {name: percent(area) for name, area in (areas or {}).items()}
+    chart = curve_chart(
+        curves,
+        shares(f"share of {opened} kept"),
+        shares(f"share of {closed} kept"),
+        title=f"ROC curves of {closed} against {opened}",
+        description="; ".join(f"{name}: AUROC {text}" for name, text in said.items()),
+        size=(360, 330),
+        diagonal=True,
+        y_mark=None if keep is None else (keep, percent(keep, 0)),
+    )
+    near = max((areas or {}).values(), default=0.0) >= NEAR_PERFECT
+    corner = _corner(curves, keep) if keep is not None and near else None
+    ranked = sorted(curves, key=lambda curve: list(said).index(curve.label)) if said else curves
+    note = tag("span", "AUROC beside each name", class_="sub") if said else None
+    return figure(join(chart, corner, legend(ranked, said), more), join(heading or f"{closed} against {opened}", note))
+
+
+def _corner(curves: Sequence[Curve], keep: float) -> Markup | None:
+    """The upper left corner, enlarged: where all curves are near it, the whole square shows nothing."""
+    reach = max(1 - keep, min(float(np.interp(keep, curve.y, curve.x)) for curve in curves))
+    side = next((side for side in (0.02, 0.05, 0.1, 0.2) if side >= 1.5 * reach), None)
+    if side is None:
+        return None
+    parts = []
+    for curve in curves:
+        x, y = np.asarray(curve.x, dtype=np.float64), np.asarray(curve.y, dtype=np.float64)
+        enters = float(np.interp(1 - side, y, x))
+        if enters >= side:
+            continue
+        inside = (x <= side) & (y >= 1 - side)
+        leaves = max(1 - side, float(np.interp(side, x, y)))
+        parts.append(Curve(curve.label, [enters, *x[inside], side], [1 - side, *y[inside], leaves], index=curve.index))
+    return curve_chart(
+        parts,
+        shares("the same, enlarged corner", 0, side),
+        shares("", 1 - side, 1),
+        title=f"The corner of {percent(side, 0)}, enlarged",
+        size=(360, 240),
+        y_mark=(keep, percent(keep, 0)),
+    )
 
 
 @dataclass(frozen=True)
@@ -384,38 +422,31 @@ class Point:
 
 
 def scatter_chart(
-    points: Sequence[Point],
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-    description: str = "",
-    width: float = 560,
-    height: float = 360,
-    x_format: Format = plain,
-    y_format: Format = plain,
+    points: Sequence[Point], x: Scale, y: Scale, *, title: str, size: tuple[float, float] = (560, 360)
 ) -> Markup:
     """Dots with their names beside them: the trade-off between two metrics."""
-    x_extent, y_extent = extent([[p.x for p in points]], 0.08), extent([[p.y for p in points]], 0.08)
-    frame = Frame.make(x_extent, y_extent, width, height)
-    parts = [frame.draw(x_label, y_label, x_format, y_format)]
+    across = Axis(*extent([[p.x for p in points]], 0.08), start=52, end=size[0] - 22)
+    up = Axis(*extent([[p.y for p in points]], 0.08), start=size[1] - 42, end=10)
+    parts = [_draw_axes(x, y, across, up)]
     taken: list[tuple[float, float, float]] = []
     for point in sorted(points, key=lambda p: p.y):
-        x, y = frame.x(point.x), frame.y(point.y)
-        parts.append(tag("g", tag("title", point.label), marker(x, y, point.index)))
-        parts.append(_place_label(point.label, x, y, frame, taken))
-    return svg(width, height, title, *parts, description=description)
+        at_x, at_y = across(point.x), up(point.y)
+        parts.append(tag("g", tag("title", point.label), marker(at_x, at_y, point.index)))
+        parts.append(_place_label(point.label, at_x, at_y, size[0], up.start, taken))
+    return svg(*size, title, *parts)
 
 
-def _place_label(text: str, x: float, y: float, frame: Frame, taken: list[tuple[float, float, float]]) -> Markup:
+def _place_label(
+    text: str, x: float, y: float, width: float, lowest: float, taken: list[tuple[float, float, float]]
+) -> Markup:
     """The name right of its dot, or left of it near the edge; above or below where it would cover another name."""
     length = 6.3 * len(text)
-    on_left = x + 8 + length > frame.width
+    on_left = x + 8 + length > width
     start = x - 8 - length if on_left else x + 8
 
     def free(baseline: float) -> bool:
         covers = any(abs(baseline - b) < 12 and start < e and s < start + length for s, e, b in taken)
-        return 10 <= baseline <= frame.y.start and not covers
+        return 10 <= baseline <= lowest and not covers
 
     lines = sorted(range(-8, 9), key=abs)
     baseline = next((y + 4 + 12 * line for line in lines if free(y + 4 + 12 * line)), y + 4)

@@ -8,8 +8,7 @@ import numpy as np
 
 from deltaenergy.evaluation.classification import Classification, classification
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.report.charts import Curve, curve_chart, legend_key
-from deltaenergy.report.charts import percent as percent_tick
+from deltaenergy.report.charts import Curve, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, figure, table
 from deltaenergy.report.words import count, estimate, percent
@@ -51,27 +50,22 @@ def _reliability(found: Mapping[str, Classification]) -> Markup:
     said = {name: f"ECE {percent(one.ece)}" for name, one in found.items()}
     chart = curve_chart(
         curves,
+        shares("confidence"),
+        shares("accuracy"),
         title="Reliability diagram",
         description="; ".join(f"{name}: {text}" for name, text in said.items()),
-        x_label="confidence",
-        y_label="accuracy",
-        x_range=(0, 1),
-        y_range=(0, 1),
-        x_format=percent_tick,
-        y_format=percent_tick,
         diagonal=True,
     )
     note = "Are confidences honest? On the diagonal they are; below it, too high."
-    return figure(join(chart, _legend(said)), join("Reliability", tag("span", note, class_="sub")))
+    return figure(join(chart, legend(curves, said)), join("Reliability", tag("span", note, class_="sub")))
 
 
 def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
     curves: list[Curve] = []
     said: dict[str, str] = {}
-    several = len(found) > 1
     for name, one in found.items():
         for curve in one.risk_coverage[-1:] if widest else one.risk_coverage:
-            label = f"{name}: {curve.of}" if several and widest else curve.of
+            label = f"{name}: {curve.of}" if widest and len(found) > 1 else curve.of
             curves.append(Curve(label, curve.coverage, curve.risk, index=len(curves)))
             said[label] = f"AURC {percent(curve.aurc)}"
     if not curves:
@@ -79,25 +73,13 @@ def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
     top = max(float(np.max(curve.y)) for curve in curves)
     chart = curve_chart(
         curves,
+        shares("share of pictures kept"),
+        shares("mistakes among them", 0, max(0.05, min(1.0, 1.05 * top))),
         title="Risk over coverage",
         description="; ".join(f"{name}: {text}" for name, text in said.items()),
-        x_label="share of pictures kept",
-        y_label="mistakes among them",
-        x_range=(0, 1),
-        y_range=(0, max(0.05, min(1.0, 1.05 * top))),
-        x_format=percent_tick,
-        y_format=percent_tick,
     )
     note = "What does rejecting buy? Mistakes among the pictures with the highest scores; lower is better."
-    return figure(join(chart, _legend(said)), join("Risk and coverage", tag("span", note, class_="sub")))
-
-
-def _legend(said: Mapping[str, str]) -> Markup:
-    items = [
-        tag("li", legend_key(i), tag("span", name, class_="name"), tag("span", text, class_="figure"))
-        for i, (name, text) in enumerate(said.items())
-    ]
-    return tag("ul", items, class_="legend")
+    return figure(join(chart, legend(curves, said)), join("Risk and coverage", tag("span", note, class_="sub")))
 
 
 def _class_table(one: Classification) -> Markup:

@@ -48,7 +48,7 @@ def jpeg_uri(data: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Picture:
+class JudgedImage:
     """One image, what was said of it, and what it is where that is known."""
 
     item: ImageItem
@@ -75,12 +75,27 @@ class Picture:
         """An image that was kept, but under another class's name."""
         return not self.is_ood and self.correct is False and self.group is not Group.OPEN
 
+    @property
+    def missed(self) -> str:
+        """What the image is, in words, where the verdict missed it; else nothing, the verdict says it."""
+        if not (self.wrongly_kept or self.wrongly_rejected or self.wrong_class):
+            return ""
+        if self.truth:
+            return f"is {isolated(self.truth)}"
+        return "is none of these" if self.wrongly_kept else "is one of the classes"
 
-def pictures_of(evaluation: Evaluation, one: EvaluatedSet) -> list[Picture]:
+    @property
+    def named(self) -> str:
+        """What it was taken for, in words."""
+        label = isolated(self.label)
+        return f"most like {label}" if self.is_ood else f"{label}, {percent(self.confidence, 0)}"
+
+
+def judged_images(evaluation: Evaluation, one: EvaluatedSet) -> list[JudgedImage]:
     """The images of a set with the primary score's verdicts."""
     values, verdicts = one.scored.values[evaluation.primary], evaluation.is_ood(one)
     return [
-        Picture(
+        JudgedImage(
             item,
             label=evaluation.classes[one.scored.predicted[i]],
             confidence=float(one.scored.confidence[i]),
@@ -94,38 +109,37 @@ def pictures_of(evaluation: Evaluation, one: EvaluatedSet) -> list[Picture]:
     ]
 
 
-def gallery(heading: str, pictures: Sequence[Picture], *, note: Child = None, shown: int = SHOWN) -> Markup:
+def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, shown: int = SHOWN) -> Markup:
     """A heading with the number of pictures, and the first of them."""
-    total = len(pictures)
+    total = len(images)
     many = count(total, "picture") if total <= shown else f"{shown} of {count(total, 'picture')}"
     return join(
         tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
         tag("p", note, class_="small") if note else None,
-        tag("ul", [tag("li", card(picture)) for picture in pictures[:shown]], class_="pictures"),
+        tag("ul", [tag("li", card(image)) for image in images[:shown]], class_="pictures"),
     )
 
 
-def others(pictures: Sequence[Picture], folder: Path | None) -> Markup | None:
+def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | None:
     """The pictures that a gallery does not show, one line each, folded."""
-    if not pictures:
+    if not images:
         return None
     lines = []
-    for picture in pictures:
-        link = None if folder is None else file_link(picture.item, folder)
-        said = [_what(picture), _truth_words(picture), f"score {score_value(picture.score)}"]
-        text = "; ".join(str(part) for part in said if part)
-        name = tag("a", picture.item.id, href=link) if link else tag("code", picture.item.id)
+    for image in images:
+        link = None if folder is None else file_link(image.item, folder)
+        said = [image.named, image.missed, f"score {score_value(image.score)}"]
+        text = "; ".join(filter(None, said))
+        name = tag("a", image.item.id, href=link) if link else tag("code", image.item.id)
         lines.append(tag("li", name, " ", tag("span", text, class_="small")))
-    return tag("details", tag("summary", f"The other {len(pictures):,}"), tag("ol", lines, class_="rest"))
+    return tag("details", tag("summary", f"The other {len(images):,}"), tag("ol", lines, class_="rest"))
 
 
-def card(picture: Picture, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
+def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
     """A picture with its verdict. With a link it leads to the file; without `embed` the file itself is shown."""
-    name = PurePath(picture.item.id).name or picture.item.id
-    judged = verdict_word(picture.is_ood)
-    wrong = picture.wrongly_kept or picture.wrongly_rejected or picture.wrong_class
-    source = thumbnail(picture.item) if embed or link is None else link
-    alternative = f"{isolated(name)}: judged {judged}, most like {isolated(picture.label)}"
+    name = PurePath(image.item.id).name or image.item.id
+    judged = verdict_word(image.is_ood)
+    source = thumbnail(image.item) if embed or link is None else link
+    alternative = f"{isolated(name)}: judged {judged}, most like {isolated(image.label)}"
     if source is None:
         shown = tag("span", "no picture", class_="no-picture", role="img", aria_label=alternative)
     else:
@@ -136,39 +150,14 @@ def card(picture: Picture, *, link: str | None = None, embed: bool = True, detai
         shown = tag("a", shown, href=link, class_="enlarge")
     elif source is not None:
         shown = tag("span", shown, class_="enlarge")
+    css = "none" if image.is_ood else "kept"
     caption = tag(
         "figcaption",
-        tag(
-            "span",
-            ("✕ " if picture.is_ood else "✓ ") + judged,
-            class_=f"verdict {'none' if picture.is_ood else 'kept'}",
-        ),
-        tag("span", _what(picture), class_="what"),
-        _truth(picture),
-        tag("span", f"score {score_value(picture.score)}", class_="file"),
+        tag("span", ("✕ " if image.is_ood else "✓ ") + judged, class_=f"verdict {css}"),
+        tag("span", image.named, class_="what"),
+        tag("span", image.missed, class_="truth") if image.missed else None,
+        tag("span", f"score {score_value(image.score)}", class_="file"),
         tag("span", details, class_="file") if details else None,
-        tag("a", name, class_="file", title=picture.item.id, href=link)
-        if link
-        else tag("span", name, class_="file", title=picture.item.id),
+        tag("a" if link else "span", name, class_="file", title=image.item.id, href=link),
     )
-    return tag("figure", shown, caption, class_="picture wrong" if wrong else "picture")
-
-
-def _what(picture: Picture) -> Child:
-    sure = percent(picture.confidence, 0)
-    label = isolated(picture.label)
-    return f"most like {label}" if picture.is_ood else f"{label}, {sure}"
-
-
-def _truth(picture: Picture) -> Markup | None:
-    """What the picture is, where the verdict missed it; else nothing, the verdict says it."""
-    words = _truth_words(picture)
-    return tag("span", words, class_="truth") if words else None
-
-
-def _truth_words(picture: Picture) -> str:
-    if not (picture.wrongly_kept or picture.wrongly_rejected or picture.wrong_class):
-        return ""
-    if picture.truth:
-        return f"is {isolated(picture.truth)}"
-    return "is none of these" if picture.wrongly_kept else "is one of the classes"
+    return tag("figure", shown, caption, class_="picture wrong" if image.missed else "picture")

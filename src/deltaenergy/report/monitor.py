@@ -9,47 +9,28 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.files import write_text
 from deltaenergy.monitor import Block, Monitor, SeenPicture, Status
-from deltaenergy.report.charts import Curve, curve_chart, legend_key
-from deltaenergy.report.charts import percent as whole_percent
+from deltaenergy.report.charts import Curve, Scale, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.images import Picture, card, file_link
-from deltaenergy.report.page import Section, Tile, figure, provenance_section, render_page, score_table, table, tiles
+from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.page import Section, Tile, detector_page, figure, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
 # Classes in sight; the others are folded.
 CLASSES_SHOWN = 12
-TOLD = {"rate": "rate of none of these", "shift": "shift of the scores"}
+# Both charts share the axis of time, and stand one below the other.
+SIZE = (720, 300)
 
 
-def write_monitor(monitor: Monitor, path: str | Path, *, title: str | None = None, command: str | None = None) -> None:
-    """Write a page about a monitor that opens offline in any browser."""
-    write_text(path, monitor_page(monitor, Path(path).parent, title=title, command=command))
-
-
-def monitor_page(monitor: Monitor, folder: Path, *, title: str | None = None, command: str | None = None) -> str:
+def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, command: str | None = None) -> str:
     """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
     detector, status = monitor.detector, monitor.status
-    score = detector.score
-    about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    promise = None if detector.guarantee is None else str(detector.guarantee)
-    made = provenance_of(detector.classifier, command=command, guarantee=promise)
     sections = [_summary(status)]
     if status.images:
-        sections += [_course(monitor, status), _classes(monitor)]
+        sections += [_over_time(monitor, status), _classes(monitor)]
     if monitor.history.pictures:
         sections.append(_pictures(list(monitor.history.pictures)[::-1], folder))
-    scores = score_table(about, {score.spec: detector.threshold}, frozenset())
-    sections.append(provenance_section(made, scores))
-    return render_page(
-        title or "Monitor",
-        " · ".join([f"model {made['model']['name']}", f"score {score.spec}", made["date"][:10]]),
-        sections,
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network; its "
-        "links lead to the files on your disk.",
-    )
+    return detector_page(title or "Monitor", sections, detector, command=command, guarantee=detector.guarantee)
 
 
 def _summary(status: Status) -> Section:
@@ -63,40 +44,36 @@ def _summary(status: Status) -> Section:
     return Section("summary", "Summary", join(answer, tiles(figures)))
 
 
-def _course(monitor: Monitor, status: Status) -> Section:
+def _over_time(monitor: Monitor, status: Status) -> Section:
     blocks = monitor.history.blocks
     ends = np.cumsum([block.images for block in blocks]).astype(np.float64)
     middles = ends - np.array([block.images for block in blocks]) / 2
     rates = np.array([block.flagged / block.images for block in blocks])
     span = f"{count(len(blocks), 'block')} of {count(monitor.history.block_size, 'picture')} in a row"
+    time = Scale("pictures", (0.0, float(ends[-1])))
     rate = curve_chart(
         [Curve("rate", middles, rates, markers=len(blocks) < 40)],
+        time,
+        shares("none of these", 0, min(1.0, 1.1 * max(float(rates.max()), monitor.bound))),
         title="The share called none of these over time",
-        x_label="pictures",
-        y_label="none of these",
-        width=720,
-        x_range=(0.0, float(ends[-1])),
-        y_range=(0.0, min(1.0, 1.1 * max(float(rates.max()), monitor.bound))),
-        y_format=whole_percent,
+        size=SIZE,
         y_mark=(monitor.bound, "most"),
         description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}, where "
         f"{percent(monitor.bound)} is allowed for",
     )
+    curves = [
+        Curve("rate of none of these", ends, _tens([block.rate for block in blocks]), index=0),
+        Curve("shift of the scores", ends, _tens([block.shift for block in blocks]), index=1),
+    ]
     evidence = curve_chart(
-        [
-            Curve(TOLD["rate"], ends, _tens([block.rate for block in blocks]), index=0),
-            Curve(TOLD["shift"], ends, _tens([block.shift for block in blocks]), index=1),
-        ],
+        curves,
+        time,
+        Scale("log₁₀ of the evidence", _evidence_range(blocks, status.bar)),
         title="Evidence of a change over time",
-        x_label="pictures",
-        y_label="log₁₀ of the evidence",
-        width=720,
-        x_range=(0.0, float(ends[-1])),
-        y_range=_evidence_range(blocks, status.bar),
+        size=SIZE,
         y_mark=(status.bar, "alarm"),
         description=f"the alarm is at {status.bar:.2f}",
     )
-    keys = join([join(legend_key(i), f" {name} ") for i, name in enumerate(TOLD.values())])
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
     lead = (
         "Evidence is the fortune of one who began with 1 and bet on every picture that the pictures have changed. "
@@ -105,7 +82,7 @@ def _course(monitor: Monitor, status: Status) -> Section:
     )
     body = join(
         tag("div", figure(rate, f"None of these, in {span}"), class_="panels top"),
-        tag("div", figure(evidence, join("Evidence: ", keys)), class_="panels top"),
+        tag("div", figure(join(evidence, legend(curves)), "Evidence"), class_="panels top"),
         tag("p", times, class_="small"),
     )
     return Section("course", "Over time", body, lead)
@@ -172,5 +149,5 @@ def _card(seen: SeenPicture, folder: Path) -> Markup:
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
         return tag("figure", tag("span", "not kept", class_="no-picture"), caption, class_="picture")
     item = ImageItem(seen.id, Path(seen.id))
-    picture = Picture(item, seen.label, math.nan, seen.score, True)
-    return card(picture, link=file_link(item, folder), details=f"picture {seen.number:,}")
+    image = JudgedImage(item, seen.label, math.nan, seen.score, True)
+    return card(image, link=file_link(item, folder), details=f"picture {seen.number:,}")

@@ -7,11 +7,16 @@ import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deltaenergy.data.items import Unreadable
+from deltaenergy import __version__
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.words import count, score_value
+
+if TYPE_CHECKING:
+    from deltaenergy.data.items import Unreadable
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.stats.thresholds import Guarantee
 
 # Tables of more columns than this become blocks on a phone.
 STACKS_ABOVE = 3
@@ -40,8 +45,11 @@ class Tile:
     note: str = ""
 
 
-def render_page(title: str, subtitle: str, sections: Sequence[Section], *, footer: str = "", script: str = "") -> str:
-    """A whole HTML document, with a `script` of our own if it has one; no other can run, and nothing is fetched."""
+def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note: str = "", script: str = "") -> str:
+    """A whole HTML document, with a `script` of our own if it has one; no other can run, and nothing is fetched.
+
+    `note` is for the footer, behind what stands there on every page.
+    """
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -63,7 +71,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, foote
         "body",
         header,
         tag("main", [_section(section) for section in sections]),
-        tag("footer", footer) if footer else None,
+        tag("footer", f"Made by deltaenergy {__version__}. This page loads nothing from the network.", note),
         tag("script", Markup(script)) if script else None,
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
@@ -106,7 +114,6 @@ def table(
     *,
     caption: str,
     numeric: frozenset[int] = frozenset(),
-    row_headers: int = 1,
     highlighted: frozenset[int] = frozenset(),
     groups: Sequence[tuple[str, int]] = (),
     css: str = "",
@@ -124,7 +131,7 @@ def table(
 
     def cell(position: int, content: Child) -> Markup:
         css = "number" if position in numeric else None
-        if position < row_headers:
+        if position == 0:
             return tag("th", content, scope="row", class_=css)
         return tag("td", content, class_=css, data_label=labels[position])
 
@@ -173,11 +180,11 @@ def _narrowed(columns: int) -> list[str]:
     return [name for name, most in names.items() if columns > most]
 
 
-def provenance_section(made: dict[str, Any], scores: Markup) -> Section:
+def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section:
     """Model, classes, prompts, settings, versions, command; then the table of scores."""
-    entries = [*_identity(made), *_settings(made), ("date", str(made["date"]))]
-    names = tag("ol", [tag("li", name) for name in made["classes"]], class_="names")
-    classes = tag("details", tag("summary", f"The {count(len(made['classes']), 'class', 'classes')}"), names)
+    entries = [*_identity(provenance), *_settings(provenance), ("date", str(provenance["date"]))]
+    names = tag("ol", [tag("li", name) for name in provenance["classes"]], class_="names")
+    classes = tag("details", tag("summary", f"The {count(len(provenance['classes']), 'class', 'classes')}"), names)
     return Section("made", "How this was made", join(definitions(entries), scores, classes))
 
 
@@ -198,8 +205,8 @@ def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
     )
 
 
-def _identity(made: dict[str, Any]) -> list[tuple[str, Child]]:
-    model, classifier = made["model"], made["classifier"]
+def _identity(provenance: Mapping[str, Any]) -> list[tuple[str, Child]]:
+    model, classifier = provenance["model"], provenance["classifier"]
     entries: list[tuple[str, Child]] = [
         ("model", model["name"]),
         ("model fingerprint", tag("code", model["fingerprint"])),
@@ -211,41 +218,61 @@ def _identity(made: dict[str, Any]) -> list[tuple[str, Child]]:
         entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
     if classifier.get("batch_dependent"):
         entries.append(("mind", "an image’s answer depends on the others of its batch, and so do the figures"))
-    entries.append(("classes", [f"{count(len(made['classes']), 'name')}, hash ", tag("code", made["classes_hash"])]))
+    entries.append(
+        ("classes", [f"{count(len(provenance['classes']), 'name')}, hash ", tag("code", provenance["classes_hash"])])
+    )
     return entries
 
 
-def _settings(made: dict[str, Any]) -> list[tuple[str, Child]]:
+def _settings(provenance: Mapping[str, Any]) -> list[tuple[str, Child]]:
     entries: list[tuple[str, Child]] = []
-    if "limit" in made:
-        limit = "all pictures" if made["limit"] is None else f"at most {made['limit']:,} of each set"
+    if "limit" in provenance:
+        limit = "all pictures" if provenance["limit"] is None else f"at most {provenance['limit']:,} of each set"
         entries.append(("pictures", limit))
-    if "resamples" in made:
-        entries.append(("intervals", f"{made['resamples']:,} bootstrap resamples, seed {made['seed']}"))
-    if made.get("guarantee"):
-        entries.append(("the detector’s threshold", str(made["guarantee"])))
-    entries.append(("computed on", f"{made['device']}, {made['precision']}"))
-    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in made["versions"].items())))
-    if made.get("command"):
-        entries.append(("command", tag("code", made["command"])))
+    if "resamples" in provenance:
+        entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
+    if provenance.get("guarantee"):
+        entries.append(("the detector’s threshold", str(provenance["guarantee"])))
+    entries.append(("computed on", f"{provenance['device']}, {provenance['precision']}"))
+    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())))
+    if provenance.get("command"):
+        entries.append(("command", tag("code", provenance["command"])))
     return entries
 
 
 def score_table(
-    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Set[str]
+    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Set[str] = frozenset()
 ) -> Markup:
     """Each score with its formula, source and threshold; those in `given` came with a detector."""
-    rows: list[list[Child]] = [
-        [
-            spec,
-            tag("code", about["formula"]),
-            about["paper"],
-            _threshold(thresholds[spec]) + (" (detector’s)" if spec in given else ""),
-        ]
-        for spec, about in scores.items()
-    ]
+    rows: list[list[Child]] = []
+    for spec, about in scores.items():
+        threshold = thresholds[spec]
+        said = "none: cross-fitted" if threshold is None else score_value(threshold)
+        whose = " (detector’s)" if spec in given else ""
+        rows.append([spec, tag("code", about["formula"]), about["paper"], said + whose])
     return table(["score", "formula", "source", "threshold"], rows, caption="Scores", numeric=frozenset({3}))
 
 
-def _threshold(value: float | None) -> str:
-    return "none: cross-fitted" if value is None else score_value(value)
+def detector_scores(detector: Detector) -> Markup:
+    """`score_table` of the one score of a detector."""
+    score = detector.score
+    return score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: detector.threshold})
+
+
+def detector_page(
+    title: str,
+    sections: Sequence[Section],
+    detector: Detector,
+    *,
+    command: str | None,
+    guarantee: Guarantee | None,
+    script: str = "",
+) -> str:
+    """A whole page about what a detector said: `sections`, and how the detector was made."""
+    from deltaenergy.evaluation.provenance import provenance_of  # imports torch
+
+    promise = None if guarantee is None else str(guarantee)
+    provenance = provenance_of(detector.classifier, command=command, guarantee=promise)
+    parts = [f"model {provenance['model']['name']}", f"score {detector.score.spec}", provenance["date"][:10]]
+    made = provenance_section(provenance, detector_scores(detector))
+    return render_page(title, " · ".join(parts), [*sections, made], script=script)

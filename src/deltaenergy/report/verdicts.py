@@ -13,23 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector, Predictions, Verdict
 from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_word
-from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
-from deltaenergy.report.images import Picture, card, file_link
-from deltaenergy.report.page import (
-    Section,
-    Tile,
-    figure,
-    provenance_section,
-    render_page,
-    score_table,
-    tiles,
-    unreadable_note,
-)
+from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.page import Section, Tile, detector_page, figure, tiles, unreadable_note
 from deltaenergy.report.words import count, percent
 
 # Small copies inside the page, all groups together: about six megabytes.
@@ -49,42 +39,32 @@ Judged = Sequence[tuple[ImageItem, Verdict]]
 Margin = Callable[[Verdict], float]
 
 
-def judged_by_id(predictions: Predictions) -> list[tuple[ImageItem, Verdict]]:
-    """Verdicts with their images, which are found again by their paths."""
-    return [(ImageItem(verdict.id, Path(verdict.id)), verdict) for verdict in predictions]
-
-
 def verdicts_page(
-    judged: Judged,
+    predictions: Predictions,
     detector: Detector,
-    unreadable: Sequence[Unreadable],
     folder: Path,
-    *,
-    fdr: float | None = None,
+    items: Sequence[ImageItem] | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> str:
     """The whole page as one HTML document; `folder` is where it will lie, for its links to the files.
 
-    With `fdr`, that share decided the verdicts in place of the threshold.
+    Without `items`, the images are found again by their paths.
     """
-    known, score = detector.require_calibration(), detector.score
-    about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    promise = str(known.guarantee) if fdr is None else None
+    known, fdr = detector.require_calibration(), predictions.fdr
+    images = items if items is not None else [ImageItem(verdict.id, Path(verdict.id)) for verdict in predictions]
+    judged = list(zip(images, predictions, strict=True))
     lines = dividing_lines(judged, detector, fdr)
-    margin = closeness(detector, lines)
-    made = provenance_of(detector.classifier, command=command, guarantee=promise)
-    sections = [_summary(judged, detector, unreadable, fdr)]
+    sections = [_summary(predictions, detector)]
     if judged:
+        margin = closeness(detector, lines)
         sections += [_pictures(judged, detector, margin, folder), _scores(judged, detector, lines)]
-    scores = score_table(about, {score.spec: detector.threshold}, frozenset())
-    sections.append(provenance_section(made, scores))
-    return render_page(
+    return detector_page(
         title or "Verdicts",
-        " · ".join([f"model {made['model']['name']}", f"score {score.spec}", made["date"][:10]]),
         sections,
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network; its "
-        "links lead to the files on your disk.",
+        detector,
+        command=command,
+        guarantee=known.guarantee if fdr is None else None,
         script=files("deltaenergy.report").joinpath("verdicts.js").read_text(encoding="utf-8") if judged else "",
     )
 
@@ -102,33 +82,29 @@ def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dic
     return dict.fromkeys(detector.classifier.classes, line)
 
 
-def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
-    rejected = sum(verdict.is_ood for _, verdict in judged)
-    known = len(judged) - rejected
+def _summary(predictions: Predictions, detector: Detector) -> Section:
+    rejected, fdr = sum(verdict.is_ood for verdict in predictions), predictions.fdr
+    known = len(predictions) - rejected
     rule = f", at the threshold{' of their class' if detector.class_thresholds else ''}" if fdr is None else ""
     text = (
-        f"Of {count(len(judged), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
+        f"Of {count(len(predictions), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
         f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}{rule}."
     )
     figures = [
-        Tile("Pictures", f"{len(judged):,}"),
+        Tile("Pictures", f"{len(predictions):,}"),
         Tile(KNOWN.capitalize(), f"{known:,}"),
         Tile(NONE_OF_THESE.capitalize(), f"{rejected:,}"),
-        Tile("Unreadable", f"{len(unreadable):,}"),
+        Tile("Unreadable", f"{len(predictions.unreadable):,}"),
     ]
-    answer = tag("p", text, class_="answer")
-    promise = tag("p", _promise(detector, fdr))
-    return Section("summary", "Summary", join(answer, tiles(figures), promise, unreadable_note(unreadable)))
-
-
-def _promise(detector: Detector, fdr: float | None) -> str:
-    """What may be expected of the verdicts, in their own words."""
+    promise = str(detector.guarantee)
     if fdr is not None:
-        return (
+        promise = (
             f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones in expectation. No "
             "threshold decides here: all pictures of the folder were looked at together."
         )
-    return str(detector.guarantee)
+    answer = tag("p", text, class_="answer")
+    note = unreadable_note(predictions.unreadable)
+    return Section("summary", "Summary", join(answer, tiles(figures), tag("p", promise), note))
 
 
 def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) -> Section:
@@ -147,14 +123,9 @@ def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) 
             for rank, (item, verdict) in enumerate(members)
         ]
         rest = cards[IN_SIGHT:]
+        total = tag("span", f"({count(len(members), 'picture')})", class_="count")
         parts += [
-            tag(
-                "h3",
-                heading,
-                " ",
-                tag("span", f"({count(len(members), 'picture')})", class_="count"),
-                id=f"group-{position}",
-            ),
+            tag("h3", heading, " ", total, id=f"group-{position}"),
             tag("ul", cards[:IN_SIGHT], class_="pictures"),
             tag("details", tag("summary", f"{len(rest):,} more"), tag("ul", rest, class_="pictures")) if rest else None,
         ]
@@ -199,11 +170,11 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, embed: bool) -> Markup:
-    picture = Picture(item, verdict.label, verdict.confidence, verdict.score, verdict.is_ood)
+    image = JudgedImage(item, verdict.label, verdict.confidence, verdict.score, verdict.is_ood)
     details = None if verdict.p_value is None else f"p {verdict.p_value:.3f}"
     return tag(
         "li",
-        card(picture, link=file_link(item, folder), embed=embed, details=details),
+        card(image, link=file_link(item, folder), embed=embed, details=details),
         data_verdict=verdict_word(verdict.is_ood),
         data_class=verdict.label,
         data_name=item.id,

@@ -9,7 +9,6 @@ from typing import Any
 
 from PIL import Image
 
-from deltaenergy import __version__
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.explanation.colours import laid_over
@@ -103,7 +102,7 @@ def paper_figure_page(found: PaperFigure, command: str = "") -> str:
     sections.append(Section("made", "How this was made", _made(found, command)))
     subtitle = f"model {found.provenance['model']['name']} · {count(len(found.classes), 'class', 'classes')} · "
     subtitle += " · ".join(f"{count(len(one), f'{name} image')}" for name, one in found.sets.items())
-    return render_page("The paper’s Figure 1 on these images", subtitle, sections, footer=f"deltaenergy {__version__}")
+    return render_page("The paper’s Figure 1 on these images", subtitle, sections)
 
 
 def _summary(found: PaperFigure) -> Markup:

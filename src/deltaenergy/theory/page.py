@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from deltaenergy import __version__
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import join, tag
 from deltaenergy.report.page import Section, Tile, figure, render_page, table, tiles
@@ -56,5 +55,5 @@ def theory_page(report: TheoryReport, command: str = "") -> str:
         content = table(heads, cells, caption="Spectral norms", numeric=frozenset(range(1, 7)))
         sections.append(Section("hessian", "Theorem 4: Hessians on original and masked features", content))
     subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
-    footer = f"deltaenergy {__version__}" + (f" · {command}" if command else "")
-    return render_page("Theory on this model", subtitle, sections, footer=footer)
+    note = f" Command: {command}" if command else ""
+    return render_page("Theory on this model", subtitle, sections, note=note)

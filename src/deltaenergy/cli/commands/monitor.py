@@ -92,10 +92,10 @@ def monitor(
 
 def _write_report(found: Monitor, report: Path) -> None:
     from deltaenergy.files import keeping_result
-    from deltaenergy.report.monitor import write_monitor
+    from deltaenergy.report import write_report
 
     with common.status("Writing the report …"):
-        keeping_result(report, lambda place: write_monitor(found, place, command=common.typed()), what="The report")
+        keeping_result(report, lambda place: write_report(found, place, command=common.typed()), what="The report")
     err.print(f"Report written to {report}")
 
 

@@ -161,18 +161,20 @@ def score(
 
 
 def _write_report(run: Run, report: Path) -> None:
+    from deltaenergy.detector.predictions import Predictions
     from deltaenergy.files import keeping_result
-    from deltaenergy.report import write_verdicts
+    from deltaenergy.report import write_report
+
+    predictions = Predictions([verdict for _, verdict in run.judged], run.unreadable, run.fdr)
 
     with common.status("Writing the report …"):
         keeping_result(
             report,
-            lambda place: write_verdicts(
-                run.judged,
+            lambda place: write_report(
+                predictions,
                 place,
                 detector=run.detectors[0],
-                unreadable=run.unreadable,
-                fdr=run.fdr,
+                items=[item for item, _ in run.judged],
                 command=common.typed(),
             ),
             what="The report",

@@ -9,16 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.benchmarks.formats import (
-    best_rows,
-    heading,
-    mark_number,
-    measured_part,
-    notes,
-    number,
-    part_letter,
-    printed,
-)
+from deltaenergy.benchmarks import formats
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.spec import benchmark_names, load_spec
 from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
@@ -107,11 +98,8 @@ def benchmark_page(results: Results, title: str | None = None) -> str:
     sections = [Section("runs", "What was run", _overview(runs))]
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
-    return render_page(
-        title or "Benchmark report",
-        f"{sum(len(run.cells) for run in runs)} results of {len(runs)} benchmark run(s)",
-        sections,
-    )
+    subtitle = f"{sum(len(run.cells) for run in runs)} results of {len(runs)} benchmark run(s)"
+    return render_page(title or "Benchmark report", subtitle, sections)
 
 
 def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
@@ -138,15 +126,15 @@ def _body(run: BenchmarkRun) -> list[Child]:
 
 def table_markup(table: Table) -> Markup:
     """A table: measured figures, the paper's small beside them, the best in bold, notes below."""
-    table, left_out = measured_part(table, unmeasured_rows=True)
-    best = [best_rows(table, i) for i in range(len(table.columns))]
+    table, left_out = formats.measured_part(table, unmeasured_rows=True)
+    best = [formats.best_rows(table, i) for i in range(len(table.columns))]
     rows: list[list[Child]] = []
     for n, row in enumerate(table.rows):
         cells: list[Child] = [row.label]
         for i, column in enumerate(table.columns):
-            text: Child = number(row.measured[i], column)
-            paper, mark = printed(row, i, column), mark_number(table, row, column)
-            letter = part_letter(table, row.measured[i])
+            text: Child = formats.number(row.measured[i], column)
+            paper, mark = formats.printed(row, i, column), formats.mark_number(table, row, column)
+            letter = formats.part_letter(table, row.measured[i])
             beside = tag("span", f" [{letter}]", class_="small") if letter else None
             if paper is not None:
                 beside = tag("span", f" ({paper}", tag("sup", mark) if mark else None, ")", class_="small")
@@ -154,10 +142,10 @@ def table_markup(table: Table) -> Markup:
         rows.append(cells)
     columns: list[Child] = ["method", *(column.label for column in table.columns)]
     numeric = frozenset(range(1, len(columns)))
-    lines = notes(table, left_out)
+    lines = formats.notes(table, left_out)
     return tag(
         "div",
-        html_table(columns, rows, caption=heading(table), numeric=numeric),
+        html_table(columns, rows, caption=formats.heading(table), numeric=numeric),
         tag("ul", [tag("li", line) for line in lines], class_="small") if lines else None,
     )
 

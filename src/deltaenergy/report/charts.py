@@ -122,16 +122,8 @@ def _draw_axes(x_scale: Scale, y_scale: Scale, x: Axis, y: Axis) -> Markup:
 def svg(width: float, height: float, title: str, *content: Markup, description: str = "") -> Markup:
     """A chart as one image for screen readers: its title and description are read in place of its marks."""
     label = f"{title}. {description}" if description else title
-    return tag(
-        "svg",
-        *content,
-        viewBox=f"0 0 {width:g} {height:g}",
-        width=width,
-        height=height,
-        role="img",
-        aria_label=label,
-        class_="chart wide" if width > WIDE else "chart",
-    )
+    css, box = "chart wide" if width > WIDE else "chart", f"0 0 {width:g} {height:g}"
+    return tag("svg", *content, viewBox=box, width=width, height=height, role="img", aria_label=label, class_=css)
 
 
 def colour(index: int) -> str:
@@ -146,24 +138,14 @@ def dash(index: int) -> str | None:
 
 def marker(x: float, y: float, index: int, size: float = 4.5) -> Markup:
     """A dot whose shape goes with its colour: circle, square, diamond, triangle."""
-    css = f"dot {colour(index)}"
-    shape = index % 4
+    css, shape, half, reach = f"dot {colour(index)}", index % 4, size * 0.9, size * 1.3
     if shape == 0:
         return tag("circle", cx=x, cy=y, r=size, class_=css)
     if shape == 1:
-        return tag("rect", x=x - size * 0.9, y=y - size * 0.9, width=size * 1.8, height=size * 1.8, class_=css)
-    reach = size * 1.3
-    if shape == 2:
-        corners = [(x, y - reach), (x + reach, y), (x, y + reach), (x - reach, y)]
-    else:
-        corners = [(x, y - reach), (x + reach, y + size), (x - reach, y + size)]
-    return tag("polygon", points=point_list(corners), class_=css)
-
-
-def legend_key(index: int) -> Markup:
-    """A short line in a curve's colour and dash, for legends and tables in HTML."""
-    line = tag("line", x1=1, x2=23, y1=6, y2=6, class_=f"curve {colour(index)}", stroke_dasharray=dash(index))
-    return tag("svg", line, viewBox="0 0 24 12", width=24, height=12, aria_hidden="true", class_="key")
+        return tag("rect", x=x - half, y=y - half, width=2 * half, height=2 * half, class_=css)
+    diamond = [(x, y - reach), (x + reach, y), (x, y + reach), (x - reach, y)]
+    triangle = [(x, y - reach), (x + reach, y + size), (x - reach, y + size)]
+    return tag("polygon", points=point_list(diamond if shape == 2 else triangle), class_=css)
 
 
 def point_list(points: Sequence[tuple[float, float]]) -> str:
@@ -242,8 +224,11 @@ def legend(curves: Sequence[Curve], said: Mapping[str, str] | None = None) -> Ma
     """The curves by colour, dash and name, each with what is `said` of it."""
     entries = []
     for curve in curves:
-        figure_of = tag("span", said[curve.label], class_="figure") if said else None
-        entries.append(tag("li", legend_key(curve.index), tag("span", curve.label, class_="name"), figure_of))
+        css = f"curve {colour(curve.index)}"
+        line = tag("line", x1=1, x2=23, y1=6, y2=6, class_=css, stroke_dasharray=dash(curve.index))
+        key = tag("svg", line, viewBox="0 0 24 12", width=24, height=12, aria_hidden="true", class_="key")
+        words = tag("span", said[curve.label], class_="figure") if said else None
+        entries.append(tag("li", key, tag("span", curve.label, class_="name"), words))
     return tag("ul", entries, class_="legend")
 
 
@@ -380,17 +365,11 @@ def _draw_histogram(
         y = base - height * float(count) / tallest
         outline += [(axis(left), y), (axis(right), y)]
     outline.append((axis(edges[-1]), base))
+    words = tag("tspan", row.label, class_="strong"), f"  {row.note}" if row.note else None
     return join(
         tag("polygon", points=point_list(outline), class_=f"bars {colour(row.index)}"),
         tag("line", x1=axis.start, x2=axis.end, y1=base, y2=base, class_="axis"),
-        tag(
-            "text",
-            tag("tspan", row.label, class_="strong"),
-            f"  {row.note}" if row.note else None,
-            x=axis.start + 2,
-            y=base - height - 5,
-            class_="row",
-        ),
+        tag("text", *words, x=axis.start + 2, y=base - height - 5, class_="row"),
     )
 
 

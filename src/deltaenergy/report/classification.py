@@ -10,7 +10,7 @@ from deltaenergy.evaluation.classification import Classification, classification
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.report.charts import Curve, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, join, tag
-from deltaenergy.report.page import Section, figure, table
+from deltaenergy.report.page import Section, figure, folded, table
 from deltaenergy.report.words import count, estimate, percent
 
 # Beyond so many classes a matrix cannot be read; the most frequent mistakes are listed instead.
@@ -27,10 +27,8 @@ def classification_section(evaluation: Evaluation) -> Section | None:
         return None
     parts: list[Child] = [quality_charts({_WORDS[one.group]: one for one in found})]
     for one in found:
-        body = join(_class_table(one), _confusion(one))
-        title = f"Class by class: {_WORDS[one.group]}"
-        parts.append(tag("h3", title) if one.group is Group.ID else None)
-        parts.append(body if one.group is Group.ID else tag("details", tag("summary", title), body))
+        body, title = join(_class_table(one), _confusion(one)), f"Class by class: {_WORDS[one.group]}"
+        parts.append(join(tag("h3", title), body) if one.group is Group.ID else folded(title, body))
     return Section("classes", "Classes", join(parts))
 
 
@@ -95,11 +93,8 @@ def _class_table(one: Classification) -> Markup:
 
     if len(rows) <= MOST_IN_MATRIX:
         return of(rows, "Accuracy of each class, lowest first")
-    rest = tag(
-        "details",
-        tag("summary", f"The other {count(len(rows) - MOST_IN_MATRIX, 'class', 'classes')}"),
-        of(rows[MOST_IN_MATRIX:], "Accuracy of the other classes"),
-    )
+    others = f"The other {count(len(rows) - MOST_IN_MATRIX, 'class', 'classes')}"
+    rest = folded(others, of(rows[MOST_IN_MATRIX:], "Accuracy of the other classes"))
     return join(of(rows[:MOST_IN_MATRIX], f"The {MOST_IN_MATRIX} least accurate classes"), rest)
 
 

@@ -12,7 +12,15 @@ from deltaenergy.evaluation.summary import GROUP_WORDS, Column, changes, headlin
 from deltaenergy.report.charts import Curve, roc_panel
 from deltaenergy.report.classification import quality_charts
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.page import Section, provenance_section, render_page, score_table, table, unreadable_note
+from deltaenergy.report.page import (
+    Section,
+    folded,
+    provenance_section,
+    render_page,
+    score_table,
+    table,
+    unreadable_note,
+)
 from deltaenergy.report.words import change_in_points, count, estimate, join_names, metric_name, points
 
 
@@ -28,7 +36,7 @@ def comparison_page(comparison: Comparison, title: str | None = None) -> str:
         sections.append(Section("classes", "Classes", body))
     for position, (name, one) in enumerate(evaluations.items()):
         scores = score_table(one.scores, one.thresholds, one.given_thresholds)
-        body = tag("details", tag("summary", "Show"), provenance_section(one.provenance, scores).body)
+        body = folded("Show", provenance_section(one.provenance, scores).body)
         sections.append(Section(f"made-{position}", f"How it was made: {isolated(name)}", body))
     date = str(evaluations[comparison.baseline].provenance["date"])[:10]
     return render_page(title or "Detectors compared", f"{count(len(evaluations), 'detector')} · {date}", sections)
@@ -130,4 +138,4 @@ def _class_table(named: Mapping[str, Classification]) -> Markup | None:
     ]
     caption = "Accuracy of each class, known pictures; where the detectors differ most first"
     whole = table(["class", *found], rows, caption=caption, numeric=frozenset(range(1, len(found) + 1)))
-    return whole if len(rows) <= 20 else tag("details", tag("summary", f"All {len(rows)} classes"), whole)
+    return whole if len(rows) <= 20 else folded(f"All {len(rows)} classes", whole)

@@ -11,10 +11,11 @@ from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 from deltaenergy.evaluation.disagreement import disagreements, least_alike, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.evaluation.summary import (
+    KEPT,
     BestScore,
     best_score,
     headline,
-    kept_estimate,
+    measured,
     order_of_scores,
     smaller_is_better,
     whole_group,
@@ -27,6 +28,7 @@ from deltaenergy.report.page import (
     Section,
     Tile,
     figure,
+    folded,
     provenance_section,
     render_page,
     score_table,
@@ -83,24 +85,17 @@ def evaluation_page(
     # A handful of pictures speaks for itself and comes first; of many, the figures do.
     small = sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
     images = [_all_images(evaluation)] if small else _chosen_images(evaluation, folder)
+    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
     found = [
         _summary(evaluation),
         *([*images, *metrics] if small else [*metrics, *images]),
         *more,
         _disagreement_section(evaluation),
         _histogram_section(evaluation),
-        provenance_section(
-            provenance, score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
-        ),
+        provenance_section(provenance, scores),
     ]
-    subtitle = " · ".join(
-        [
-            f"model {provenance['model']['name']}",
-            count(len(evaluation.classes), "class", "classes"),
-            f"score {evaluation.primary}",
-            str(provenance["date"])[:10],
-        ]
-    )
+    classes, date = count(len(evaluation.classes), "class", "classes"), str(provenance["date"])[:10]
+    subtitle = f"model {provenance['model']['name']} · {classes} · score {evaluation.primary} · {date}"
     return render_page(title or "Open-world evaluation", subtitle, [one for one in found if one is not None])
 
 
@@ -141,42 +136,26 @@ def _asked(evaluation: Evaluation) -> Child:
 
 
 def _found(evaluation: Evaluation) -> Child:
-    return [tag("strong", "Found: "), " ".join([*_accuracy_words(evaluation), *_detection_words(evaluation)])]
-
-
-def _accuracy_words(evaluation: Evaluation) -> list[str]:
-    by_group = {row.group: row.accuracy for row in evaluation.accuracy}  # the last row of a group is its pool
-    words = []
-    if Group.ID in by_group:
-        words.append(f"the class is right for {percent(by_group[Group.ID].value)} of the known pictures")
-    if Group.SHIFTED in by_group:
-        start = "and" if words else "the class is right"
-        words.append(f"{start} for {percent(by_group[Group.SHIFTED].value)} of those in another style")
-    return [" ".join(words) + "."] if words else []
-
-
-def _detection_words(evaluation: Evaluation) -> list[str]:
-    words = []
-    kept = {group: None if (one := kept_estimate(evaluation, group)) is None else one.value for group in Group}
-    given = evaluation.primary in evaluation.given_thresholds
-    where = (
-        "At the detector’s threshold"
-        if given
-        else f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures"
-    )
-    if (share := kept[Group.OPEN]) is not None:
-        about = f" ({one_in(share)})" if one_in(share) else ""
-        own = f"{percent(kept[Group.ID] or 0.0)} of the known pictures are kept, and " if given else ""
-        words.append(f"{where}, {own}{percent(share)}{about} of the open pictures are taken for known.")
-    if (shifted := kept[Group.SHIFTED]) is not None:
-        words.append(f"Of the pictures in another style, {percent(shifted)} are kept.")
-    row = headline(evaluation, Group.ID)
-    if row is not None:
-        words.append(
-            f"Shown one known and one open picture, the score ranks them rightly in "
-            f"{percent(row.metrics['auroc'].value)} of all cases."
-        )
-    return words
+    numbers = measured(evaluation)
+    shares = {column: percent(number.value) for column, number in numbers.items()}
+    styles = {Group.ID: "of the known pictures", Group.SHIFTED: "of those in another style"}
+    named = [
+        f"for {shares['accuracy', group]} {words}" for group, words in styles.items() if ("accuracy", group) in shares
+    ]
+    said = [f"the class is right {' and '.join(named)}."] if named else []
+    if opened := numbers.get((KEPT, Group.OPEN)):
+        at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures,"
+        if evaluation.primary in evaluation.given_thresholds:
+            kept = shares.get((KEPT, Group.ID), percent(0))
+            at = f"At the detector’s threshold, {kept} of the known pictures are kept, and"
+        about = f" ({one_in(opened.value)})" if one_in(opened.value) else ""
+        said.append(f"{at} {shares[KEPT, Group.OPEN]}{about} of the open pictures are taken for known.")
+    if (KEPT, Group.SHIFTED) in shares:
+        said.append(f"Of the pictures in another style, {shares[KEPT, Group.SHIFTED]} are kept.")
+    if ("auroc", Group.ID) in shares:
+        right = f"the score ranks them rightly in {shares['auroc', Group.ID]} of all cases."
+        said.append(f"Shown one known and one open picture, {right}")
+    return [tag("strong", "Found: "), " ".join(said)]
 
 
 def _best_words(found: BestScore) -> Child:
@@ -217,13 +196,13 @@ def _metrics_section(evaluation: Evaluation) -> Section | None:
     parts: list[Child] = [accuracy]
     if len({opened for _, opened in pairs}) > 1:
         parts += [_overview_table(evaluation, closed) for closed in whole]
-        folded = list(pairs.values())
+        others = list(pairs.values())
     else:
         parts += [_detection_table(evaluation, rows) for (closed, _), rows in pairs.items() if closed in whole]
-        folded = [rows for (closed, _), rows in pairs.items() if closed not in whole]
-    if folded:
-        tables = [_detection_table(evaluation, rows) for rows in folded]
-        parts.append(tag("details", tag("summary", "All metrics, for each pair of sets"), tables))
+        others = [rows for (closed, _), rows in pairs.items() if closed not in whole]
+    if others:
+        tables = [_detection_table(evaluation, rows) for rows in others]
+        parts.append(folded("All metrics, for each pair of sets", tables))
     parts.append(tag("ul", [tag("li", note) for note in _notes(evaluation)], class_="notes"))
     return Section("metrics", "Metrics", join(parts))
 
@@ -461,7 +440,7 @@ def _histogram_section(evaluation: Evaluation) -> Section:
     panels = _histograms(evaluation)
     body = tag("div", panels, class_="panels small-charts")
     if len(panels) > 1:
-        body = tag("details", tag("summary", f"The histograms of {count(len(panels), 'score')}"), body)
+        body = folded(f"The histograms of {count(len(panels), 'score')}", body)
     return Section("scores", "Scores of every set", body, [_HISTOGRAM_LEAD, _threshold_words(evaluation)])
 
 

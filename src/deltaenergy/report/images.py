@@ -14,6 +14,7 @@ from deltaenergy.data.thumbnails import square_jpeg
 from deltaenergy.detector.verdicts import verdict_word
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
+from deltaenergy.report.page import folded
 from deltaenergy.report.words import count, percent, score_value
 
 # Twice the width at which they are shown, for dense screens.
@@ -131,7 +132,7 @@ def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | Non
         text = "; ".join(filter(None, said))
         name = tag("a", image.item.id, href=link) if link else tag("code", image.item.id)
         lines.append(tag("li", name, " ", tag("span", text, class_="small")))
-    return tag("details", tag("summary", f"The other {len(images):,}"), tag("ol", lines, class_="rest"))
+    return folded(f"The other {len(images):,}", tag("ol", lines, class_="rest"))
 
 
 def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:

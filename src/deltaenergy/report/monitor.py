@@ -13,7 +13,7 @@ from deltaenergy.monitor import Block, Monitor, SeenPicture, Status
 from deltaenergy.report.charts import Curve, Scale, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.images import JudgedImage, card, file_link
-from deltaenergy.report.page import Section, Tile, detector_page, figure, table, tiles
+from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
 # Classes in sight; the others are folded.
@@ -40,8 +40,7 @@ def _summary(status: Status) -> Section:
         Tile("None of these", percent(status.rate), count(status.flagged, "picture")),
         Tile("Allowed for", percent(status.bound), "by the calibration pictures"),
     ]
-    answer = tag("p", str(status), class_="answer")
-    return Section("summary", "Summary", join(answer, tiles(figures)))
+    return Section("summary", "Summary", join(tag("p", str(status), class_="answer"), tiles(figures)))
 
 
 def _over_time(monitor: Monitor, status: Status) -> Section:
@@ -98,7 +97,6 @@ def _evidence_range(blocks: Sequence[Block], bar: float) -> tuple[float, float]:
 
 
 def _classes(monitor: Monitor) -> Section:
-    changes = monitor.history.changes()
     recent = len(monitor.history.recent)
     before = monitor.images - recent
     rows: list[list[Child]] = [
@@ -111,7 +109,7 @@ def _classes(monitor: Monitor) -> Section:
             _share(change.recent, recent),
             _share(change.before, before),
         ]
-        for change in changes
+        for change in monitor.history.changes()
     ]
 
     def shown(part: list[list[Child]]) -> Markup:
@@ -124,10 +122,7 @@ def _classes(monitor: Monitor) -> Section:
         )
 
     rest = rows[CLASSES_SHOWN:]
-    body = join(
-        shown(rows[:CLASSES_SHOWN]),
-        tag("details", tag("summary", f"{len(rest):,} more"), shown(rest)) if rest else None,
-    )
+    body = join(shown(rows[:CLASSES_SHOWN]), folded(f"{len(rest):,} more", shown(rest)) if rest else None)
     lead = f"The last {count(recent, 'picture')} beside all before, the classes first that have more none of these now."
     return Section("classes", "Which classes", body, lead)
 

@@ -88,24 +88,21 @@ def _policy(script: str) -> str:
 
 def tiles(figures: Sequence[Tile]) -> Markup:
     """Key figures side by side."""
-    return tag(
-        "dl",
-        [
-            tag(
-                "div",
-                tag("dt", figure.label),
-                tag("dd", figure.value, class_="value"),
-                tag("dd", figure.note, class_="note") if figure.note else None,
-            )
-            for figure in figures
-        ],
-        class_="tiles",
-    )
+    shown = []
+    for one in figures:
+        note = tag("dd", one.note, class_="note") if one.note else None
+        shown.append(tag("div", tag("dt", one.label), tag("dd", one.value, class_="value"), note))
+    return tag("dl", shown, class_="tiles")
 
 
-def figure(content: Markup, caption: Child, css: str = "") -> Markup:
+def figure(content: Markup, caption: Child) -> Markup:
     """A chart with its caption."""
-    return tag("figure", tag("figcaption", caption), content, class_=f"panel {css}".strip())
+    return tag("figure", tag("figcaption", caption), content, class_="panel")
+
+
+def folded(summary: str, *content: Child) -> Markup:
+    """What is shown when its summary is clicked."""
+    return tag("details", tag("summary", summary), *content)
 
 
 def table(
@@ -141,21 +138,17 @@ def table(
         tag("tr", [cell(i, content) for i, content in enumerate(row)], class_="chosen" if n in highlighted else None)
         for n, row in enumerate(rows)
     ]
-    # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
-    return tag(
-        "div",
-        tag(
-            "table",
-            tag("caption", caption),
-            tag("thead", tag("tr", top) if top else None, tag("tr", head)),
-            tag("tbody", body),
-            class_=" ".join(filter(None, [css, *_narrowed(len(columns) if css != "matrix" else 0)])) or None,
-        ),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label=caption,
+    fits = [("stacks", STACKS_ABOVE), ("stacks-on-paper", PAPER_ABOVE)] if css != "matrix" else []
+    names = [css, *(name for name, most in fits if len(columns) > most)]
+    whole = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", top) if top else None, tag("tr", head)),
+        tag("tbody", body),
+        class_=" ".join(filter(None, names)) or None,
     )
+    # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
+    return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
 def definitions(entries: Sequence[tuple[str, Child]]) -> Markup:
@@ -174,17 +167,34 @@ def _section(section: Section) -> Markup:
     )
 
 
-def _narrowed(columns: int) -> list[str]:
-    """How a table of so many columns fits narrow screens and paper: row by row, each cell under its own label."""
-    names = {"stacks": STACKS_ABOVE, "stacks-on-paper": PAPER_ABOVE}
-    return [name for name, most in names.items() if columns > most]
-
-
 def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section:
     """Model, classes, prompts, settings, versions, command; then the table of scores."""
-    entries = [*_identity(provenance), *_settings(provenance), ("date", str(provenance["date"]))]
-    names = tag("ol", [tag("li", name) for name in provenance["classes"]], class_="names")
-    classes = tag("details", tag("summary", f"The {count(len(provenance['classes']), 'class', 'classes')}"), names)
+    model, classifier, given = provenance["model"], provenance["classifier"], provenance.get
+    templates, names, limit = classifier.get("templates"), provenance["classes"], given("limit")
+    entries: list[tuple[str, Child]] = [
+        ("model", model["name"]),
+        ("model fingerprint", tag("code", model["fingerprint"])),
+        ("classifier", classifier["method"]),
+    ]
+    if templates:
+        label = "prompt template" if len(templates) == 1 else "prompt templates"
+        entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
+    if classifier.get("batch_dependent"):
+        entries.append(("mind", "an image’s answer depends on the others of its batch, and so do the figures"))
+    entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
+    if "limit" in provenance:
+        entries.append(("pictures", "all pictures" if limit is None else f"at most {limit:,} of each set"))
+    if "resamples" in provenance:
+        entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
+    if given("guarantee"):
+        entries.append(("the detector’s threshold", str(provenance["guarantee"])))
+    entries.append(("computed on", f"{provenance['device']}, {provenance['precision']}"))
+    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())))
+    if given("command"):
+        entries.append(("command", tag("code", provenance["command"])))
+    entries.append(("date", str(provenance["date"])))
+    listed = tag("ol", [tag("li", name) for name in names], class_="names")
+    classes = folded(f"The {count(len(names), 'class', 'classes')}", listed)
     return Section("made", "How this was made", join(definitions(entries), scores, classes))
 
 
@@ -200,44 +210,9 @@ def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
     return tag(
         "div",
         tag("p", f"{count(len(unreadable), 'picture')} could not be read and {were} left out."),
-        tag("details", tag("summary", "Which"), tag("ul", shown)),
+        folded("Which", tag("ul", shown)),
         class_="warning",
     )
-
-
-def _identity(provenance: Mapping[str, Any]) -> list[tuple[str, Child]]:
-    model, classifier = provenance["model"], provenance["classifier"]
-    entries: list[tuple[str, Child]] = [
-        ("model", model["name"]),
-        ("model fingerprint", tag("code", model["fingerprint"])),
-        ("classifier", classifier["method"]),
-    ]
-    templates = classifier.get("templates")
-    if templates:
-        label = "prompt template" if len(templates) == 1 else "prompt templates"
-        entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
-    if classifier.get("batch_dependent"):
-        entries.append(("mind", "an image’s answer depends on the others of its batch, and so do the figures"))
-    entries.append(
-        ("classes", [f"{count(len(provenance['classes']), 'name')}, hash ", tag("code", provenance["classes_hash"])])
-    )
-    return entries
-
-
-def _settings(provenance: Mapping[str, Any]) -> list[tuple[str, Child]]:
-    entries: list[tuple[str, Child]] = []
-    if "limit" in provenance:
-        limit = "all pictures" if provenance["limit"] is None else f"at most {provenance['limit']:,} of each set"
-        entries.append(("pictures", limit))
-    if "resamples" in provenance:
-        entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
-    if provenance.get("guarantee"):
-        entries.append(("the detector’s threshold", str(provenance["guarantee"])))
-    entries.append(("computed on", f"{provenance['device']}, {provenance['precision']}"))
-    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())))
-    if provenance.get("command"):
-        entries.append(("command", tag("code", provenance["command"])))
-    return entries
 
 
 def score_table(

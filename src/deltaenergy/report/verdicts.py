@@ -19,7 +19,7 @@ from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_word
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.images import JudgedImage, card, file_link
-from deltaenergy.report.page import Section, Tile, detector_page, figure, tiles, unreadable_note
+from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, tiles, unreadable_note
 from deltaenergy.report.words import count, percent
 
 # Small copies inside the page, all groups together: about six megabytes.
@@ -34,6 +34,12 @@ SORTS = (
     ("unsure", "least sure of the class first"),
     ("sure", "surest of the class first"),
     ("name", "by name"),
+)
+DIALOG = (
+    '<dialog id="large" aria-label="The picture, large"><img alt="" src="data:,"><div class="large-caption"></div>'
+    '<button type="button" data-step="-1" aria-label="Previous picture">‹</button>'
+    '<button type="button" data-step="1" aria-label="Next picture">›</button>'
+    '<button type="button" class="close">Close</button></dialog>'
 )
 Judged = Sequence[tuple[ImageItem, Verdict]]
 Margin = Callable[[Verdict], float]
@@ -127,14 +133,14 @@ def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) 
         parts += [
             tag("h3", heading, " ", total, id=f"group-{position}"),
             tag("ul", cards[:IN_SIGHT], class_="pictures"),
-            tag("details", tag("summary", f"{len(rest):,} more"), tag("ul", rest, class_="pictures")) if rest else None,
+            folded(f"{len(rest):,} more", tag("ul", rest, class_="pictures")) if rest else None,
         ]
     body = join(
         _tools(list(filled)),
         tag("div", tag("ul", links, class_="jump") if len(links) > 1 else None, parts, id="groups"),
         tag("ul", id="flat", class_="pictures", hidden=True),
         tag("button", "Show more", id="more", type="button", hidden=True),
-        _dialog(),
+        Markup(DIALOG),
     )
     lead = "In every group the closest calls come first: those are the ones to look at."
     return Section("pictures", "Pictures", body, lead)
@@ -200,19 +206,6 @@ def _tools(names: Sequence[str | None]) -> Markup:
         tag("output", id="found"),
     ]
     return tag("div", every, id="tools", class_="tools", hidden=True, role="search", aria_label="Filter and sort")
-
-
-def _dialog() -> Markup:
-    return tag(
-        "dialog",
-        tag("img", alt="", src="data:,"),
-        tag("div", class_="large-caption"),
-        tag("button", "‹", type="button", data_step="-1", aria_label="Previous picture"),
-        tag("button", "›", type="button", data_step="1", aria_label="Next picture"),
-        tag("button", "Close", type="button", class_="close"),
-        id="large",
-        aria_label="The picture, large",
-    )
 
 
 def _scores(judged: Judged, detector: Detector, lines: Mapping[str, float]) -> Section:

@@ -39,9 +39,9 @@ def test_rate_classes_and_pictures(tmp_path: Path, monitor: de.Monitor) -> None:
     page, words = read(tmp_path / "page.html")
     assert "The images have changed, probably since about image 521:" in words and "Line 3" in words
     charts = [chart["aria-label"] or "" for chart in page.all("svg") if chart.get("aria-label")]
-    assert any(label.startswith("The share called none of these over time") for label in charts)
+    assert any(label.startswith("Share of rejected images over time") for label in charts)
     assert any(label.startswith("Evidence of a change over time") for label in charts)
-    assert "53.8 %" in words, "140 of the 260 horses among the last 500"
+    assert "53.8%" in words, "140 of the 260 horses among the last 500"
     assert sum((image["src"] or "").startswith("data:image/jpeg") for image in page.all("img")) == 48
     assert any("strange" in (link["href"] or "") for link in page.all("a"))
 

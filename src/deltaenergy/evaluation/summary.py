@@ -12,7 +12,7 @@ from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group, pool
 from deltaenergy.stats.metrics import Estimate, paired_differences, proportion_estimate
 
 # What the images of a group are called where detectors are compared.
-GROUP_WORDS = {Group.ID: "known pictures", Group.SHIFTED: "another style", Group.OPEN: "open pictures"}
+GROUP_WORDS = {Group.ID: "known images", Group.SHIFTED: "shifted images", Group.OPEN: "unknown images"}
 # The share of a group's images that a detector keeps, beside the metrics of `Evaluation`.
 KEPT = "kept"
 # A number of a detector: `accuracy`, `kept` or a detection metric, and the images that it is about.

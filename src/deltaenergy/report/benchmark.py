@@ -29,6 +29,7 @@ from deltaenergy.report.charts import (
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, definitions, figure, render_page
 from deltaenergy.report.page import table as html_table
+from deltaenergy.report.words import count
 
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
@@ -98,7 +99,7 @@ def benchmark_page(results: Results, title: str | None = None) -> str:
     sections = [Section("runs", "What was run", _overview(runs))]
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
-    subtitle = f"{sum(len(run.cells) for run in runs)} results of {len(runs)} benchmark run(s)"
+    subtitle = f"{count(sum(len(run.cells) for run in runs), 'result')} of {count(len(runs), 'benchmark run')}"
     return render_page(title or "Benchmark report", subtitle, sections)
 
 

@@ -17,7 +17,7 @@ from deltaenergy.report.words import count, estimate, percent
 MOST_IN_MATRIX = 16
 MOST_LISTED = 30
 SHADES = 9
-_WORDS = {Group.ID: "known pictures", Group.SHIFTED: "pictures in another style"}
+_WORDS = {Group.ID: "known images", Group.SHIFTED: "shifted images"}
 
 
 def classification_section(evaluation: Evaluation) -> Section | None:
@@ -54,7 +54,7 @@ def _reliability(found: Mapping[str, Classification]) -> Markup:
         description="; ".join(f"{name}: {text}" for name, text in said.items()),
         diagonal=True,
     )
-    note = "Are confidences honest? On the diagonal they are; below it, too high."
+    note = "Is confidence calibrated? On the diagonal, yes; below it, the model is overconfident."
     return figure(join(chart, legend(curves, said)), join("Reliability", tag("span", note, class_="sub")))
 
 
@@ -71,12 +71,12 @@ def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
     top = max(float(np.max(curve.y)) for curve in curves)
     chart = curve_chart(
         curves,
-        shares("share of pictures kept"),
+        shares("share of images kept"),
         shares("mistakes among them", 0, max(0.05, min(1.0, 1.05 * top))),
         title="Risk over coverage",
         description="; ".join(f"{name}: {text}" for name, text in said.items()),
     )
-    note = "What does rejecting buy? Mistakes among the pictures with the highest scores; lower is better."
+    note = "What does rejecting buy? Mistakes among the images with the highest scores; lower is better."
     return figure(join(chart, legend(curves, said)), join("Risk and coverage", tag("span", note, class_="sub")))
 
 
@@ -86,7 +86,7 @@ def _class_table(one: Classification) -> Markup:
         [row.name, f"{row.images:,}", estimate(row.accuracy)]
         for row in sorted(one.classes, key=lambda row: row.accuracy.value)
     ]
-    columns = ["class", "pictures", "accuracy"]
+    columns = ["class", "images", "accuracy"]
 
     def of(some: list[list[Child]], caption: str) -> Markup:
         return table(columns, some, caption=caption, numeric=frozenset({1, 2}))
@@ -105,10 +105,10 @@ def _confusion(one: Classification) -> Markup:
         return _matrix(one, names, named)
     mistakes = sorted((row for row in one.confusion if row.truth != row.named), key=lambda row: -row.images)
     if not mistakes:
-        return tag("p", "No class is taken for another.", class_="small")
+        return tag("p", "No class is confused with another.", class_="small")
     rows: list[list[Child]] = [[row.truth, row.named, f"{row.images:,}"] for row in mistakes[:MOST_LISTED]]
     caption = f"The most frequent of {count(len(mistakes), 'mix-up')}" if len(mistakes) > MOST_LISTED else "Mix-ups"
-    return table(["class", "taken for", "pictures"], rows, caption=caption, numeric=frozenset({2}))
+    return table(["class", "predicted class", "images"], rows, caption=caption, numeric=frozenset({2}))
 
 
 def _matrix(one: Classification, names: list[str], named: list[str]) -> Markup:
@@ -123,7 +123,5 @@ def _matrix(one: Classification, names: list[str], named: list[str]) -> Markup:
             right = " right" if truth == other else ""
             line.append(tag("span", f"{number:,}" if number else "·", class_=f"heat-cell {shade}{right}"))
         rows.append(line)
-    columns: list[Child] = ["is ↓  named →", *(tag("span", name, class_="upright") for name in named)]
-    return table(
-        columns, rows, caption="Confusion matrix: pictures of each class by the name they were given", css="matrix"
-    )
+    columns: list[Child] = ["true ↓  predicted →", *(tag("span", name, class_="upright") for name in named)]
+    return table(columns, rows, caption="Confusion matrix: images of each class by predicted class", css="matrix")

@@ -54,13 +54,13 @@ def _summary(comparison: Comparison) -> Section:
             parts.append(f"better in {join_names(gains, most=8)}")
         if losses:
             parts.append(f"{', but worse' if gains else 'worse'} in {join_names(losses, most=8)}")
-        parts.append("." if clear else "no difference that these pictures can show.")
+        parts.append("." if clear else "no difference that these images can show.")
         lines.append(tag("p", parts, class_="answer"))
     first = comparison.evaluations[comparison.baseline]
     asked = [f"{sum(map(len, sets)):,} {GROUP_WORDS[group]}" for group in Group if (sets := first.in_group(group))]
     note = (
-        f"All saw the same pictures: {join_names(asked)}. Differences are in percentage points with 95\u00a0% "
-        "intervals of a paired bootstrap; only those whose interval leaves out zero are named here."
+        f"All were tested on the same images: {join_names(asked)}. Differences are in percentage points with 95% "
+        "confidence intervals of a paired bootstrap; only those whose interval excludes zero are listed here."
     )
     body = join(lines, tag("p", note, class_="small"), unreadable_note(comparison.unreadable))
     return Section("summary", "Summary", body)
@@ -85,8 +85,8 @@ def _table_section(comparison: Comparison) -> Section:
         _wide("Side by side", columns, rows),
         _wide(f"Difference to {isolated(comparison.baseline)}, percentage points", columns, changed),
     ]
-    note = "Bold differences are more than chance would give: their interval leaves out zero."
-    return Section("metrics", "Figures", join(parts, tag("p", note, class_="small")))
+    note = "Bold differences are more than chance: their interval excludes zero."
+    return Section("metrics", "Numbers", join(parts, tag("p", note, class_="small")))
 
 
 def _wide(caption: str, columns: list[Column], rows: list[list[Child]]) -> Markup:
@@ -136,6 +136,6 @@ def _class_table(named: Mapping[str, Classification]) -> Markup | None:
         [name, *(estimate(rows[name].accuracy) if name in rows else "–" for rows in found.values())]
         for name in sorted(classes, key=spread)
     ]
-    caption = "Accuracy of each class, known pictures; where the detectors differ most first"
+    caption = "Accuracy of each class, known images; largest differences first"
     whole = table(["class", *found], rows, caption=caption, numeric=frozenset(range(1, len(found) + 1)))
     return whole if len(rows) <= 20 else folded(f"All {len(rows)} classes", whole)

@@ -52,24 +52,24 @@ GROUP_COLOURS = {Group.ID: 0, Group.SHIFTED: 2, Group.OPEN: 1}
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
 MOST_ROC_CHARTS = 6
-# With fewer pictures in a group, a share moves by more than three points with each of them.
+# With fewer images in a group, a share moves by more than three points with each of them.
 FEW = 30
-# Small evaluations show every picture; larger ones a row of each kind.
+# Small evaluations show every image; larger ones a row of each kind.
 SHOW_ALL_UP_TO = 40
 # Among fewer images, every order differs by chance.
 LEAST_IMAGES = 3
 _SET_WORDS = {
-    Group.ID: "pictures of the classes",
-    Group.SHIFTED: "the classes in another style",
-    Group.OPEN: "pictures of none of the classes",
+    Group.ID: "images of the classes",
+    Group.SHIFTED: "shifted images of the classes",
+    Group.OPEN: "images of none of the classes",
 }
 _HISTOGRAM_LEAD = (
-    "In a histogram, each row is one set of pictures; the further its hill lies to the right, the more it looks like "
-    "the classes. "
+    "Each row of a histogram is one set of images; the further right its scores are, the more it looks like the "
+    "classes. "
 )
 _ROC_LEAD = (
-    "In a ROC curve, every threshold is a point: how many open pictures are kept by mistake (across) for how many "
-    "known pictures are kept (up). The further it bends to the upper left, the better; the dotted diagonal is chance."
+    "Each point of a ROC curve is a threshold: the share of unknown images that it keeps by mistake (across) and the "
+    "share of known images that it keeps (up). The closer to the upper left, the better; the dotted diagonal is chance."
 )
 
 
@@ -78,11 +78,11 @@ def evaluation_page(
 ) -> str:
     """The whole report as one HTML document; `folder` is where it will lie, for its links to the files.
 
-    Sections that others made, `more`, stand after the pictures.
+    Sections that others made, `more`, stand after the images.
     """
     provenance = evaluation.provenance
     metrics = [_metrics_section(evaluation), classification_section(evaluation), _roc_section(evaluation)]
-    # A handful of pictures speaks for itself and comes first; of many, the figures do.
+    # A few images come first; of many, the numbers do.
     small = sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
     images = [_all_images(evaluation)] if small else _chosen_images(evaluation, folder)
     scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
@@ -103,7 +103,7 @@ def _summary(evaluation: Evaluation) -> Section:
     """Question, answer and key figures."""
     best = best_score(evaluation)
     fewest = min(sum(map(len, sets)) for group in Group if (sets := evaluation.in_group(group)))
-    few = "With so few pictures, these figures illustrate; they do not measure."
+    few = "Too few images for reliable numbers."
     body = join(
         tag("p", _asked(evaluation), class_="answer"),
         tag("p", _found(evaluation), class_="answer"),
@@ -117,45 +117,45 @@ def _summary(evaluation: Evaluation) -> Section:
 
 def _asked(evaluation: Evaluation) -> Child:
     parts: list[str] = []
-    for group, words in (
-        (Group.ID, "of these classes ({})"),
-        (Group.SHIFTED, "of the same classes in another style ({})"),
-        (Group.OPEN, "of none of them ({})"),
+    for group, noun, words in (
+        (Group.ID, "image", "of these classes"),
+        (Group.SHIFTED, "shifted image", "of the same classes"),
+        (Group.OPEN, "image", "of none of them"),
     ):
         sets = evaluation.in_group(group)
         if sets:
-            total = count(sum(map(len, sets)), "picture")
-            parts.append(f"{total} {words.format(join_names([one.name for one in sets]))}")
+            total = count(sum(map(len, sets)), noun)
+            parts.append(f"{total} {words} ({join_names([one.name for one in sets])})")
     classes = count(len(evaluation.classes), "class", "classes")
     return [
-        tag("strong", "Asked: "),
-        f"does the classifier name {classes} rightly ({join_names(list(evaluation.classes))}), and does the score ",
+        tag("strong", "Question: "),
+        f"does the classifier get the {classes} right ({join_names(list(evaluation.classes))}), and does ",
         evaluation.primary,
-        f" notice what is none of them? It was given {join_names(parts)}.",
+        f" reject everything else? Tested on {join_names(parts)}.",
     ]
 
 
 def _found(evaluation: Evaluation) -> Child:
     numbers = measured(evaluation)
     shares = {column: percent(number.value) for column, number in numbers.items()}
-    styles = {Group.ID: "of the known pictures", Group.SHIFTED: "of those in another style"}
+    styles = {Group.ID: "of the known images", Group.SHIFTED: "of the shifted images"}
     named = [
         f"for {shares['accuracy', group]} {words}" for group, words in styles.items() if ("accuracy", group) in shares
     ]
-    said = [f"the class is right {' and '.join(named)}."] if named else []
+    said = [f"The class is right {' and '.join(named)}."] if named else []
     if opened := numbers.get((KEPT, Group.OPEN)):
-        at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures,"
+        at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known images,"
         if evaluation.primary in evaluation.given_thresholds:
             kept = shares.get((KEPT, Group.ID), percent(0))
-            at = f"At the detector’s threshold, {kept} of the known pictures are kept, and"
+            at = f"At the detector’s threshold, {kept} of the known images are kept, and"
         about = f" ({one_in(opened.value)})" if one_in(opened.value) else ""
-        said.append(f"{at} {shares[KEPT, Group.OPEN]}{about} of the open pictures are taken for known.")
+        said.append(f"{at} {shares[KEPT, Group.OPEN]}{about} of the unknown images are kept.")
     if (KEPT, Group.SHIFTED) in shares:
-        said.append(f"Of the pictures in another style, {shares[KEPT, Group.SHIFTED]} are kept.")
+        said.append(f"Of the shifted images, {shares[KEPT, Group.SHIFTED]} are kept.")
     if ("auroc", Group.ID) in shares:
-        right = f"the score ranks them rightly in {shares['auroc', Group.ID]} of all cases."
-        said.append(f"Shown one known and one open picture, {right}")
-    return [tag("strong", "Found: "), " ".join(said)]
+        right = f"the score ranks the known one higher in {shares['auroc', Group.ID]} of cases (AUROC)."
+        said.append(f"Given one known and one unknown image, {right}")
+    return [tag("strong", "Answer: "), " ".join(said)]
 
 
 def _best_words(found: BestScore) -> Child:
@@ -166,20 +166,20 @@ def _best_words(found: BestScore) -> Child:
 def _tiles(evaluation: Evaluation) -> list[Tile]:
     figures = []
     by_group = {row.group: row for row in evaluation.accuracy}
-    for group, label in ((Group.ID, "Accuracy, known pictures"), (Group.SHIFTED, "Accuracy, another style")):
+    for group, label in ((Group.ID, "Accuracy, known images"), (Group.SHIFTED, "Accuracy, shifted images")):
         row = by_group.get(group)
         if row is not None:
-            note = _noted(row.accuracy, count(row.images, "picture"))
+            note = _noted(row.accuracy, count(row.images, "image"))
             figures.append(Tile(label, percent(row.accuracy.value), note))
     found = headline(evaluation, Group.ID)
     if found is not None:
         area = found.metrics["auroc"]
-        pictures = f"{found.closed_images:,} and {found.open_images:,} pictures"
-        figures.append(Tile("AUROC, known against open", percent(area.value), _noted(area, pictures)))
+        images = f"{found.closed_images:,} and {found.open_images:,} images"
+        figures.append(Tile("AUROC, known against unknown", percent(area.value), _noted(area, images)))
         name = next(key for key in found.metrics if key.startswith("fpr"))
         rate = found.metrics[name]
-        label = f"{metric_name(name)}: open pictures kept"
-        figures.append(Tile(label, percent(rate.value), _noted(rate, "less is better")))
+        label = f"{metric_name(name)}: unknown images kept"
+        figures.append(Tile(label, percent(rate.value), _noted(rate, "lower is better")))
     return figures
 
 
@@ -215,7 +215,7 @@ def _accuracy_table(evaluation: Evaluation) -> Markup | None:
         [row.set, row.group.value, f"{row.images:,}", estimate(row.accuracy)] for row in evaluation.accuracy
     ]
     return table(
-        ["set", "group", "labelled pictures", "accuracy"],
+        ["set", "group", "labelled images", "accuracy"],
         rows,
         caption="Accuracy: the most similar class is the right one",
         numeric=frozenset({2, 3}),
@@ -240,17 +240,18 @@ def _notes(evaluation: Evaluation) -> list[str]:
     names = list(evaluation.detection[0].metrics)
     fpr, fpr_ood = metric_name(names[3]), metric_name(names[4])
     notes = [
-        "Small figures are 95\u00a0% intervals: bootstrap for detection, Wilson for accuracy. They tell the doubt that "
-        "comes from the number of pictures, and from nothing else. A dash means that all resamples agree: the sets are "
-        "too small or too easy to tell more.",
-        "AUROC: shown one closed and one open picture, how often the score ranks them rightly; 50\u00a0% is chance.",
-        f"{fpr}: share of open pictures kept when {rate} of the closed ones are kept. {fpr_ood}: share of closed "
-        f"pictures rejected when {rate} of the open ones are rejected. Papers give either number as “{fpr}”.",
+        "Small numbers are 95% confidence intervals: bootstrap for detection, Wilson for accuracy. They cover only the "
+        "uncertainty from the number of images. A dash means that all resamples agree: the sets are too small or too "
+        "easy to show more.",
+        "AUROC: given one known (or shifted) and one unknown image, how often the score ranks the unknown one lower; "
+        "50% is chance.",
+        f"{fpr}: share of unknown images kept when {rate} of the known (or shifted) images are kept. {fpr_ood}: share "
+        f"of these rejected when {rate} of the unknown images are rejected. Papers report either number as “{fpr}”.",
     ]
     if len(evaluation.scores) > 1:
         notes.append(
-            "Scores are ranked by AUROC. Bold is the best of its column. To choose a score by this table and then "
-            "quote its figure from this table is optimistic: confirm the choice on other pictures."
+            "Scores are ranked by AUROC. Bold is the best in its column. Choosing a score by this table and then "
+            "quoting its number from this table is optimistic: confirm the choice on other images."
         )
     return notes
 
@@ -346,7 +347,7 @@ def _all_images(evaluation: Evaluation) -> Section:
         for one in evaluation.sets
     ]
     lead = f"Sorted by {evaluation.primary}, most confident first. Mistakes have a frame."
-    return Section("pictures", "All pictures", join(galleries), lead)
+    return Section("pictures", "All images", join(galleries), lead)
 
 
 def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
@@ -367,10 +368,10 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     rejected = {group: lowest([image for image in by_group[group] if image.wrongly_rejected]) for group in Group}
     named = sorted((image for image in images if image.wrong_class), key=lambda image: -image.confidence)
     kinds = [
-        ("Open pictures taken for known", kept, "Highest score first."),
-        ("Known pictures taken for none of these", rejected[Group.ID], "Lowest score first."),
-        ("Pictures in another style taken for none of these", rejected[Group.SHIFTED], "Lowest score first."),
-        ("Pictures given a wrong name", named, "Most confident first."),
+        ("Unknown images that were kept", kept, "Highest score first."),
+        ("Known images that were rejected", rejected[Group.ID], "Lowest score first."),
+        ("Shifted images that were rejected", rejected[Group.SHIFTED], "Lowest score first."),
+        ("Images given a wrong class", named, "Most confident first."),
     ]
     mistakes = [
         join(gallery(heading, chosen, note=note), unlisted(chosen[SHOWN:], folder))
@@ -378,9 +379,9 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
         if chosen
     ]
     sure = [
-        ("Known pictures, most confident", highest(by_group[Group.ID])),
-        ("Pictures in another style, most confident", highest(by_group[Group.SHIFTED])),
-        ("Open pictures, most clearly none of these", lowest(by_group[Group.OPEN])),
+        ("Known images, most confident", highest(by_group[Group.ID])),
+        ("Shifted images, most confident", highest(by_group[Group.SHIFTED])),
+        ("Unknown images, most clearly rejected", lowest(by_group[Group.OPEN])),
     ]
     threshold = evaluation.thresholds[evaluation.primary]
     if threshold is not None:
@@ -390,7 +391,7 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     galleries = join([gallery(heading, chosen) for heading, chosen in sure if chosen])
     return [
         Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold."),
-        Section("pictures", "Most and least confident pictures", galleries),
+        Section("pictures", "Most and least confident images", galleries),
     ]
 
 
@@ -402,7 +403,7 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
     primary = evaluation.primary
     other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
     found = disagreements(values[primary], values[other], SHOWN)
-    pictures = {id(one): judged_images(evaluation, one) for one in evaluation.sets}
+    images = {id(one): judged_images(evaluation, one) for one in evaluation.sets}
     cards = []
     for one in found:
         if not one.difference:
@@ -410,7 +411,7 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         in_set, row = where[one.row]
         said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
         details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
-        cards.append(tag("li", card(pictures[id(in_set)][row], details=details)))
+        cards.append(tag("li", card(images[id(in_set)][row], details=details)))
     alike: list[list[Child]] = [
         [spec, f"{rank_correlation(values[primary], values[spec]):.3f}"]
         for spec in evaluation.scores
@@ -419,18 +420,18 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
     body = join(
         tag("ul", cards, class_="pictures")
         if cards
-        else tag("p", f"{primary} and {other} order these pictures alike in every place."),
+        else tag("p", f"{primary} and {other} rank these images the same."),
         table(
             ["score", "rank correlation"],
             sorted(alike, key=lambda row: float(str(row[1]))),
-            caption=f"How alike scores order the pictures: Spearman’s correlation with {primary}",
+            caption=f"How similarly scores rank the images: Spearman’s correlation with {primary}",
             numeric=frozenset({1}),
         ),
     )
     lead = (
-        f"Scores have units of their own, so that a picture’s place among all {len(where):,} is compared. These stand "
-        f"furthest apart by {primary} and {other}, the score whose order is least like its own. A picture that one "
-        "score takes for known and another does not is worth a look: it tells what they attend to."
+        f"Scores have different units, so the rank of an image among all {len(where):,} is compared. These images "
+        f"differ most between {primary} and {other}, the score whose ranking is least like its own. An image that "
+        "one score keeps and another rejects is worth a look."
     )
     return Section("disagreement", "Where two scores disagree most", body, lead)
 
@@ -446,10 +447,10 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.thresholds[evaluation.primary] is None:
-        return "The detector’s score was cross-fitted and has no single threshold: no line is drawn."
+        return "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
     if evaluation.primary in evaluation.given_thresholds:
-        return "The upright line is the detector’s own threshold."
-    return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures."
+        return "The vertical line is the detector’s own threshold."
+    return f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
 
 
 def _histograms(evaluation: Evaluation) -> list[Markup]:

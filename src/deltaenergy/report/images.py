@@ -38,7 +38,7 @@ def file_link(item: ImageItem, page_folder: Path) -> str | None:
 
 
 def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
-    """A data URI of the picture's central square, or None if there is no picture to show (`square_jpeg`)."""
+    """A data URI of the image's central square, or None if there is no image to show (`square_jpeg`)."""
     found = square_jpeg(item, side)
     return None if found is None else jpeg_uri(found)
 
@@ -89,7 +89,7 @@ class JudgedImage:
     def named(self) -> str:
         """What it was taken for, in words."""
         label = isolated(self.label)
-        return f"most like {label}" if self.is_ood else f"{label}, {percent(self.confidence, 0)}"
+        return f"closest class {label}" if self.is_ood else f"{label}, {percent(self.confidence, 0)}"
 
 
 def judged_images(evaluation: Evaluation, one: EvaluatedSet) -> list[JudgedImage]:
@@ -111,9 +111,9 @@ def judged_images(evaluation: Evaluation, one: EvaluatedSet) -> list[JudgedImage
 
 
 def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, shown: int = SHOWN) -> Markup:
-    """A heading with the number of pictures, and the first of them."""
+    """A heading with the number of images, and the first of them."""
     total = len(images)
-    many = count(total, "picture") if total <= shown else f"{shown} of {count(total, 'picture')}"
+    many = count(total, "image") if total <= shown else f"{shown} of {count(total, 'image')}"
     return join(
         tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
         tag("p", note, class_="small") if note else None,
@@ -122,7 +122,7 @@ def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, 
 
 
 def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | None:
-    """The pictures that a gallery does not show, one line each, folded."""
+    """The images that a gallery does not show, one line each, folded."""
     if not images:
         return None
     lines = []
@@ -136,13 +136,13 @@ def unlisted(images: Sequence[JudgedImage], folder: Path | None) -> Markup | Non
 
 
 def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, details: Child = None) -> Markup:
-    """A picture with its verdict. With a link it leads to the file; without `embed` the file itself is shown."""
+    """An image with its verdict. With a link it leads to the file; without `embed` the file itself is shown."""
     name = PurePath(image.item.id).name or image.item.id
     judged = verdict_word(image.is_ood)
     source = thumbnail(image.item) if embed or link is None else link
-    alternative = f"{isolated(name)}: judged {judged}, most like {isolated(image.label)}"
+    alternative = f"{isolated(name)}: {judged}, closest class {isolated(image.label)}"
     if source is None:
-        shown = tag("span", "no picture", class_="no-picture", role="img", aria_label=alternative)
+        shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
     else:
         # What is inside the page is there at once, and printed; files are read when they come into sight.
         waits = "lazy" if source == link else None

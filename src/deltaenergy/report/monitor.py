@@ -1,4 +1,4 @@
-"""The page of a monitor: whether the images have changed, the rate over time, which classes, which pictures."""
+"""The page of a monitor: whether the images have changed, the rate over time, which classes, which images."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, comma
     if status.images:
         sections += [_over_time(monitor, status), _classes(monitor)]
     if monitor.history.pictures:
-        sections.append(_pictures(list(monitor.history.pictures)[::-1], folder))
+        sections.append(_images(list(monitor.history.pictures)[::-1], folder))
     return detector_page(title or "Monitor", sections, detector, command=command, guarantee=detector.guarantee)
 
 
 def _summary(status: Status) -> Section:
     figures = [
         Tile("Verdict", "changed" if status.changed else "no change found"),
-        Tile("Pictures", f"{status.images:,}"),
-        Tile("None of these", percent(status.rate), count(status.flagged, "picture")),
-        Tile("Allowed for", percent(status.bound), "by the calibration pictures"),
+        Tile("Images", f"{status.images:,}"),
+        Tile("None of these", percent(status.rate), count(status.flagged, "image")),
+        Tile("Allowed for", percent(status.bound), "by the calibration images"),
     ]
     return Section("summary", "Summary", join(tag("p", str(status), class_="answer"), tiles(figures)))
 
@@ -48,13 +48,13 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
     ends = np.cumsum([block.images for block in blocks]).astype(np.float64)
     middles = ends - np.array([block.images for block in blocks]) / 2
     rates = np.array([block.flagged / block.images for block in blocks])
-    span = f"{count(len(blocks), 'block')} of {count(monitor.history.block_size, 'picture')} in a row"
-    time = Scale("pictures", (0.0, float(ends[-1])))
+    span = f"{count(len(blocks), 'block')} of {count(monitor.history.block_size, 'image')} in a row"
+    time = Scale("images", (0.0, float(ends[-1])))
     rate = curve_chart(
         [Curve("rate", middles, rates, markers=len(blocks) < 40)],
         time,
         shares("none of these", 0, min(1.0, 1.1 * max(float(rates.max()), monitor.bound))),
-        title="The share called none of these over time",
+        title="Share of rejected images over time",
         size=SIZE,
         y_mark=(monitor.bound, "most"),
         description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}, where "
@@ -75,9 +75,8 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
     )
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
     lead = (
-        "Evidence is the fortune of one who began with 1 and bet on every picture that the pictures have changed. "
-        f"It grows beyond the alarm with a probability of at most {percent(status.most_false)}, at any time, if they "
-        "have not."
+        "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, it "
+        f"ever reaches the alarm line with probability at most {percent(status.most_false)}."
     )
     body = join(
         tag("div", figure(rate, f"None of these, in {span}"), class_="panels top"),
@@ -114,7 +113,7 @@ def _classes(monitor: Monitor) -> Section:
 
     def shown(part: list[list[Child]]) -> Markup:
         return table(
-            ["most like", "pictures", "none of these", "pictures", "none of these", "last", "before"],
+            ["closest class", "images", "none of these", "images", "none of these", "last", "before"],
             part,
             caption="Classes",
             numeric=frozenset(range(1, 7)),
@@ -123,7 +122,7 @@ def _classes(monitor: Monitor) -> Section:
 
     rest = rows[CLASSES_SHOWN:]
     body = join(shown(rows[:CLASSES_SHOWN]), folded(f"{len(rest):,} more", shown(rest)) if rest else None)
-    lead = f"The last {count(recent, 'picture')} beside all before, the classes first that have more none of these now."
+    lead = f"The last {count(recent, 'image')} compared with all before; classes with more rejected images come first."
     return Section("classes", "Which classes", body, lead)
 
 
@@ -131,18 +130,18 @@ def _share(part: int, whole: int) -> str:
     return percent(part / whole) if whole else "–"
 
 
-def _pictures(pictures: Sequence[SeenPicture], folder: Path) -> Section:
-    cards = [tag("li", _card(picture, folder)) for picture in pictures]
-    lead = f"The last {count(len(cards), 'picture')} called none of these, newest first."
-    return Section("pictures", "Which pictures", tag("ul", cards, class_="pictures"), lead)
+def _images(flagged: Sequence[SeenPicture], folder: Path) -> Section:
+    cards = [tag("li", _card(one, folder)) for one in flagged]
+    lead = f"The last {count(len(cards), 'rejected image')}, newest first."
+    return Section("pictures", "Which images", tag("ul", cards, class_="pictures"), lead)
 
 
 def _card(seen: SeenPicture, folder: Path) -> Markup:
     if not seen.file:
         # Its name came over the network: it must not lead to a file of this disk.
-        said = [f"most like {isolated(seen.label)}", f"score {score_value(seen.score)}", f"picture {seen.number:,}"]
+        said = [f"closest class {isolated(seen.label)}", f"score {score_value(seen.score)}", f"image {seen.number:,}"]
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
         return tag("figure", tag("span", "not kept", class_="no-picture"), caption, class_="picture")
     item = ImageItem(seen.id, Path(seen.id))
     image = JudgedImage(item, seen.label, math.nan, seen.score, True)
-    return card(image, link=file_link(item, folder), details=f"picture {seen.number:,}")
+    return card(image, link=file_link(item, folder), details=f"image {seen.number:,}")

@@ -78,7 +78,7 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note:
 
 
 def _policy(script: str) -> str:
-    """What a browser may do with the page: pictures from the file itself or the same disk, and the one script."""
+    """What a browser may do with the page: images from the file itself or the same disk, and the one script."""
     rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: file: 'self'"]
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
@@ -180,10 +180,10 @@ def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section
         label = "prompt template" if len(templates) == 1 else "prompt templates"
         entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
     if classifier.get("batch_dependent"):
-        entries.append(("mind", "an image’s answer depends on the others of its batch, and so do the figures"))
+        entries.append(("note", "the result of an image depends on the others of its batch"))
     entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
     if "limit" in provenance:
-        entries.append(("pictures", "all pictures" if limit is None else f"at most {limit:,} of each set"))
+        entries.append(("images", "all images" if limit is None else f"at most {limit:,} of each set"))
     if "resamples" in provenance:
         entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
     if given("guarantee"):
@@ -209,7 +209,7 @@ def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
     were = "was" if len(unreadable) == 1 else "were"
     return tag(
         "div",
-        tag("p", f"{count(len(unreadable), 'picture')} could not be read and {were} left out."),
+        tag("p", f"{count(len(unreadable), 'image')} could not be read and {were} skipped."),
         folded("Which", tag("ul", shown)),
         class_="warning",
     )

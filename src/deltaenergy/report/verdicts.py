@@ -1,6 +1,6 @@
 """The page of a detector's verdicts: by class, closest calls first, to be filtered, sorted and enlarged.
 
-It works from a file, without network; without scripts too, which only filter, sort and enlarge. The pictures closest to
+It works from a file, without network; without scripts too, which only filter, sort and enlarge. The images closest to
 the threshold are inside the page as small copies; those beyond `EMBEDDED` are shown from their own files.
 """
 
@@ -36,9 +36,9 @@ SORTS = (
     ("name", "by name"),
 )
 DIALOG = (
-    '<dialog id="large" aria-label="The picture, large"><img alt="" src="data:,"><div class="large-caption"></div>'
-    '<button type="button" data-step="-1" aria-label="Previous picture">‹</button>'
-    '<button type="button" data-step="1" aria-label="Next picture">›</button>'
+    '<dialog id="large" aria-label="Enlarged image"><img alt="" src="data:,"><div class="large-caption"></div>'
+    '<button type="button" data-step="-1" aria-label="Previous image">‹</button>'
+    '<button type="button" data-step="1" aria-label="Next image">›</button>'
     '<button type="button" class="close">Close</button></dialog>'
 )
 Judged = Sequence[tuple[ImageItem, Verdict]]
@@ -64,7 +64,7 @@ def verdicts_page(
     sections = [_summary(predictions, detector)]
     if judged:
         margin = closeness(detector, lines)
-        sections += [_pictures(judged, detector, margin, folder), _scores(judged, detector, lines)]
+        sections += [_images(judged, detector, margin, folder), _scores(judged, detector, lines)]
     return detector_page(
         title or "Verdicts",
         sections,
@@ -91,13 +91,12 @@ def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dic
 def _summary(predictions: Predictions, detector: Detector) -> Section:
     rejected, fdr = sum(verdict.is_ood for verdict in predictions), predictions.fdr
     known = len(predictions) - rejected
-    rule = f", at the threshold{' of their class' if detector.class_thresholds else ''}" if fdr is None else ""
     text = (
-        f"Of {count(len(predictions), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
-        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}{rule}."
+        f"{count(len(predictions), 'image')}: {known:,} {KNOWN} "
+        f"({count(len(detector.classifier.classes), 'class', 'classes')}), {rejected:,} {NONE_OF_THESE}."
     )
     figures = [
-        Tile("Pictures", f"{len(predictions):,}"),
+        Tile("Images", f"{len(predictions):,}"),
         Tile(KNOWN.capitalize(), f"{known:,}"),
         Tile(NONE_OF_THESE.capitalize(), f"{rejected:,}"),
         Tile("Unreadable", f"{len(predictions.unreadable):,}"),
@@ -105,15 +104,15 @@ def _summary(predictions: Predictions, detector: Detector) -> Section:
     promise = str(detector.guarantee)
     if fdr is not None:
         promise = (
-            f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones in expectation. No "
-            "threshold decides here: all pictures of the folder were looked at together."
+            f"At most {percent(fdr, 0)} of the rejected images are {KNOWN} in expectation. No threshold decides here: "
+            "all images were processed together."
         )
     answer = tag("p", text, class_="answer")
     note = unreadable_note(predictions.unreadable)
     return Section("summary", "Summary", join(answer, tiles(figures), tag("p", promise), note))
 
 
-def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) -> Section:
+def _images(judged: Judged, detector: Detector, margin: Margin, folder: Path) -> Section:
     groups: dict[str | None, list[tuple[ImageItem, Verdict]]] = {label: [] for label in detector.classifier.classes}
     groups[None] = []
     for pair in sorted(judged, key=lambda pair: margin(pair[1])):
@@ -129,7 +128,7 @@ def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) 
             for rank, (item, verdict) in enumerate(members)
         ]
         rest = cards[IN_SIGHT:]
-        total = tag("span", f"({count(len(members), 'picture')})", class_="count")
+        total = tag("span", f"({count(len(members), 'image')})", class_="count")
         parts += [
             tag("h3", heading, " ", total, id=f"group-{position}"),
             tag("ul", cards[:IN_SIGHT], class_="pictures"),
@@ -142,8 +141,8 @@ def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) 
         tag("button", "Show more", id="more", type="button", hidden=True),
         Markup(DIALOG),
     )
-    lead = "In every group the closest calls come first: those are the ones to look at."
-    return Section("pictures", "Pictures", body, lead)
+    lead = "Borderline images come first in each group; check those."
+    return Section("pictures", "Images", body, lead)
 
 
 def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
@@ -209,9 +208,9 @@ def _tools(names: Sequence[str | None]) -> Markup:
 
 
 def _scores(judged: Judged, detector: Detector, lines: Mapping[str, float]) -> Section:
-    rows = [HistogramRow("these pictures", np.array([verdict.score for _, verdict in judged]), 1)]
+    rows = [HistogramRow("these images", np.array([verdict.score for _, verdict in judged]), 1)]
     if len(detector.calibration_scores):
-        rows.insert(0, HistogramRow("calibration pictures", detector.calibration_scores, 0))
+        rows.insert(0, HistogramRow("calibration images", detector.calibration_scores, 0))
     spec, common = detector.score.spec, set(lines.values())
     chart = histogram_chart(
         rows,

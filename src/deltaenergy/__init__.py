@@ -40,7 +40,7 @@ _PUBLIC = {
     "choose": "deltaenergy.evaluation.choosing.run",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.explain",
-    "write_report": "deltaenergy.report.write",
+    "write_report": "deltaenergy.report",
     "show_progress": "deltaenergy.core.progress",
     "DeltaEnergyError": "deltaenergy.errors",
 }
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.precomputed import PrecomputedModel
     from deltaenergy.monitor import Monitor
     from deltaenergy.pipeline import tune_detector
-    from deltaenergy.report.write import write_report
+    from deltaenergy.report import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
     from deltaenergy.source import image_stream, load_images

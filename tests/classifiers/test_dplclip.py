@@ -21,7 +21,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.report.html import Markup
-from deltaenergy.report.provenance import provenance_section
+from deltaenergy.report.page import provenance_section
 from deltaenergy.scoring import score_images
 from deltaenergy.tuning.data import CachedViews, Domains, Validation
 from deltaenergy.tuning.fit import fit

@@ -45,7 +45,7 @@ def test_two_detectors_and_zero_shot(command: Runner, sets: Path, detectors: lis
         assert found["detectors"][name]["detection"] == alone["detection"]
     assert "mcm against zero-shot" in check_page(page.read_text(encoding="utf-8")).text
     printed = command("evaluate", *options(sets, detectors)).out
-    assert "AUROC, known pictures" in printed and "Differences to mcm" in printed
+    assert "AUROC, known images" in printed and "Differences to mcm" in printed
 
 
 def test_zero_shot_beside_a_score_that_learns_from_images(

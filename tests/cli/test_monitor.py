@@ -48,7 +48,7 @@ def test_known_pictures_then_noise(place: Path, tmp_path: Path, command: Runner)
     again = command("monitor", place / "noise", *base, "--report", tmp_path / "page.html")
     assert again.code == 0 and "The images have changed" in again.out
     assert "Last rejected: " in again.out and "011.png" in again.out
-    assert "Which pictures" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Which images" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert command("monitor", *base, "--exit-code").code == 3 and "of the 0 before" not in again.out
     told = command("monitor", *base, "--json").json
     assert told["changed"] is True and told["images"] == 42, "without images the state is told of"

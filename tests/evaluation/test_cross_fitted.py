@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, PrecomputedClassifier, ZeroShotClassifier, evaluate, make_score
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import ImageSet, compare
-from deltaenergy.report.ranking import best_in_words, ranked_scores
+from deltaenergy.evaluation.summary import best_score, ranked_scores
 from deltaenergy.scoring import CrossFitted, deal_folds
 from tests.colours import ColourModel, paint_sets
 
@@ -42,8 +42,8 @@ def test_sets_of_the_same_classes_cannot_be_told_apart(classifier: PrecomputedCl
         area = row.metrics["auroc"]
         assert area.low < 0.5 < area.high, (row.score, row.closed, area)
     assert 0.45 < ranked_scores(found)[0].metrics["auroc"].value < 0.55
-    words = best_in_words(found)
-    assert words is not None and "more than chance" not in words[1]
+    best = best_score(found)
+    assert best is not None and best.lead.low <= 0, "no score leads by more than chance"
 
 
 def test_folds_are_dealt_by_class_for_features_and_class_folders(

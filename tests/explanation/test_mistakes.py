@@ -11,8 +11,8 @@ import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import Evaluation
 from deltaenergy.explanation.page import mistakes_section
-from deltaenergy.report.pictures import pictures_of
-from deltaenergy.report.write import write_report
+from deltaenergy.report import write_report
+from deltaenergy.report.images import judged_images
 from tests.cli.runner import Runner
 from tests.colours import ColourModel, paint_sets
 from tests.report.checks import Page, check_page
@@ -27,7 +27,7 @@ def evaluated(root: Path, images: Any = None, score: str = "max-logit") -> tuple
 
 def test_the_worst_of_each_kind_come_first(tmp_path: Path) -> None:
     evaluation, classifier = evaluated(paint_sets(tmp_path))
-    pictures = [p for one in evaluation.sets for p in pictures_of(evaluation, one)]
+    pictures = [p for one in evaluation.sets for p in judged_images(evaluation, one)]
     kinds = {kind: [p for p in pictures if getattr(p, kind)] for kind in ("wrongly_kept", "wrong_class")}
     assert kinds["wrong_class"], "the blue picture in the red folder"
     section = mistakes_section(evaluation, classifier, 1)

@@ -66,7 +66,7 @@ def test_filter_and_sort(chromium: Any, folder: Path) -> None:
     assert len(everything) == 28
     page.select_option("#of-verdict", "none of these")
     rejected = in_sight(page)
-    assert 0 < len(rejected) < 28 and page.text_content("#found") == f"{len(rejected)} of 28 pictures"
+    assert 0 < len(rejected) < 28 and page.text_content("#found") == f"{len(rejected)} of 28 images"
     page.select_option("#of-verdict", "known")
     page.select_option("#of-class", "blue")
     assert in_sight(page) and all("blue" in name for name in in_sight(page))

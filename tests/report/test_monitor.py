@@ -9,7 +9,6 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.report import write_report
-from deltaenergy.report.monitor import write_monitor
 from tests.colours import paint
 from tests.monitor.made import ids_of, labels_of, make_detector
 from tests.report.checks import Page, check_page
@@ -26,7 +25,7 @@ def monitor() -> de.Monitor:
 
 
 def test_before_the_first_picture(tmp_path: Path, monitor: de.Monitor) -> None:
-    write_monitor(monitor, tmp_path / "page.html")
+    write_report(monitor, tmp_path / "page.html")
     _, words = read(tmp_path / "page.html")
     assert "No image has been seen yet." in words and "Over time" not in words
 
@@ -40,9 +39,9 @@ def test_rate_classes_and_pictures(tmp_path: Path, monitor: de.Monitor) -> None:
     page, words = read(tmp_path / "page.html")
     assert "The images have changed, probably since about image 521:" in words and "Line 3" in words
     charts = [chart["aria-label"] or "" for chart in page.all("svg") if chart.get("aria-label")]
-    assert any(label.startswith("The share called none of these over time") for label in charts)
+    assert any(label.startswith("Share of rejected images over time") for label in charts)
     assert any(label.startswith("Evidence of a change over time") for label in charts)
-    assert "53.8 %" in words, "140 of the 260 horses among the last 500"
+    assert "53.8%" in words, "140 of the 260 horses among the last 500"
     assert sum((image["src"] or "").startswith("data:image/jpeg") for image in page.all("img")) == 48
     assert any("strange" in (link["href"] or "") for link in page.all("a"))
 
@@ -50,7 +49,7 @@ def test_rate_classes_and_pictures(tmp_path: Path, monitor: de.Monitor) -> None:
 def test_names_from_the_network_never_lead_to_files(tmp_path: Path, monitor: de.Monitor) -> None:
     secret = paint(tmp_path / "secret.png", (1, 2, 3))
     monitor.observe([str(secret), "<script>alert(1)</script>"], ["dog", "cat"], [-9.0, -9.0], files=False)
-    write_monitor(monitor, tmp_path / "page.html")
+    write_report(monitor, tmp_path / "page.html")
     page, words = read(tmp_path / "page.html")
     assert not page.all("img") and not any("secret" in (link["href"] or "") for link in page.all("a"))
     assert str(secret) in words and "<script>alert(1)</script>" in words

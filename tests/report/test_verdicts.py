@@ -12,8 +12,8 @@ import pytest
 from deltaenergy import Detector, ZeroShotClassifier
 from deltaenergy.data.items import ImageItem
 from deltaenergy.report import verdicts as page_of_verdicts
-from deltaenergy.report import write_report, write_verdicts
-from deltaenergy.report.links import file_link
+from deltaenergy.report import write_report
+from deltaenergy.report.images import file_link
 from deltaenergy.report.verdicts import _embedded_of_each
 from deltaenergy.source import load_images
 from tests.colours import ColourModel, paint, paint_sets
@@ -51,10 +51,10 @@ def test_counts_groups_and_pictures(tmp_path: Path, sets: Path, detector: Detect
     page = read(tmp_path / "page.html")
     rejected = sum(verdict.is_ood for verdict in predictions)
     text = words(page)
-    assert f"Of 15 pictures, {15 - rejected} are called known, one of 3 classes, and {rejected} none of these" in text
+    assert f"15 images: {15 - rejected} known (3 classes), {rejected} none of these." in text
     assert 0 < rejected < 15
-    assert f"None of these ({rejected} pictures)" in text and "unknown" not in text.lower()
-    assert "1 picture could not be read" in text and "broken.png" in text
+    assert f"None of these ({rejected} images)" in text and "unknown" not in text.lower()
+    assert "1 image could not be read" in text and "broken.png" in text
     assert len(cards(page)) == 15
     assert sum(card["data-verdict"] == "none of these" for card in cards(page)) == rejected
 
@@ -69,8 +69,8 @@ def test_the_summary_says_which_guarantee_stands(tmp_path: Path, sets: Path, det
 
     assert f"lowest score of the {known} images" in told() and "needs 19 images" in told()
     controlled = told(0.5)
-    assert "Of the pictures called none of these, at most 50 % are known ones in expectation." in controlled
-    assert "needs 19 images" not in controlled.split("Pictures In every group")[0].split("Summary")[-1]
+    assert "At most 50% of the rejected images are known in expectation." in controlled
+    assert "needs 19 images" not in controlled.split("Images Borderline images")[0].split("Summary")[-1]
     detector.calibrate(sets / "dark", keep=0.5)
     assert str(detector.guarantee) in told() and "50% of new images like these are kept on average" in told()
 
@@ -107,7 +107,6 @@ def test_borderline_goes_by_the_threshold_of_the_class(tmp_path: Path, sets: Pat
         group = "none" if card["data-verdict"] == "none of these" else str(card["data-class"])
         groups.setdefault(group, []).append(margins(page)[str(card["data-name"])])
     assert all(found == sorted(found) for found in groups.values())
-    assert "none of these, at the threshold of their class." in words(page)
     assert "By class: 50% also holds within each class" in words(page)
 
 
@@ -118,7 +117,7 @@ def test_borderline_goes_by_what_was_kept_where_a_rate_decided(tmp_path: Path, s
     write_report(predictions, tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
     assert margins(page) == pytest.approx({one.path: abs(one.score - min(kept)) for one in predictions})
-    assert "at most 50 % are known ones in expectation" in words(page) and "at the threshold" not in words(page)
+    assert "At most 50% of the rejected images" in words(page) and "at the threshold" not in words(page)
 
 
 def test_links_lead_to_the_files_from_where_the_page_lies(tmp_path: Path, sets: Path, detector: Detector) -> None:
@@ -164,7 +163,7 @@ def test_pictures_in_an_archive_are_shown_without_a_link(tmp_path: Path, sets: P
         entry.size = len(data)
         tar.addfile(entry, io.BytesIO(data))
     items = load_images(archive)
-    write_verdicts(list(zip(items, detector.predict(items))), tmp_path / "page.html", detector=detector)
+    write_report(detector.predict(items), tmp_path / "page.html", detector=detector, items=items)
     page = read(tmp_path / "page.html")
     assert [str(image["src"])[:15] for image in page.all("img")] == ["data:image/jpeg", "data:,"]
     assert not [link for link in page.all("a") if str(link["href"]).startswith("./")]
@@ -173,12 +172,12 @@ def test_pictures_in_an_archive_are_shown_without_a_link(tmp_path: Path, sets: P
 def test_no_verdicts_at_all(tmp_path: Path, sets: Path, detector: Detector) -> None:
     (tmp_path / "broken.png").write_bytes(b"?")
     write_report(detector.predict([tmp_path / "broken.png"]), tmp_path / "page.html", detector=detector)
-    assert "Of 0 pictures" in words(read(tmp_path / "page.html", verdicts=False))
+    assert "0 images: 0 known" in words(read(tmp_path / "page.html", verdicts=False))
 
 
 def test_scores_that_are_no_numbers_come_last(tmp_path: Path, detector: Detector) -> None:
     verdicts = made(["a", "b"], ["red", "red"], [float("nan"), -9.0], [True, True])
-    write_verdicts([(ImageItem(v.path, b""), v) for v in verdicts], tmp_path / "page.html", detector=detector)
+    write_report(verdicts, tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
     assert [card["data-name"] for card in cards(page)] == ["b", "a"]
     assert all(str(card["data-score"]) not in {"nan", "inf"} for card in cards(page))

@@ -14,7 +14,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.evaluation import evaluate
 from deltaenergy.report import write_report
-from deltaenergy.report.thumbnails import thumbnail
+from deltaenergy.report.images import thumbnail
 from tests.colours import ColourModel, paint, paint_sets
 from tests.report.checks import check_page
 
@@ -54,8 +54,8 @@ def test_report_says_what_was_asked_found_and_how_it_was_made(sets, tmp_path):
     found = run(sets, command="deltaenergy evaluate --id known")
     page, _ = written(found, tmp_path)
     text = words(page)
-    assert "19 pictures of these classes (known)" in text
-    assert "the class is right for 94.7 % of the known pictures and for 100 % of those in another style" in text
+    assert "19 images of these classes (known)" in text
+    assert "The class is right for 94.7% of the known images and for 100% of the shifted images" in text
     made = found.provenance
     for expected in (
         made["model"]["fingerprint"],
@@ -81,10 +81,10 @@ def test_large_report_shows_mistakes_of_each_kind(sets, tmp_path):
     found = run(sets, keep=0.7)
     page, _ = written(found, tmp_path)
     text = words(page)
-    assert "Open pictures taken for known (3 pictures)" in text
+    assert "Unknown images that were kept (3 images)" in text
     rejected = int(found.is_ood(found.sets[0]).sum())
-    assert rejected > 0 and f"Known pictures taken for none of these ({rejected} pictures)" in text
-    assert "Pictures given a wrong name" in text and "blue after all.png" in text
+    assert rejected > 0 and f"Known images that were rejected ({rejected} images)" in text
+    assert "Images given a wrong class" in text and "blue after all.png" in text
     assert "Least confident: closest to the threshold" in text
     assert len(page.all("img")) > 20
 
@@ -142,7 +142,7 @@ def test_pictures_that_are_gone_or_never_were(tmp_path, sets):
     for path in (sets / "grey").iterdir():
         path.unlink()
     page, _ = written(found, tmp_path)
-    assert "no picture" in page.text
+    assert "no image" in page.text
     features = ZeroShotClassifier(ColourModel(), ["red", "green"]).model.encode_images(sets / "dark")
     classifier = ZeroShotClassifier(ColourModel(), ["red", "green"])
     check_page(written(evaluate(classifier, ["mcm"], [("f", features)], open_sets=[("g", features)]), tmp_path)[1])
@@ -201,7 +201,7 @@ def test_several_scores_are_ranked_and_the_best_is_named(tmp_path, sets):
     page, _ = written(found, tmp_path)
     text = words(page)
     best = max((row for row in found.detection if row.closed == "known"), key=lambda row: row.metrics["auroc"].value)
-    assert f"Best of 3 scores: {best.score}, which ranks a known above an open picture in" in text
+    assert f"Best of 3 scores: {best.score}, which ranks a known image above an unknown one in" in text
     table = text[text.index("known (known, 19) against grey (open, 8)") :]
     places = {name: table.index(name) for name in found.scores}
     area = {row.score: row.metrics["auroc"].value for row in found.detection if row.closed == "known"}
@@ -225,7 +225,7 @@ def test_many_classes_are_listed_not_drawn(tmp_path, sets):
     found = evaluate(ZeroShotClassifier(ColourModel(), names), ["mcm"], [("known", items)], resamples=10)
     page, _ = written(found, tmp_path)
     text = words(page)
-    assert "The 16 least accurate classes" in text and "Confusion matrix" not in text and "taken for" in text
+    assert "The 16 least accurate classes" in text and "Confusion matrix" not in text and "predicted class" in text
 
 
 def test_every_mistake_is_reachable(tmp_path, sets):
@@ -262,7 +262,7 @@ def test_report_shows_where_two_scores_disagree(sets, tmp_path):
     assert abs(gaps[shown]) == pytest.approx(sorted(abs(gaps), reverse=True)[: len(shown)])
     first = (values["max-logit"][shown[0]] - 0.5) / len(ids)
     assert told["images"][0]["by_first"] == pytest.approx(first)
-    assert f"above {100 * first:.0f} % by max-logit" in text
+    assert f"above {100 * first:.0f}% by max-logit" in text
     assert "rank correlation" in text
     # One score has nothing to disagree with.
     alone, _ = written(run(sets, scores=("mcm",)), tmp_path)

@@ -19,7 +19,7 @@ import torch
 
 from deltaenergy.core.specs import Count, Positive, bounded
 from deltaenergy.errors import InputError
-from deltaenergy.report.axes import Axis, nice_ticks, padded, plain, svg
+from deltaenergy.report.charts import Axis, nice_ticks, padded, plain, svg
 from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.report.page import figure
 from deltaenergy.report.words import score_value

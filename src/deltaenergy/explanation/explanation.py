@@ -21,7 +21,7 @@ from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.methods import SCORE
 from deltaenergy.files import replacing
-from deltaenergy.report import thumbnails
+from deltaenergy.report import images
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -153,4 +153,4 @@ def jpeg_uri(image: Image.Image) -> str:
     """An image as the `src` of an image element."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=85, optimize=True)
-    return thumbnails.jpeg_uri(buffer.getvalue())
+    return images.jpeg_uri(buffer.getvalue())

@@ -25,12 +25,19 @@ from deltaenergy.explanation.explanation import Explanation, jpeg_uri
 from deltaenergy.explanation.methods import AUTO, CLASS, SCORE
 from deltaenergy.explanation.why import NearClass, NearImage, ScoreReason, WhyRejected
 from deltaenergy.files import check_writable, write_text
-from deltaenergy.report import thumbnails
+from deltaenergy.report import images
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, render_page, table, tiles
-from deltaenergy.report.pictures import Picture, pictures_of
-from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
+from deltaenergy.report.images import JudgedImage, file_link, judged_images
+from deltaenergy.report.page import (
+    Section,
+    Tile,
+    detector_scores,
+    provenance_section,
+    render_page,
+    table,
+    tiles,
+    unreadable_note,
+)
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.scores.base import Scorer
 from deltaenergy.source import load_images
@@ -154,9 +161,7 @@ def _page(
     scores = Markup("")
     if detector is not None and detector.calibration is not None:
         figures += [Tile(word.capitalize(), f"{verdicts.count(word):,}") for word in (KNOWN, NONE_OF_THESE)]
-        score = detector.score
-        about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-        scores = score_table(about, {score.spec: detector.threshold}, frozenset())
+        scores = detector_scores(detector)
     figures.append(Tile("Unreadable", f"{len(unreadable):,}"))
     summary = join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
     return render_page(
@@ -167,7 +172,6 @@ def _page(
             Section("images", "Images", tag("div", cards, class_="explanations"), READING),
             provenance_section(made, scores),
         ],
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network.",
     )
 
 
@@ -309,7 +313,7 @@ def _neighbour(one: NearImage) -> Markup:
     name = PurePath(one.name).name or one.name
     alternative = f"{isolated(name)}, a calibration image classified as {isolated(one.named)}"
     if one.thumbnail:
-        shown = _image(thumbnails.jpeg_uri(one.thumbnail), alternative, 128)
+        shown = _image(images.jpeg_uri(one.thumbnail), alternative, 128)
     else:
         shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
     caption = tag(
@@ -331,11 +335,13 @@ def mistakes_section(
     progress: Progress | None = None,
 ) -> Section:
     """Heatmaps for the `most` worst mistakes of each kind, by the primary score at its threshold."""
-    scored = [pair for one in evaluation.sets for pair in zip(pictures_of(evaluation, one), _scorers(evaluation, one))]
+    scored = [
+        pair for one in evaluation.sets for pair in zip(judged_images(evaluation, one), _scorers(evaluation, one))
+    ]
     parts = []
     for kind, heading, target, worst in _MISTAKES:
         chosen = sorted((one for one in scored if getattr(one[0], kind)), key=worst)[:most]
-        groups: dict[Scorer, list[Picture]] = {}
+        groups: dict[Scorer, list[JudgedImage]] = {}
         for picture, scorer in chosen:
             groups.setdefault(scorer, []).append(picture)
         cards: dict[str, Markup] = {}
@@ -358,7 +364,7 @@ def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
 
 
 def _mistake_cards(
-    detector: Detector, group: Sequence[Picture], target: str, batch_size: int, progress: Progress | None
+    detector: Detector, group: Sequence[JudgedImage], target: str, batch_size: int, progress: Progress | None
 ) -> dict[str, Markup]:
     """The cards of mistakes, by the images' ids."""
     items = [_with_pixels(picture.item) for picture in group]

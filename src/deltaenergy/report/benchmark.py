@@ -9,33 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.benchmarks.formats import (
-    best_rows,
-    heading,
-    mark_number,
-    measured_part,
-    notes,
-    number,
-    part_letter,
-    printed,
-)
+from deltaenergy.benchmarks import formats
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.spec import benchmark_names, load_spec
 from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
 from deltaenergy.errors import InputError
-from deltaenergy.report.axes import percent
 from deltaenergy.report.charts import (
     Curve,
     HistogramRow,
     Point,
+    Scale,
     curve_chart,
     histogram_chart,
-    legend_key,
+    legend,
+    percent_tick,
+    roc_panel,
     scatter_chart,
 )
 from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, definitions, figure, render_page
 from deltaenergy.report.page import table as html_table
+from deltaenergy.report.words import count
 
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
@@ -99,18 +93,14 @@ def _with_model(table: Table, model: str) -> Table:
     )
 
 
-def benchmark_page(results: Results) -> str:
+def benchmark_page(results: Results, title: str | None = None) -> str:
     """The whole report as HTML."""
     runs = benchmark_runs(results)
     sections = [Section("runs", "What was run", _overview(runs))]
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
-    return render_page(
-        "Benchmark report",
-        f"{sum(len(run.cells) for run in runs)} results of {len(runs)} benchmark run(s)",
-        sections,
-        footer=f"Made by deltaenergy {runs[0].record['deltaenergy']} from {results.folder.name}/results.json.",
-    )
+    subtitle = f"{count(sum(len(run.cells) for run in runs), 'result')} of {count(len(runs), 'benchmark run')}"
+    return render_page(title or "Benchmark report", subtitle, sections)
 
 
 def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
@@ -137,15 +127,15 @@ def _body(run: BenchmarkRun) -> list[Child]:
 
 def table_markup(table: Table) -> Markup:
     """A table: measured figures, the paper's small beside them, the best in bold, notes below."""
-    table, left_out = measured_part(table, unmeasured_rows=True)
-    best = [best_rows(table, i) for i in range(len(table.columns))]
+    table, left_out = formats.measured_part(table, unmeasured_rows=True)
+    best = [formats.best_rows(table, i) for i in range(len(table.columns))]
     rows: list[list[Child]] = []
     for n, row in enumerate(table.rows):
         cells: list[Child] = [row.label]
         for i, column in enumerate(table.columns):
-            text: Child = number(row.measured[i], column)
-            paper, mark = printed(row, i, column), mark_number(table, row, column)
-            letter = part_letter(table, row.measured[i])
+            text: Child = formats.number(row.measured[i], column)
+            paper, mark = formats.printed(row, i, column), formats.mark_number(table, row, column)
+            letter = formats.part_letter(table, row.measured[i])
             beside = tag("span", f" [{letter}]", class_="small") if letter else None
             if paper is not None:
                 beside = tag("span", f" ({paper}", tag("sup", mark) if mark else None, ")", class_="small")
@@ -153,10 +143,10 @@ def table_markup(table: Table) -> Markup:
         rows.append(cells)
     columns: list[Child] = ["method", *(column.label for column in table.columns)]
     numeric = frozenset(range(1, len(columns)))
-    lines = notes(table, left_out)
+    lines = formats.notes(table, left_out)
     return tag(
         "div",
-        html_table(columns, rows, caption=heading(table), numeric=numeric),
+        html_table(columns, rows, caption=formats.heading(table), numeric=numeric),
         tag("ul", [tag("li", line) for line in lines], class_="small") if lines else None,
     )
 
@@ -172,26 +162,14 @@ def _pairs(run: BenchmarkRun) -> dict[tuple[str, str, str], dict[str, dict[str, 
 
 
 def _roc(run: BenchmarkRun) -> list[Markup]:
-    charts = []
+    panels = []
     for (case, closed, opened), methods in _pairs(run).items():
         curves = [
             Curve(method, curve["ood_kept"], curve["id_kept"], index=i)
             for i, (method, curve) in enumerate(list(methods.items())[:MOST_CURVES])
         ]
-        title = f"{case}: {closed} vs {opened}"
-        chart = curve_chart(
-            curves,
-            title=f"ROC, {title}",
-            x_label=f"{opened} kept",
-            y_label=f"{closed} kept",
-            x_range=(0, 1),
-            y_range=(0, 1),
-            x_format=percent,
-            y_format=percent,
-            diagonal=True,
-        )
-        charts.append(figure(join(chart, _legend(curves)), f"ROC, {title}"))
-    return charts
+        panels.append(roc_panel(curves, closed, opened, heading=f"ROC, {case}: {closed} vs {opened}"))
+    return panels
 
 
 def _histograms(run: BenchmarkRun) -> list[Markup]:
@@ -225,11 +203,9 @@ def _trade_off(run: BenchmarkRun) -> list[Markup]:
         return []
     chart = scatter_chart(
         points,
+        Scale("accuracy on covariate-shifted closed sets", format=percent_tick),
+        Scale("AUROC against open sets", format=percent_tick),
         title="OOD accuracy against AUROC",
-        x_label="accuracy on covariate-shifted closed sets",
-        y_label="AUROC against open sets",
-        x_format=percent,
-        y_format=percent,
     )
     return [figure(chart, "Trade-off: OOD accuracy against AUROC (mean over cases and seeds)")]
 
@@ -252,10 +228,9 @@ def _ablation(run: BenchmarkRun) -> list[Markup]:
             curves.append(
                 Curve("paper", [c for c, _ in paper], [(v or 0) / 100 for _, v in paper], index=1, markers=True)
             )
-        chart = curve_chart(
-            curves, title=f"AUROC over c, {column.label}", x_label="c", y_label="AUROC", y_format=percent, x_ticks=x
-        )
-        charts.append(figure(join(chart, _legend(curves)), f"ΔEnergy over c: {column.label}"))
+        auroc = Scale("AUROC", format=percent_tick)
+        chart = curve_chart(curves, Scale("c", ticks=x), auroc, title=f"AUROC over c, {column.label}")
+        charts.append(figure(join(chart, legend(curves)), f"ΔEnergy over c: {column.label}"))
     return charts
 
 
@@ -265,11 +240,6 @@ def c_of(method: str) -> int | None:
         return 2
     inside = method.removeprefix("delta-energy(c=").removesuffix(")")
     return int(inside) if method.startswith("delta-energy(c=") and inside.isdigit() else None
-
-
-def _legend(curves: Sequence[Curve]) -> Markup:
-    entries = [tag("li", legend_key(curve.index), tag("span", curve.label, class_="name")) for curve in curves]
-    return tag("ul", entries, class_="legend")
 
 
 def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:

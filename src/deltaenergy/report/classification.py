@@ -8,17 +8,16 @@ import numpy as np
 
 from deltaenergy.evaluation.classification import Classification, classification
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.report.axes import percent as percent_tick
-from deltaenergy.report.charts import Curve, curve_chart, legend_key
+from deltaenergy.report.charts import Curve, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, join, tag
-from deltaenergy.report.page import Section, figure, table
+from deltaenergy.report.page import Section, figure, folded, table
 from deltaenergy.report.words import count, estimate, percent
 
 # Beyond so many classes a matrix cannot be read; the most frequent mistakes are listed instead.
 MOST_IN_MATRIX = 16
 MOST_LISTED = 30
 SHADES = 9
-_WORDS = {Group.ID: "known pictures", Group.SHIFTED: "pictures in another style"}
+_WORDS = {Group.ID: "known images", Group.SHIFTED: "shifted images"}
 
 
 def classification_section(evaluation: Evaluation) -> Section | None:
@@ -28,10 +27,8 @@ def classification_section(evaluation: Evaluation) -> Section | None:
         return None
     parts: list[Child] = [quality_charts({_WORDS[one.group]: one for one in found})]
     for one in found:
-        body = join(_class_table(one), _confusion(one))
-        title = f"Class by class: {_WORDS[one.group]}"
-        parts.append(tag("h3", title) if one.group is Group.ID else None)
-        parts.append(body if one.group is Group.ID else tag("details", tag("summary", title), body))
+        body, title = join(_class_table(one), _confusion(one)), f"Class by class: {_WORDS[one.group]}"
+        parts.append(join(tag("h3", title), body) if one.group is Group.ID else folded(title, body))
     return Section("classes", "Classes", join(parts))
 
 
@@ -51,27 +48,22 @@ def _reliability(found: Mapping[str, Classification]) -> Markup:
     said = {name: f"ECE {percent(one.ece)}" for name, one in found.items()}
     chart = curve_chart(
         curves,
+        shares("confidence"),
+        shares("accuracy"),
         title="Reliability diagram",
         description="; ".join(f"{name}: {text}" for name, text in said.items()),
-        x_label="confidence",
-        y_label="accuracy",
-        x_range=(0, 1),
-        y_range=(0, 1),
-        x_format=percent_tick,
-        y_format=percent_tick,
         diagonal=True,
     )
-    note = "Are confidences honest? On the diagonal they are; below it, too high."
-    return figure(join(chart, _legend(said)), join("Reliability", tag("span", note, class_="sub")))
+    note = "Is confidence calibrated? On the diagonal, yes; below it, the model is overconfident."
+    return figure(join(chart, legend(curves, said)), join("Reliability", tag("span", note, class_="sub")))
 
 
 def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
     curves: list[Curve] = []
     said: dict[str, str] = {}
-    several = len(found) > 1
     for name, one in found.items():
         for curve in one.risk_coverage[-1:] if widest else one.risk_coverage:
-            label = f"{name}: {curve.of}" if several and widest else curve.of
+            label = f"{name}: {curve.of}" if widest and len(found) > 1 else curve.of
             curves.append(Curve(label, curve.coverage, curve.risk, index=len(curves)))
             said[label] = f"AURC {percent(curve.aurc)}"
     if not curves:
@@ -79,25 +71,13 @@ def _risk(found: Mapping[str, Classification], widest: bool) -> Markup | None:
     top = max(float(np.max(curve.y)) for curve in curves)
     chart = curve_chart(
         curves,
+        shares("share of images kept"),
+        shares("mistakes among them", 0, max(0.05, min(1.0, 1.05 * top))),
         title="Risk over coverage",
         description="; ".join(f"{name}: {text}" for name, text in said.items()),
-        x_label="share of pictures kept",
-        y_label="mistakes among them",
-        x_range=(0, 1),
-        y_range=(0, max(0.05, min(1.0, 1.05 * top))),
-        x_format=percent_tick,
-        y_format=percent_tick,
     )
-    note = "What does rejecting buy? Mistakes among the pictures with the highest scores; lower is better."
-    return figure(join(chart, _legend(said)), join("Risk and coverage", tag("span", note, class_="sub")))
-
-
-def _legend(said: Mapping[str, str]) -> Markup:
-    items = [
-        tag("li", legend_key(i), tag("span", name, class_="name"), tag("span", text, class_="figure"))
-        for i, (name, text) in enumerate(said.items())
-    ]
-    return tag("ul", items, class_="legend")
+    note = "What does rejecting buy? Mistakes among the images with the highest scores; lower is better."
+    return figure(join(chart, legend(curves, said)), join("Risk and coverage", tag("span", note, class_="sub")))
 
 
 def _class_table(one: Classification) -> Markup:
@@ -106,18 +86,15 @@ def _class_table(one: Classification) -> Markup:
         [row.name, f"{row.images:,}", estimate(row.accuracy)]
         for row in sorted(one.classes, key=lambda row: row.accuracy.value)
     ]
-    columns = ["class", "pictures", "accuracy"]
+    columns = ["class", "images", "accuracy"]
 
     def of(some: list[list[Child]], caption: str) -> Markup:
         return table(columns, some, caption=caption, numeric=frozenset({1, 2}))
 
     if len(rows) <= MOST_IN_MATRIX:
         return of(rows, "Accuracy of each class, lowest first")
-    rest = tag(
-        "details",
-        tag("summary", f"The other {count(len(rows) - MOST_IN_MATRIX, 'class', 'classes')}"),
-        of(rows[MOST_IN_MATRIX:], "Accuracy of the other classes"),
-    )
+    others = f"The other {count(len(rows) - MOST_IN_MATRIX, 'class', 'classes')}"
+    rest = folded(others, of(rows[MOST_IN_MATRIX:], "Accuracy of the other classes"))
     return join(of(rows[:MOST_IN_MATRIX], f"The {MOST_IN_MATRIX} least accurate classes"), rest)
 
 
@@ -128,10 +105,10 @@ def _confusion(one: Classification) -> Markup:
         return _matrix(one, names, named)
     mistakes = sorted((row for row in one.confusion if row.truth != row.named), key=lambda row: -row.images)
     if not mistakes:
-        return tag("p", "No class is taken for another.", class_="small")
+        return tag("p", "No class is confused with another.", class_="small")
     rows: list[list[Child]] = [[row.truth, row.named, f"{row.images:,}"] for row in mistakes[:MOST_LISTED]]
     caption = f"The most frequent of {count(len(mistakes), 'mix-up')}" if len(mistakes) > MOST_LISTED else "Mix-ups"
-    return table(["class", "taken for", "pictures"], rows, caption=caption, numeric=frozenset({2}))
+    return table(["class", "predicted class", "images"], rows, caption=caption, numeric=frozenset({2}))
 
 
 def _matrix(one: Classification, names: list[str], named: list[str]) -> Markup:
@@ -146,7 +123,5 @@ def _matrix(one: Classification, names: list[str], named: list[str]) -> Markup:
             right = " right" if truth == other else ""
             line.append(tag("span", f"{number:,}" if number else "·", class_=f"heat-cell {shade}{right}"))
         rows.append(line)
-    columns: list[Child] = ["is ↓  named →", *(tag("span", name, class_="upright") for name in named)]
-    return table(
-        columns, rows, caption="Confusion matrix: pictures of each class by the name they were given", css="matrix"
-    )
+    columns: list[Child] = ["true ↓  predicted →", *(tag("span", name, class_="upright") for name in named)]
+    return table(columns, rows, caption="Confusion matrix: images of each class by predicted class", css="matrix")

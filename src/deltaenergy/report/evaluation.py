@@ -1,4 +1,4 @@
-"""The report of an evaluation: what was asked and found, metrics, classes, curves, pictures, provenance."""
+"""The report of an evaluation: what was asked and found, metrics, classes, curves, images, provenance."""
 
 from __future__ import annotations
 
@@ -8,87 +8,432 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
+from deltaenergy.evaluation.disagreement import disagreements, least_alike, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
-from deltaenergy.report.axes import percent as percent_tick
-from deltaenergy.report.charts import Curve, HistogramRow, curve_chart, histogram_chart, legend_key
+from deltaenergy.evaluation.summary import (
+    KEPT,
+    BestScore,
+    best_score,
+    headline,
+    measured,
+    order_of_scores,
+    smaller_is_better,
+    whole_group,
+)
+from deltaenergy.report.charts import Curve, HistogramRow, histogram_chart, roc_panel
 from deltaenergy.report.classification import classification_section
-from deltaenergy.report.disagreement import disagreement_section
-from deltaenergy.report.galleries import is_small, picture_sections
-from deltaenergy.report.html import Markup, isolated, join, tag
-from deltaenergy.report.metrics import accuracy_table, metrics_section, pairs_of, whole_groups
-from deltaenergy.report.page import Section, figure, render_page
-from deltaenergy.report.provenance import provenance_section, score_table
-from deltaenergy.report.summary import summary_section
-from deltaenergy.report.words import count, percent
+from deltaenergy.report.html import Child, Markup, isolated, join, tag
+from deltaenergy.report.images import SHOWN, JudgedImage, card, gallery, judged_images, unlisted
+from deltaenergy.report.page import (
+    Section,
+    Tile,
+    figure,
+    folded,
+    provenance_section,
+    render_page,
+    score_table,
+    table,
+    tiles,
+    unreadable_note,
+)
+from deltaenergy.report.words import (
+    best_in_words,
+    count,
+    estimate,
+    interval,
+    join_names,
+    metric_name,
+    one_in,
+    percent,
+)
+from deltaenergy.stats.metrics import Estimate
 
 GROUP_COLOURS = {Group.ID: 0, Group.SHIFTED: 2, Group.OPEN: 1}
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
 MOST_ROC_CHARTS = 6
-# From this AUROC on, the corner is drawn again, enlarged.
-NEAR_PERFECT = 0.97
-
+# With fewer images in a group, a share moves by more than three points with each of them.
+FEW = 30
+# Small evaluations show every image; larger ones a row of each kind.
+SHOW_ALL_UP_TO = 40
+# Among fewer images, every order differs by chance.
+LEAST_IMAGES = 3
+_SET_WORDS = {
+    Group.ID: "images of the classes",
+    Group.SHIFTED: "shifted images of the classes",
+    Group.OPEN: "images of none of the classes",
+}
 _HISTOGRAM_LEAD = (
-    "In a histogram, each row is one set of pictures; the further its hill lies to the right, the more it looks like "
-    "the classes. "
+    "Each row of a histogram is one set of images; the further right its scores are, the more it looks like the "
+    "classes. "
 )
 _ROC_LEAD = (
-    "In a ROC curve, every threshold is a point: how many open pictures are kept by mistake (across) for how many "
-    "known pictures are kept (up). The further it bends to the upper left, the better; the dotted diagonal is chance."
+    "Each point of a ROC curve is a threshold: the share of unknown images that it keeps by mistake (across) and the "
+    "share of known images that it keeps (up). The closer to the upper left, the better; the dotted diagonal is chance."
 )
 
 
 def evaluation_page(
-    evaluation: Evaluation,
-    title: str | None = None,
-    folder: Path | None = None,
-    *,
-    more: Sequence[Section] = (),
+    evaluation: Evaluation, folder: Path, title: str | None = None, more: Sequence[Section] = ()
 ) -> str:
     """The whole report as one HTML document; `folder` is where it will lie, for its links to the files.
 
-    Sections that others made, `more`, stand after the pictures.
+    Sections that others made, `more`, stand after the images.
     """
-    made = evaluation.provenance
-    sections = []
-    if evaluation.detection:
-        sections.append(metrics_section(evaluation))
-    elif evaluation.accuracy:
-        sections.append(Section("metrics", "Accuracy", accuracy_table(evaluation)))
-    if named := classification_section(evaluation):
-        sections.append(named)
-    if curves := _roc_charts(evaluation):
-        sections.append(Section("roc", "ROC curves", _panels(curves), _ROC_LEAD))
-    # A handful of pictures speaks for itself and comes first; of many, the figures do.
-    pictures = picture_sections(evaluation, folder)
-    sections = [*pictures, *sections] if is_small(evaluation) else [*sections, *pictures]
-    sections += more
-    if apart := disagreement_section(evaluation):
-        sections.append(apart)
-    sections.append(_histogram_section(evaluation))
-    sections.insert(0, summary_section(evaluation))
+    provenance = evaluation.provenance
+    metrics = [_metrics_section(evaluation), classification_section(evaluation), _roc_section(evaluation)]
+    # A few images come first; of many, the numbers do.
+    small = sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
+    images = [_all_images(evaluation)] if small else _chosen_images(evaluation, folder)
     scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
-    sections.append(provenance_section(made, scores))
-    subtitle = " · ".join(
-        [
-            f"model {made['model']['name']}",
-            count(len(evaluation.classes), "class", "classes"),
-            f"score {evaluation.primary}",
-            str(made["date"])[:10],
-        ]
+    found = [
+        _summary(evaluation),
+        *([*images, *metrics] if small else [*metrics, *images]),
+        *more,
+        _disagreement_section(evaluation),
+        _histogram_section(evaluation),
+        provenance_section(provenance, scores),
+    ]
+    classes, date = count(len(evaluation.classes), "class", "classes"), str(provenance["date"])[:10]
+    subtitle = f"model {provenance['model']['name']} · {classes} · score {evaluation.primary} · {date}"
+    return render_page(title or "Open-world evaluation", subtitle, [one for one in found if one is not None])
+
+
+def _summary(evaluation: Evaluation) -> Section:
+    """Question, answer and key figures."""
+    best = best_score(evaluation)
+    fewest = min(sum(map(len, sets)) for group in Group if (sets := evaluation.in_group(group)))
+    few = "Too few images for reliable numbers."
+    body = join(
+        tag("p", _asked(evaluation), class_="answer"),
+        tag("p", _found(evaluation), class_="answer"),
+        tag("p", _best_words(best), class_="answer") if best else None,
+        tiles(_tiles(evaluation)),
+        tag("p", few, class_="small remark") if fewest < FEW else None,
+        unreadable_note(evaluation.unreadable),
     )
-    return render_page(
-        title or "Open-world evaluation",
-        subtitle,
-        sections,
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This file is complete in itself: it loads "
-        "nothing from the network.",
+    return Section("summary", "Summary", body)
+
+
+def _asked(evaluation: Evaluation) -> Child:
+    parts: list[str] = []
+    for group, noun, words in (
+        (Group.ID, "image", "of these classes"),
+        (Group.SHIFTED, "shifted image", "of the same classes"),
+        (Group.OPEN, "image", "of none of them"),
+    ):
+        sets = evaluation.in_group(group)
+        if sets:
+            total = count(sum(map(len, sets)), noun)
+            parts.append(f"{total} {words} ({join_names([one.name for one in sets])})")
+    classes = count(len(evaluation.classes), "class", "classes")
+    return [
+        tag("strong", "Question: "),
+        f"does the classifier get the {classes} right ({join_names(list(evaluation.classes))}), and does ",
+        evaluation.primary,
+        f" reject everything else? Tested on {join_names(parts)}.",
+    ]
+
+
+def _found(evaluation: Evaluation) -> Child:
+    numbers = measured(evaluation)
+    shares = {column: percent(number.value) for column, number in numbers.items()}
+    styles = {Group.ID: "of the known images", Group.SHIFTED: "of the shifted images"}
+    named = [
+        f"for {shares['accuracy', group]} {words}" for group, words in styles.items() if ("accuracy", group) in shares
+    ]
+    said = [f"The class is right {' and '.join(named)}."] if named else []
+    if opened := numbers.get((KEPT, Group.OPEN)):
+        at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known images,"
+        if evaluation.primary in evaluation.given_thresholds:
+            kept = shares.get((KEPT, Group.ID), percent(0))
+            at = f"At the detector’s threshold, {kept} of the known images are kept, and"
+        about = f" ({one_in(opened.value)})" if one_in(opened.value) else ""
+        said.append(f"{at} {shares[KEPT, Group.OPEN]}{about} of the unknown images are kept.")
+    if (KEPT, Group.SHIFTED) in shares:
+        said.append(f"Of the shifted images, {shares[KEPT, Group.SHIFTED]} are kept.")
+    if ("auroc", Group.ID) in shares:
+        right = f"the score ranks the known one higher in {shares['auroc', Group.ID]} of cases (AUROC)."
+        said.append(f"Given one known and one unknown image, {right}")
+    return [tag("strong", "Answer: "), " ".join(said)]
+
+
+def _best_words(found: BestScore) -> Child:
+    of_all, name, rest = best_in_words(found)
+    return [tag("strong", of_all), " ", tag("strong", name), rest]
+
+
+def _tiles(evaluation: Evaluation) -> list[Tile]:
+    figures = []
+    by_group = {row.group: row for row in evaluation.accuracy}
+    for group, label in ((Group.ID, "Accuracy, known images"), (Group.SHIFTED, "Accuracy, shifted images")):
+        row = by_group.get(group)
+        if row is not None:
+            note = _noted(row.accuracy, count(row.images, "image"))
+            figures.append(Tile(label, percent(row.accuracy.value), note))
+    found = headline(evaluation, Group.ID)
+    if found is not None:
+        area = found.metrics["auroc"]
+        images = f"{found.closed_images:,} and {found.open_images:,} images"
+        figures.append(Tile("AUROC, known against unknown", percent(area.value), _noted(area, images)))
+        name = next(key for key in found.metrics if key.startswith("fpr"))
+        rate = found.metrics[name]
+        label = f"{metric_name(name)}: unknown images kept"
+        figures.append(Tile(label, percent(rate.value), _noted(rate, "lower is better")))
+    return figures
+
+
+def _noted(value: Estimate, text: str) -> str:
+    return f"{interval(value)}, {text}" if value.high > value.low else text
+
+
+def _metrics_section(evaluation: Evaluation) -> Section | None:
+    """Accuracy, then detection: against one open set in full, against several as an overview, the rest folded away."""
+    accuracy = _accuracy_table(evaluation)
+    if not evaluation.detection:
+        return Section("metrics", "Accuracy", accuracy) if accuracy else None
+    pairs, whole = _pairs_of(evaluation), _whole_groups(evaluation)
+    parts: list[Child] = [accuracy]
+    if len({opened for _, opened in pairs}) > 1:
+        parts += [_overview_table(evaluation, closed) for closed in whole]
+        others = list(pairs.values())
+    else:
+        parts += [_detection_table(evaluation, rows) for (closed, _), rows in pairs.items() if closed in whole]
+        others = [rows for (closed, _), rows in pairs.items() if closed not in whole]
+    if others:
+        tables = [_detection_table(evaluation, rows) for rows in others]
+        parts.append(folded("All metrics, for each pair of sets", tables))
+    parts.append(tag("ul", [tag("li", note) for note in _notes(evaluation)], class_="notes"))
+    return Section("metrics", "Metrics", join(parts))
+
+
+def _accuracy_table(evaluation: Evaluation) -> Markup | None:
+    """Accuracy of every labelled set."""
+    if not evaluation.accuracy:
+        return None
+    rows: list[list[Child]] = [
+        [row.set, row.group.value, f"{row.images:,}", estimate(row.accuracy)] for row in evaluation.accuracy
+    ]
+    return table(
+        ["set", "group", "labelled images", "accuracy"],
+        rows,
+        caption="Accuracy: the most similar class is the right one",
+        numeric=frozenset({2, 3}),
     )
 
 
-def _panels(figures: list[Markup]) -> Markup:
-    """Charts of one kind, in rows whose axes are level."""
-    return tag("div", figures, class_="panels even")
+def _pairs_of(evaluation: Evaluation) -> dict[tuple[str, str], list[DetectionRow]]:
+    """The rows of every pair of closed and open sets, one per score."""
+    pairs: dict[tuple[str, str], list[DetectionRow]] = {}
+    for row in evaluation.detection:
+        pairs.setdefault((row.closed, row.open), []).append(row)
+    return pairs
+
+
+def _whole_groups(evaluation: Evaluation) -> list[str]:
+    """The names that stand for all ID sets and for all shifted sets."""
+    return [name for group in (Group.ID, Group.SHIFTED) if (name := whole_group(evaluation, group)) is not None]
+
+
+def _notes(evaluation: Evaluation) -> list[str]:
+    rate = percent(evaluation.keep, 0)
+    names = list(evaluation.detection[0].metrics)
+    fpr, fpr_ood = metric_name(names[3]), metric_name(names[4])
+    notes = [
+        "Small numbers are 95% confidence intervals: bootstrap for detection, Wilson for accuracy. They cover only the "
+        "uncertainty from the number of images. A dash means that all resamples agree: the sets are too small or too "
+        "easy to show more.",
+        "AUROC: given one known (or shifted) and one unknown image, how often the score ranks the unknown one lower; "
+        "50% is chance.",
+        f"{fpr}: share of unknown images kept when {rate} of the known (or shifted) images are kept. {fpr_ood}: share "
+        f"of these rejected when {rate} of the unknown images are rejected. Papers report either number as “{fpr}”.",
+    ]
+    if len(evaluation.scores) > 1:
+        notes.append(
+            "Scores are ranked by AUROC. Bold is the best in its column. Choosing a score by this table and then "
+            "quoting its number from this table is optimistic: confirm the choice on other images."
+        )
+    return notes
+
+
+def _overview_table(evaluation: Evaluation, closed: str) -> Markup:
+    """AUROC and FPR of one closed set against every open set, all scores."""
+    rows = [row for row in evaluation.detection if row.closed == closed]
+    metrics = [list(rows[0].metrics)[i] for i in (0, 3)]
+    opens = list(dict.fromkeys(row.open for row in rows))
+    lines: dict[str, list[Child]] = {spec: [spec] for spec in order_of_scores(evaluation)}
+    for opened in opens:
+        of_set = [row for row in rows if row.open == opened]
+        for metric in metrics:
+            for row, cell in zip(of_set, _cells(metric, of_set)):
+                lines[row.score].append(cell)
+    first = rows[0]
+    return table(
+        ["score", *(_titled(metric) for _ in opens for metric in metrics)],
+        list(lines.values()),
+        caption=f"{isolated(closed)} ({first.closed_group.value}, {first.closed_images:,}) against each open set",
+        numeric=frozenset(range(1, 1 + len(opens) * len(metrics))),
+        highlighted=_primary_line(evaluation, list(lines)),
+        groups=[("", 1), *((name, len(metrics)) for name in opens)],
+    )
+
+
+def _detection_table(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
+    """Every metric of every score on one pair of sets."""
+    order = order_of_scores(evaluation)
+    rows = sorted(rows, key=lambda row: order.index(row.score))
+    names, first = list(rows[0].metrics), rows[0]
+    closed = f"{isolated(first.closed)} ({first.closed_group.value}, {first.closed_images:,})"
+    return table(
+        ["score", *map(_titled, names)],
+        [[row.score, *cells] for row, *cells in zip(rows, *(_cells(name, rows) for name in names))],
+        caption=f"{closed} against {isolated(first.open)} (open, {first.open_images:,})",
+        numeric=frozenset(range(1, len(names) + 1)),
+        highlighted=_primary_line(evaluation, [row.score for row in rows]),
+    )
+
+
+def _cells(metric: str, rows: list[DetectionRow]) -> list[Markup]:
+    """A column of a table; the best of several is bold."""
+    values = [row.metrics[metric] for row in rows]
+    best = (min if smaller_is_better(metric) else max)(one.value for one in values)
+    return [estimate(one, best=len(rows) > 1 and one.value == best) for one in values]
+
+
+def _titled(metric: str) -> str:
+    return f"{metric_name(metric)} {'↓' if smaller_is_better(metric) else '↑'}"
+
+
+def _primary_line(evaluation: Evaluation, specs: list[str]) -> frozenset[int]:
+    """The line of the primary score, where there are others."""
+    return frozenset({specs.index(evaluation.primary)} if len(specs) > 1 else ())
+
+
+def _roc_section(evaluation: Evaluation) -> Section | None:
+    pairs = _pairs_of(evaluation)
+    if len(pairs) > MOST_ROC_CHARTS:
+        # Of many sets, only what stands for a whole group is drawn; the others are in the tables.
+        pairs = {key: rows for key, rows in pairs.items() if key[0] in _whole_groups(evaluation)}
+    panels = [_roc(evaluation, rows) for rows in pairs.values()]
+    return Section("roc", "ROC curves", tag("div", panels, class_="panels even"), _ROC_LEAD) if panels else None
+
+
+def _roc(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
+    """The curves of one pair of sets: the primary score's on top, and the best of the others."""
+    order = list(evaluation.scores)
+    areas = {row.score: row.metrics["auroc"].value for row in rows}
+    ranking = sorted(rows, key=lambda row: -areas[row.score])
+    shown = sorted(ranking, key=lambda row: row.score != evaluation.primary)[:MOST_CURVES]
+    curves = [Curve(row.score, *evaluation.ranked(row).roc_curve(), index=order.index(row.score)) for row in shown]
+    left_out = len(rows) - len(shown)
+    said = f"{count(left_out, 'more score')} with no higher AUROC: see the tables."
+    return roc_panel(
+        curves,
+        rows[0].closed,
+        rows[0].open,
+        areas={row.score: areas[row.score] for row in ranking},
+        keep=evaluation.keep,
+        more=tag("p", said, class_="small") if left_out else None,
+    )
+
+
+def _all_images(evaluation: Evaluation) -> Section:
+    galleries = [
+        gallery(
+            f"{isolated(one.name)}: {_SET_WORDS[one.group]}",
+            sorted(judged_images(evaluation, one), key=lambda image: -image.score),
+            shown=SHOW_ALL_UP_TO,
+        )
+        for one in evaluation.sets
+    ]
+    lead = f"Sorted by {evaluation.primary}, most confident first. Mistakes have a frame."
+    return Section("pictures", "All images", join(galleries), lead)
+
+
+def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
+    """Mistakes of every kind, the surest, and the closest calls.
+
+    Mistakes beyond the first of each kind are listed, with links from `folder`, where the page will lie.
+    """
+    images = [image for one in evaluation.sets for image in judged_images(evaluation, one)]
+    by_group = {group: [image for image in images if image.group is group] for group in Group}
+
+    def highest(some: list[JudgedImage]) -> list[JudgedImage]:
+        return sorted(some, key=lambda image: -image.score)
+
+    def lowest(some: list[JudgedImage]) -> list[JudgedImage]:
+        return sorted(some, key=lambda image: image.score)
+
+    kept = highest([image for image in images if image.wrongly_kept])
+    rejected = {group: lowest([image for image in by_group[group] if image.wrongly_rejected]) for group in Group}
+    named = sorted((image for image in images if image.wrong_class), key=lambda image: -image.confidence)
+    kinds = [
+        ("Unknown images that were kept", kept, "Highest score first."),
+        ("Known images that were rejected", rejected[Group.ID], "Lowest score first."),
+        ("Shifted images that were rejected", rejected[Group.SHIFTED], "Lowest score first."),
+        ("Images given a wrong class", named, "Most confident first."),
+    ]
+    mistakes = [
+        join(gallery(heading, chosen, note=note), unlisted(chosen[SHOWN:], folder))
+        for heading, chosen, note in kinds
+        if chosen
+    ]
+    sure = [
+        ("Known images, most confident", highest(by_group[Group.ID])),
+        ("Shifted images, most confident", highest(by_group[Group.SHIFTED])),
+        ("Unknown images, most clearly rejected", lowest(by_group[Group.OPEN])),
+    ]
+    threshold = evaluation.thresholds[evaluation.primary]
+    if threshold is not None:
+        close = sorted(images, key=lambda image: abs(image.score - threshold))
+        sure.append(("Least confident: closest to the threshold", close))
+    body = join(mistakes) if mistakes else tag("p", "There are none.")
+    galleries = join([gallery(heading, chosen) for heading, chosen in sure if chosen])
+    return [
+        Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold."),
+        Section("pictures", "Most and least confident images", galleries),
+    ]
+
+
+def _disagreement_section(evaluation: Evaluation) -> Section | None:
+    """The primary score beside the one least like it; None with a single score, or with hardly any image."""
+    where, values = pooled_scores(evaluation)
+    if len(values) < 2 or len(where) < LEAST_IMAGES:
+        return None
+    primary = evaluation.primary
+    other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
+    found = disagreements(values[primary], values[other], SHOWN)
+    images = {id(one): judged_images(evaluation, one) for one in evaluation.sets}
+    cards = []
+    for one in found:
+        if not one.difference:
+            continue
+        in_set, row = where[one.row]
+        said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
+        details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
+        cards.append(tag("li", card(images[id(in_set)][row], details=details)))
+    alike: list[list[Child]] = [
+        [spec, f"{rank_correlation(values[primary], values[spec]):.3f}"]
+        for spec in evaluation.scores
+        if spec != primary
+    ]
+    body = join(
+        tag("ul", cards, class_="pictures")
+        if cards
+        else tag("p", f"{primary} and {other} rank these images the same."),
+        table(
+            ["score", "rank correlation"],
+            sorted(alike, key=lambda row: float(str(row[1]))),
+            caption=f"How similarly scores rank the images: Spearman’s correlation with {primary}",
+            numeric=frozenset({1}),
+        ),
+    )
+    lead = (
+        f"Scores have different units, so the rank of an image among all {len(where):,} is compared. These images "
+        f"differ most between {primary} and {other}, the score whose ranking is least like its own. An image that "
+        "one score keeps and another rejects is worth a look."
+    )
+    return Section("disagreement", "Where two scores disagree most", body, lead)
 
 
 def _histogram_section(evaluation: Evaluation) -> Section:
@@ -96,16 +441,16 @@ def _histogram_section(evaluation: Evaluation) -> Section:
     panels = _histograms(evaluation)
     body = tag("div", panels, class_="panels small-charts")
     if len(panels) > 1:
-        body = tag("details", tag("summary", f"The histograms of {count(len(panels), 'score')}"), body)
+        body = folded(f"The histograms of {count(len(panels), 'score')}", body)
     return Section("scores", "Scores of every set", body, [_HISTOGRAM_LEAD, _threshold_words(evaluation)])
 
 
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.thresholds[evaluation.primary] is None:
-        return "The detector’s score was cross-fitted and has no single threshold: no line is drawn."
+        return "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
     if evaluation.primary in evaluation.given_thresholds:
-        return "The upright line is the detector’s own threshold."
-    return f"The upright line is the threshold that keeps {percent(evaluation.keep, 0)} of the known pictures."
+        return "The vertical line is the detector’s own threshold."
+    return f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
 
 
 def _histograms(evaluation: Evaluation) -> list[Markup]:
@@ -130,83 +475,3 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
         )
         panels.append(figure(chart, join(spec, tag("span", about["summary"], class_="sub"))))
     return panels
-
-
-def _roc_charts(evaluation: Evaluation) -> list[Markup]:
-    pairs = pairs_of(evaluation)
-    if len(pairs) > MOST_ROC_CHARTS:
-        # Of many sets, only what stands for a whole group is drawn; the others are in the tables.
-        pairs = {key: rows for key, rows in pairs.items() if key[0] in whole_groups(evaluation)}
-    return [_roc_panel(evaluation, rows) for rows in pairs.values()]
-
-
-def _roc_panel(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
-    order = list(evaluation.scores)
-    ranking = sorted(rows, key=lambda row: -row.metrics["auroc"].value)
-    shown = [row for row in ranking if row.score == evaluation.primary]
-    shown += [row for row in ranking if row.score != evaluation.primary][: MOST_CURVES - 1]
-    curves = []
-    for row in shown:
-        x, y = evaluation.ranked(row).roc_curve()
-        curves.append(Curve(row.score, x, y, index=order.index(row.score)))
-    closed, opened = isolated(rows[0].closed), isolated(rows[0].open)
-    corner = _corner(curves, evaluation.keep) if ranking[0].metrics["auroc"].value >= NEAR_PERFECT else None
-    chart = curve_chart(
-        curves,
-        title=f"ROC curves of {closed} against {opened}",
-        description="; ".join(f"{row.score}: AUROC {percent(row.metrics['auroc'].value)}" for row in ranking),
-        x_label=f"share of {opened} kept",
-        y_label=f"share of {closed} kept",
-        x_range=(0, 1),
-        y_range=(0, 1),
-        x_format=percent_tick,
-        y_format=percent_tick,
-        diagonal=True,
-        y_mark=(evaluation.keep, percent(evaluation.keep, 0)),
-        height=330,
-    )
-    drawn = {row.score for row in shown}
-    legend = [
-        tag(
-            "li",
-            legend_key(order.index(row.score)),
-            tag("span", row.score, class_="name"),
-            tag("span", percent(row.metrics["auroc"].value), class_="figure"),
-        )
-        for row in ranking
-        if row.score in drawn
-    ]
-    left_out = len(rows) - len(shown)
-    said = f"{count(left_out, 'more score')} with no higher AUROC: see the tables."
-    more = tag("p", said, class_="small") if left_out else None
-    caption = join(f"{closed} against {opened}", tag("span", "AUROC beside each name", class_="sub"))
-    return figure(join(chart, corner, tag("ul", legend, class_="legend"), more), caption)
-
-
-def _corner(curves: list[Curve], keep: float) -> Markup | None:
-    """The upper left corner, enlarged: where all curves are near it, the whole square shows nothing."""
-    reach = max(1 - keep, min(float(np.interp(keep, curve.y, curve.x)) for curve in curves))
-    side = next((side for side in (0.02, 0.05, 0.1, 0.2) if side >= 1.5 * reach), None)
-    if side is None:
-        return None
-    parts = []
-    for curve in curves:
-        x, y = np.asarray(curve.x, dtype=np.float64), np.asarray(curve.y, dtype=np.float64)
-        enters = float(np.interp(1 - side, y, x))
-        if enters >= side:
-            continue
-        inside = (x <= side) & (y >= 1 - side)
-        leaves = max(1 - side, float(np.interp(side, x, y)))
-        parts.append(Curve(curve.label, [enters, *x[inside], side], [1 - side, *y[inside], leaves], index=curve.index))
-    return curve_chart(
-        parts,
-        title=f"The corner of {percent(side, 0)}, enlarged",
-        x_label="the same, enlarged corner",
-        y_label="",
-        x_range=(0, side),
-        y_range=(1 - side, 1),
-        x_format=percent_tick,
-        y_format=percent_tick,
-        y_mark=(keep, percent(keep, 0)),
-        height=240,
-    )

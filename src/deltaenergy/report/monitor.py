@@ -1,4 +1,4 @@
-"""The page of a monitor: whether the images have changed, the rate over time, which classes, which pictures."""
+"""The page of a monitor: whether the images have changed, the rate over time, which classes, which images."""
 
 from __future__ import annotations
 
@@ -9,105 +9,78 @@ from pathlib import Path
 import numpy as np
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.files import write_text
 from deltaenergy.monitor import Block, FlaggedImage, Monitor, Status
-from deltaenergy.report.axes import percent as whole_percent
-from deltaenergy.report.charts import Curve, curve_chart, legend_key
+from deltaenergy.report.charts import Curve, Scale, curve_chart, legend, shares
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, figure, render_page, table, tiles
-from deltaenergy.report.pictures import Picture, card
-from deltaenergy.report.provenance import provenance_section, score_table
+from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
 # Classes in sight; the others are folded.
 CLASSES_SHOWN = 12
-TOLD = {"rate": "rate of none of these", "shift": "shift of the scores"}
+# Both charts share the axis of time, and stand one below the other.
+SIZE = (720, 300)
 
 
-def write_monitor(monitor: Monitor, path: str | Path, *, title: str | None = None, command: str | None = None) -> None:
-    """Write a page about a monitor that opens offline in any browser."""
-    write_text(path, monitor_page(monitor, Path(path).parent, title=title, command=command))
-
-
-def monitor_page(monitor: Monitor, folder: Path, *, title: str | None = None, command: str | None = None) -> str:
+def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, command: str | None = None) -> str:
     """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
     detector, status = monitor.detector, monitor.status
-    score = detector.score
-    about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    promise = None if detector.guarantee is None else str(detector.guarantee)
-    made = provenance_of(detector.classifier, command=command, guarantee=promise)
     sections = [_summary(status)]
     if status.images:
-        sections += [_course(monitor, status), _classes(monitor)]
+        sections += [_over_time(monitor, status), _classes(monitor)]
     if monitor.history.flagged:
-        sections.append(_pictures(list(monitor.history.flagged)[::-1], folder))
-    scores = score_table(about, {score.spec: detector.threshold}, frozenset())
-    sections.append(provenance_section(made, scores))
-    return render_page(
-        title or "Monitor",
-        " · ".join([f"model {made['model']['name']}", f"score {score.spec}", made["date"][:10]]),
-        sections,
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network; its "
-        "links lead to the files on your disk.",
-    )
+        sections.append(_images(list(monitor.history.flagged)[::-1], folder))
+    return detector_page(title or "Monitor", sections, detector, command=command, guarantee=detector.guarantee)
 
 
 def _summary(status: Status) -> Section:
     figures = [
         Tile("Verdict", "changed" if status.changed else "no change found"),
-        Tile("Pictures", f"{status.images:,}"),
-        Tile("None of these", percent(status.rate), count(status.flagged, "picture")),
-        Tile("Allowed for", percent(status.bound), "by the calibration pictures"),
+        Tile("Images", f"{status.images:,}"),
+        Tile("None of these", percent(status.rate), count(status.flagged, "image")),
+        Tile("Allowed for", percent(status.bound), "by the calibration images"),
     ]
-    answer = tag("p", str(status), class_="answer")
-    return Section("summary", "Summary", join(answer, tiles(figures)))
+    return Section("summary", "Summary", join(tag("p", str(status), class_="answer"), tiles(figures)))
 
 
-def _course(monitor: Monitor, status: Status) -> Section:
+def _over_time(monitor: Monitor, status: Status) -> Section:
     blocks = monitor.history.blocks
     ends = np.cumsum([block.images for block in blocks]).astype(np.float64)
     middles = ends - np.array([block.images for block in blocks]) / 2
     rates = np.array([block.flagged / block.images for block in blocks])
-    span = f"{count(len(blocks), 'block')} of {count(monitor.history.block_size, 'picture')} in a row"
+    span = f"{count(len(blocks), 'block')} of {count(monitor.history.block_size, 'image')} in a row"
+    time = Scale("images", (0.0, float(ends[-1])))
     rate = curve_chart(
         [Curve("rate", middles, rates, markers=len(blocks) < 40)],
-        title="The share called none of these over time",
-        x_label="pictures",
-        y_label="none of these",
-        width=720,
-        x_range=(0.0, float(ends[-1])),
-        y_range=(0.0, min(1.0, 1.1 * max(float(rates.max()), monitor.bound))),
-        y_format=whole_percent,
+        time,
+        shares("none of these", 0, min(1.0, 1.1 * max(float(rates.max()), monitor.bound))),
+        title="Share of rejected images over time",
+        size=SIZE,
         y_mark=(monitor.bound, "most"),
         description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}, where "
         f"{percent(monitor.bound)} is allowed for",
     )
+    curves = [
+        Curve("rate of none of these", ends, _tens([block.rate for block in blocks]), index=0),
+        Curve("shift of the scores", ends, _tens([block.shift for block in blocks]), index=1),
+    ]
     evidence = curve_chart(
-        [
-            Curve(TOLD["rate"], ends, _tens([block.rate for block in blocks]), index=0),
-            Curve(TOLD["shift"], ends, _tens([block.shift for block in blocks]), index=1),
-        ],
+        curves,
+        time,
+        Scale("log₁₀ of the evidence", _evidence_range(blocks, status.alarm_level)),
         title="Evidence of a change over time",
-        x_label="pictures",
-        y_label="log₁₀ of the evidence",
-        width=720,
-        x_range=(0.0, float(ends[-1])),
-        y_range=_evidence_range(blocks, status.alarm_level),
+        size=SIZE,
         y_mark=(status.alarm_level, "alarm"),
         description=f"the alarm is at {status.alarm_level:.2f}",
     )
-    keys = join([join(legend_key(i), f" {name} ") for i, name in enumerate(TOLD.values())])
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
     lead = (
-        "Evidence is the fortune of one who began with 1 and bet on every picture that the pictures have changed. "
-        f"It grows beyond the alarm with a probability of at most {percent(status.most_false)}, at any time, if they "
-        "have not."
+        "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, it "
+        f"ever reaches the alarm line with probability at most {percent(status.most_false)}."
     )
     body = join(
         tag("div", figure(rate, f"None of these, in {span}"), class_="panels top"),
-        tag("div", figure(evidence, join("Evidence: ", keys)), class_="panels top"),
+        tag("div", figure(join(evidence, legend(curves)), "Evidence"), class_="panels top"),
         tag("p", times, class_="small"),
     )
     return Section("course", "Over time", body, lead)
@@ -123,7 +96,6 @@ def _evidence_range(blocks: Sequence[Block], bar: float) -> tuple[float, float]:
 
 
 def _classes(monitor: Monitor) -> Section:
-    changes = monitor.history.changes()
     recent = len(monitor.history.recent)
     before = monitor.images - recent
     rows: list[list[Child]] = [
@@ -136,12 +108,12 @@ def _classes(monitor: Monitor) -> Section:
             _share(change.recent, recent),
             _share(change.before, before),
         ]
-        for change in changes
+        for change in monitor.history.changes()
     ]
 
     def shown(part: list[list[Child]]) -> Markup:
         return table(
-            ["most like", "pictures", "none of these", "pictures", "none of these", "last", "before"],
+            ["closest class", "images", "none of these", "images", "none of these", "last", "before"],
             part,
             caption="Classes",
             numeric=frozenset(range(1, 7)),
@@ -149,11 +121,8 @@ def _classes(monitor: Monitor) -> Section:
         )
 
     rest = rows[CLASSES_SHOWN:]
-    body = join(
-        shown(rows[:CLASSES_SHOWN]),
-        tag("details", tag("summary", f"{len(rest):,} more"), shown(rest)) if rest else None,
-    )
-    lead = f"The last {count(recent, 'picture')} beside all before, the classes first that have more none of these now."
+    body = join(shown(rows[:CLASSES_SHOWN]), folded(f"{len(rest):,} more", shown(rest)) if rest else None)
+    lead = f"The last {count(recent, 'image')} compared with all before; classes with more rejected images come first."
     return Section("classes", "Which classes", body, lead)
 
 
@@ -161,18 +130,18 @@ def _share(part: int, whole: int) -> str:
     return percent(part / whole) if whole else "–"
 
 
-def _pictures(pictures: Sequence[FlaggedImage], folder: Path) -> Section:
-    cards = [tag("li", _card(picture, folder)) for picture in pictures]
-    lead = f"The last {count(len(cards), 'picture')} called none of these, newest first."
-    return Section("pictures", "Which pictures", tag("ul", cards, class_="pictures"), lead)
+def _images(flagged: Sequence[FlaggedImage], folder: Path) -> Section:
+    cards = [tag("li", _card(one, folder)) for one in flagged]
+    lead = f"The last {count(len(cards), 'rejected image')}, newest first."
+    return Section("pictures", "Which images", tag("ul", cards, class_="pictures"), lead)
 
 
 def _card(seen: FlaggedImage, folder: Path) -> Markup:
     if not seen.file:
         # Its name came over the network: it must not lead to a file of this disk.
-        said = [f"most like {isolated(seen.label)}", f"score {score_value(seen.score)}", f"picture {seen.number:,}"]
+        said = [f"closest class {isolated(seen.label)}", f"score {score_value(seen.score)}", f"image {seen.number:,}"]
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
         return tag("figure", tag("span", "not kept", class_="no-picture"), caption, class_="picture")
     item = ImageItem(seen.id, Path(seen.id))
-    picture = Picture(item, seen.label, math.nan, seen.score, True)
-    return card(picture, link=file_link(item, folder), details=f"picture {seen.number:,}")
+    image = JudgedImage(item, seen.label, math.nan, seen.score, True)
+    return card(image, link=file_link(item, folder), details=f"image {seen.number:,}")

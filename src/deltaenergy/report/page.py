@@ -1,19 +1,29 @@
-"""The page around every report: one HTML file with its style inside, that loads nothing from anywhere."""
+"""The page around every report, one HTML file that loads nothing from anywhere, and how the report was made."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
+from deltaenergy import __version__
 from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.words import count, score_value
+
+if TYPE_CHECKING:
+    from deltaenergy.data.items import Unreadable
+    from deltaenergy.detector.detector import Detector
+    from deltaenergy.stats.thresholds import Guarantee
 
 # Tables of more columns than this become blocks on a phone.
 STACKS_ABOVE = 3
 # … and with more than these on paper, too.
 PAPER_ABOVE = 7
+# Longer lists of unreadable images are cut; the command line prints them all.
+MOST_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,11 @@ class Tile:
     note: str = ""
 
 
-def render_page(title: str, subtitle: str, sections: Sequence[Section], *, footer: str = "", script: str = "") -> str:
-    """A whole HTML document, with a `script` of our own if it has one; no other can run, and nothing is fetched."""
+def render_page(title: str, subtitle: str, sections: Sequence[Section], *, note: str = "", script: str = "") -> str:
+    """A whole HTML document, with a `script` of our own if it has one; no other can run, and nothing is fetched.
+
+    `note` is for the footer, behind what stands there on every page.
+    """
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -58,14 +71,14 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], *, foote
         "body",
         header,
         tag("main", [_section(section) for section in sections]),
-        tag("footer", footer) if footer else None,
+        tag("footer", f"Made by deltaenergy {__version__}. This page loads nothing from the network.", note),
         tag("script", Markup(script)) if script else None,
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def _policy(script: str) -> str:
-    """What a browser may do with the page: pictures from the file itself or the same disk, and the one script."""
+    """What a browser may do with the page: images from the file itself or the same disk, and the one script."""
     rules = ["default-src 'none'", "style-src 'unsafe-inline'", "img-src data: file: 'self'"]
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
@@ -75,24 +88,21 @@ def _policy(script: str) -> str:
 
 def tiles(figures: Sequence[Tile]) -> Markup:
     """Key figures side by side."""
-    return tag(
-        "dl",
-        [
-            tag(
-                "div",
-                tag("dt", figure.label),
-                tag("dd", figure.value, class_="value"),
-                tag("dd", figure.note, class_="note") if figure.note else None,
-            )
-            for figure in figures
-        ],
-        class_="tiles",
-    )
+    shown = []
+    for one in figures:
+        note = tag("dd", one.note, class_="note") if one.note else None
+        shown.append(tag("div", tag("dt", one.label), tag("dd", one.value, class_="value"), note))
+    return tag("dl", shown, class_="tiles")
 
 
-def figure(content: Markup, caption: Child, css: str = "") -> Markup:
+def figure(content: Markup, caption: Child) -> Markup:
     """A chart with its caption."""
-    return tag("figure", tag("figcaption", caption), content, class_=f"panel {css}".strip())
+    return tag("figure", tag("figcaption", caption), content, class_="panel")
+
+
+def folded(summary: str, *content: Child) -> Markup:
+    """What is shown when its summary is clicked."""
+    return tag("details", tag("summary", summary), *content)
 
 
 def table(
@@ -101,7 +111,6 @@ def table(
     *,
     caption: str,
     numeric: frozenset[int] = frozenset(),
-    row_headers: int = 1,
     highlighted: frozenset[int] = frozenset(),
     groups: Sequence[tuple[str, int]] = (),
     css: str = "",
@@ -119,7 +128,7 @@ def table(
 
     def cell(position: int, content: Child) -> Markup:
         css = "number" if position in numeric else None
-        if position < row_headers:
+        if position == 0:
             return tag("th", content, scope="row", class_=css)
         return tag("td", content, class_=css, data_label=labels[position])
 
@@ -129,21 +138,17 @@ def table(
         tag("tr", [cell(i, content) for i, content in enumerate(row)], class_="chosen" if n in highlighted else None)
         for n, row in enumerate(rows)
     ]
-    # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
-    return tag(
-        "div",
-        tag(
-            "table",
-            tag("caption", caption),
-            tag("thead", tag("tr", top) if top else None, tag("tr", head)),
-            tag("tbody", body),
-            class_=" ".join(filter(None, [css, *_narrowed(len(columns) if css != "matrix" else 0)])) or None,
-        ),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label=caption,
+    fits = [("stacks", STACKS_ABOVE), ("stacks-on-paper", PAPER_ABOVE)] if css != "matrix" else []
+    names = [css, *(name for name, most in fits if len(columns) > most)]
+    whole = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", top) if top else None, tag("tr", head)),
+        tag("tbody", body),
+        class_=" ".join(filter(None, names)) or None,
     )
+    # The wrapper takes the keyboard focus, so that its overflow can be scrolled without a mouse.
+    return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
 def definitions(entries: Sequence[tuple[str, Child]]) -> Markup:
@@ -162,7 +167,87 @@ def _section(section: Section) -> Markup:
     )
 
 
-def _narrowed(columns: int) -> list[str]:
-    """How a table of so many columns fits narrow screens and paper: row by row, each cell under its own label."""
-    names = {"stacks": STACKS_ABOVE, "stacks-on-paper": PAPER_ABOVE}
-    return [name for name, most in names.items() if columns > most]
+def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section:
+    """Model, classes, prompts, settings, versions, command; then the table of scores."""
+    model, classifier, given = provenance["model"], provenance["classifier"], provenance.get
+    templates, names, limit = classifier.get("templates"), provenance["classes"], given("limit")
+    entries: list[tuple[str, Child]] = [
+        ("model", model["name"]),
+        ("model fingerprint", tag("code", model["fingerprint"])),
+        ("classifier", classifier["method"]),
+    ]
+    if templates:
+        label = "prompt template" if len(templates) == 1 else "prompt templates"
+        entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
+    if classifier.get("batch_dependent"):
+        entries.append(("note", "the result of an image depends on the others of its batch"))
+    entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
+    if "limit" in provenance:
+        entries.append(("images", "all images" if limit is None else f"at most {limit:,} of each set"))
+    if "resamples" in provenance:
+        entries.append(("intervals", f"{provenance['resamples']:,} bootstrap resamples, seed {provenance['seed']}"))
+    if given("guarantee"):
+        entries.append(("the detector’s threshold", str(provenance["guarantee"])))
+    entries.append(("computed on", f"{provenance['device']}, {provenance['precision']}"))
+    entries.append(("versions", ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())))
+    if given("command"):
+        entries.append(("command", tag("code", provenance["command"])))
+    entries.append(("date", str(provenance["date"])))
+    listed = tag("ol", [tag("li", name) for name in names], class_="names")
+    classes = folded(f"The {count(len(names), 'class', 'classes')}", listed)
+    return Section("made", "How this was made", join(definitions(entries), scores, classes))
+
+
+def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
+    """A warning that lists the images that could not be read."""
+    if not unreadable:
+        return None
+    shown = [tag("li", tag("code", image.id), f": {image.reason}") for image in unreadable[:MOST_LISTED]]
+    more = len(unreadable) - MOST_LISTED
+    if more > 0:
+        shown.append(tag("li", f"and {more:,} more"))
+    were = "was" if len(unreadable) == 1 else "were"
+    return tag(
+        "div",
+        tag("p", f"{count(len(unreadable), 'image')} could not be read and {were} skipped."),
+        folded("Which", tag("ul", shown)),
+        class_="warning",
+    )
+
+
+def score_table(
+    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Set[str] = frozenset()
+) -> Markup:
+    """Each score with its formula, source and threshold; those in `given` came with a detector."""
+    rows: list[list[Child]] = []
+    for spec, about in scores.items():
+        threshold = thresholds[spec]
+        said = "none: cross-fitted" if threshold is None else score_value(threshold)
+        whose = " (detector’s)" if spec in given else ""
+        rows.append([spec, tag("code", about["formula"]), about["paper"], said + whose])
+    return table(["score", "formula", "source", "threshold"], rows, caption="Scores", numeric=frozenset({3}))
+
+
+def detector_scores(detector: Detector) -> Markup:
+    """`score_table` of the one score of a detector."""
+    score = detector.score
+    return score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: detector.threshold})
+
+
+def detector_page(
+    title: str,
+    sections: Sequence[Section],
+    detector: Detector,
+    *,
+    command: str | None,
+    guarantee: Guarantee | None,
+    script: str = "",
+) -> str:
+    """A whole page about what a detector said: `sections`, and how the detector was made."""
+    from deltaenergy.evaluation.provenance import provenance_of  # imports torch
+
+    promise = None if guarantee is None else str(guarantee)
+    provenance = provenance_of(detector.classifier, command=command, guarantee=promise)
+    parts = [f"model {provenance['model']['name']}", f"score {detector.score.spec}", provenance["date"][:10]]
+    made = provenance_section(provenance, detector_scores(detector))
+    return render_page(title, " · ".join(parts), [*sections, made], script=script)

@@ -52,7 +52,7 @@
       matches.sort(orders[order || "borderline"]);
       showFlat();
     }
-    found.textContent = all ? cards.length + " pictures" : matches.length + " of " + cards.length + " pictures";
+    found.textContent = all ? cards.length + " images" : matches.length + " of " + cards.length + " images";
   }
 
   const dialog = document.getElementById("large");

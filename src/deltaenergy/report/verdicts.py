@@ -1,6 +1,6 @@
 """The page of a detector's verdicts: by class, closest calls first, to be filtered, sorted and enlarged.
 
-It works from a file, without network; without scripts too, which only filter, sort and enlarge. The pictures closest to
+It works from a file, without network; without scripts too, which only filter, sort and enlarge. The images closest to
 the threshold are inside the page as small copies; those beyond `EMBEDDED` are shown from their own files.
 """
 
@@ -13,17 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.detector.verdicts import Verdicts
-from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, join, tag
-from deltaenergy.report.links import file_link
-from deltaenergy.report.page import Section, Tile, figure, render_page, tiles
-from deltaenergy.report.pictures import Picture, card
-from deltaenergy.report.provenance import provenance_section, score_table, unreadable_note
+from deltaenergy.report.images import JudgedImage, card, file_link
+from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, tiles, unreadable_note
 from deltaenergy.report.words import count, percent
 
 # Small copies inside the page, all groups together: about six megabytes.
@@ -39,46 +36,42 @@ SORTS = (
     ("sure", "surest of the class first"),
     ("name", "by name"),
 )
+DIALOG = (
+    '<dialog id="large" aria-label="Enlarged image"><img alt="" src="data:,"><div class="large-caption"></div>'
+    '<button type="button" data-step="-1" aria-label="Previous image">‹</button>'
+    '<button type="button" data-step="1" aria-label="Next image">›</button>'
+    '<button type="button" class="close">Close</button></dialog>'
+)
 Judged = Sequence[tuple[ImageItem, Verdict]]
 Margin = Callable[[Verdict], float]
 
 
-def judged_by_id(predictions: Verdicts) -> list[tuple[ImageItem, Verdict]]:
-    """Verdicts with their images, which are found again by their paths."""
-    return [(ImageItem(verdict.path, Path(verdict.path)), verdict) for verdict in predictions]
-
-
 def verdicts_page(
-    judged: Judged,
+    verdicts: Verdicts,
     detector: Detector,
-    unreadable: Sequence[Unreadable],
     folder: Path,
-    *,
-    fdr: float | None = None,
+    items: Sequence[ImageItem] | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> str:
     """The whole page as one HTML document; `folder` is where it will lie, for its links to the files.
 
-    With `fdr`, that share decided the verdicts in place of the threshold.
+    Without `items`, the images are found again by their paths.
     """
-    known, score = detector.require_calibration(), detector.score
-    about = {score.spec: {"summary": score.summary, "formula": score.formula, "paper": score.paper}}
-    promise = str(known.guarantee) if fdr is None else None
+    known, fdr = detector.require_calibration(), verdicts.fdr
+    images = items if items is not None else [ImageItem(verdict.path, Path(verdict.path)) for verdict in verdicts]
+    judged = list(zip(images, verdicts, strict=True))
     lines = dividing_lines(judged, detector, fdr)
-    margin = closeness(detector, lines)
-    made = provenance_of(detector.classifier, command=command, guarantee=promise)
-    sections = [_summary(judged, detector, unreadable, fdr)]
+    sections = [_summary(verdicts, detector)]
     if judged:
-        sections += [_pictures(judged, detector, margin, folder), _scores(judged, detector, lines)]
-    scores = score_table(about, {score.spec: detector.threshold}, frozenset())
-    sections.append(provenance_section(made, scores))
-    return render_page(
+        margin = closeness(detector, lines)
+        sections += [_images(judged, detector, margin, folder), _scores(judged, detector, lines)]
+    return detector_page(
         title or "Verdicts",
-        " · ".join([f"model {made['model']['name']}", f"score {score.spec}", made["date"][:10]]),
         sections,
-        footer=f"Made by deltaenergy {made['versions']['deltaenergy']}. This page loads nothing from the network; its "
-        "links lead to the files on your disk.",
+        detector,
+        command=command,
+        guarantee=known.guarantee if fdr is None else None,
         script=files("deltaenergy.report").joinpath("verdicts.js").read_text(encoding="utf-8") if judged else "",
     )
 
@@ -96,36 +89,31 @@ def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dic
     return dict.fromkeys(detector.classifier.classes, line)
 
 
-def _summary(judged: Judged, detector: Detector, unreadable: Sequence[Unreadable], fdr: float | None) -> Section:
-    rejected = sum(bool(verdict.is_ood) for _, verdict in judged)
-    known = len(judged) - rejected
-    rule = f", at the threshold{' of their class' if detector.class_thresholds else ''}" if fdr is None else ""
+def _summary(verdicts: Verdicts, detector: Detector) -> Section:
+    rejected, fdr = verdicts.counts.rejected or 0, verdicts.fdr
+    known = len(verdicts) - rejected
     text = (
-        f"Of {count(len(judged), 'picture')}, {known:,} {'is' if known == 1 else 'are'} called {KNOWN}, one of "
-        f"{count(len(detector.classifier.classes), 'class', 'classes')}, and {rejected:,} {NONE_OF_THESE}{rule}."
+        f"{count(len(verdicts), 'image')}: {known:,} {KNOWN} "
+        f"({count(len(detector.classifier.classes), 'class', 'classes')}), {rejected:,} {NONE_OF_THESE}."
     )
     figures = [
-        Tile("Pictures", f"{len(judged):,}"),
+        Tile("Images", f"{len(verdicts):,}"),
         Tile(KNOWN.capitalize(), f"{known:,}"),
         Tile(NONE_OF_THESE.capitalize(), f"{rejected:,}"),
-        Tile("Unreadable", f"{len(unreadable):,}"),
+        Tile("Unreadable", f"{len(verdicts.unreadable):,}"),
     ]
-    answer = tag("p", text, class_="answer")
-    promise = tag("p", _promise(detector, fdr))
-    return Section("summary", "Summary", join(answer, tiles(figures), promise, unreadable_note(unreadable)))
-
-
-def _promise(detector: Detector, fdr: float | None) -> str:
-    """What may be expected of the verdicts, in their own words."""
+    promise = str(detector.guarantee)
     if fdr is not None:
-        return (
-            f"Of the pictures called {NONE_OF_THESE}, at most {percent(fdr, 0)} are {KNOWN} ones in expectation. No "
-            "threshold decides here: all pictures of the folder were looked at together."
+        promise = (
+            f"At most {percent(fdr, 0)} of the rejected images are {KNOWN} in expectation. No threshold decides here: "
+            "all images were processed together."
         )
-    return str(detector.guarantee)
+    answer = tag("p", text, class_="answer")
+    note = unreadable_note(verdicts.unreadable)
+    return Section("summary", "Summary", join(answer, tiles(figures), tag("p", promise), note))
 
 
-def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) -> Section:
+def _images(judged: Judged, detector: Detector, margin: Margin, folder: Path) -> Section:
     groups: dict[str | None, list[tuple[ImageItem, Verdict]]] = {label: [] for label in detector.classifier.classes}
     groups[None] = []
     for pair in sorted(judged, key=lambda pair: margin(pair[1])):
@@ -141,26 +129,21 @@ def _pictures(judged: Judged, detector: Detector, margin: Margin, folder: Path) 
             for rank, (item, verdict) in enumerate(members)
         ]
         rest = cards[IN_SIGHT:]
+        total = tag("span", f"({count(len(members), 'image')})", class_="count")
         parts += [
-            tag(
-                "h3",
-                heading,
-                " ",
-                tag("span", f"({count(len(members), 'picture')})", class_="count"),
-                id=f"group-{position}",
-            ),
+            tag("h3", heading, " ", total, id=f"group-{position}"),
             tag("ul", cards[:IN_SIGHT], class_="pictures"),
-            tag("details", tag("summary", f"{len(rest):,} more"), tag("ul", rest, class_="pictures")) if rest else None,
+            folded(f"{len(rest):,} more", tag("ul", rest, class_="pictures")) if rest else None,
         ]
     body = join(
         _tools(list(filled)),
         tag("div", tag("ul", links, class_="jump") if len(links) > 1 else None, parts, id="groups"),
         tag("ul", id="flat", class_="pictures", hidden=True),
         tag("button", "Show more", id="more", type="button", hidden=True),
-        _dialog(),
+        Markup(DIALOG),
     )
-    lead = "In every group the closest calls come first: those are the ones to look at."
-    return Section("pictures", "Pictures", body, lead)
+    lead = "Borderline images come first in each group; check those."
+    return Section("pictures", "Images", body, lead)
 
 
 def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
@@ -193,11 +176,11 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, embed: bool) -> Markup:
-    picture = Picture(item, verdict.label, verdict.confidence, verdict.score, bool(verdict.is_ood))
+    image = JudgedImage(item, verdict.label, verdict.confidence, verdict.score, bool(verdict.is_ood))
     details = None if verdict.p_value is None else f"p {verdict.p_value:.3f}"
     return tag(
         "li",
-        card(picture, link=file_link(item, folder), embed=embed, details=details),
+        card(image, link=file_link(item, folder), embed=embed, details=details),
         data_verdict=verdict.verdict,
         data_class=verdict.label,
         data_name=item.id,
@@ -225,23 +208,10 @@ def _tools(names: Sequence[str | None]) -> Markup:
     return tag("div", every, id="tools", class_="tools", hidden=True, role="search", aria_label="Filter and sort")
 
 
-def _dialog() -> Markup:
-    return tag(
-        "dialog",
-        tag("img", alt="", src="data:,"),
-        tag("div", class_="large-caption"),
-        tag("button", "‹", type="button", data_step="-1", aria_label="Previous picture"),
-        tag("button", "›", type="button", data_step="1", aria_label="Next picture"),
-        tag("button", "Close", type="button", class_="close"),
-        id="large",
-        aria_label="The picture, large",
-    )
-
-
 def _scores(judged: Judged, detector: Detector, lines: Mapping[str, float]) -> Section:
-    rows = [HistogramRow("these pictures", np.array([verdict.score for _, verdict in judged]), 1)]
+    rows = [HistogramRow("these images", np.array([verdict.score for _, verdict in judged]), 1)]
     if len(detector.calibration_scores):
-        rows.insert(0, HistogramRow("calibration pictures", detector.calibration_scores, 0))
+        rows.insert(0, HistogramRow("calibration images", detector.calibration_scores, 0))
     spec, common = detector.score.spec, set(lines.values())
     chart = histogram_chart(
         rows,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from deltaenergy.report.html import Markup, isolated, join, tag
 from deltaenergy.stats.metrics import Estimate
 
-METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out", "accuracy": "accuracy"}
+if TYPE_CHECKING:
+    from deltaenergy.evaluation.summary import BestScore
+
+METRIC_NAMES = {"auroc": "AUROC", "aupr_in": "AUPR-in", "aupr_out": "AUPR-out"}
 
 
 def metric_name(name: str) -> str:
@@ -17,20 +21,15 @@ def metric_name(name: str) -> str:
     return METRIC_NAMES.get(name, name)
 
 
-def smaller_is_better(name: str) -> bool:
-    """Whether a metric counts mistakes."""
-    return name.startswith("fpr")
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as a percentage: 93.4 %; never rounded to 0 or 100 when it is neither."""
-    if share in (0, 1):
-        return f"{100 * share:.0f}\u00a0%"
+def percent(share: float, digits: int | None = 1) -> str:
+    """A share as a percentage: 93.4%; never rounded to 0 or 100 when it is neither. Without `digits`, all it has."""
+    if digits is None or share in (0, 1):
+        return f"{100 * share:.6g}%"
     text = f"{100 * share:.{digits}f}"
     if (share < 1 and float(text) == 100) or (share > 0 and float(text) == 0):
         bound = f"> {100 - 10**-digits:.{digits}f}" if share > 0.5 else f"< {10**-digits:.{digits}f}"
-        return f"{bound}\u00a0%".replace(" ", "\u00a0")
-    return f"{text}\u00a0%"
+        return f"{bound}%".replace(" ", "\u00a0")
+    return f"{text}%"
 
 
 def estimate(value: Estimate, *, best: bool = False) -> Markup:
@@ -52,8 +51,27 @@ def points(change: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
+def change_in_points(change: Estimate) -> str:
+    """`+1.2 (0.3 to +2.0)`."""
+    return f"{points(change.value)} ({points(change.low)} to {points(change.high)})"
+
+
+def best_in_words(found: BestScore) -> tuple[str, str, str]:
+    """How many scores there are, the best, and what its interval and its lead say: a sentence in three pieces."""
+    area, lead = found.best.metrics["auroc"], f"{found.second.score}, is {change_in_points(found.lead)}"
+    if found.lead.value == 0:
+        verdict = f"The next, {found.second.score}, does as well on these images."
+    elif found.lead.low > 0:
+        verdict = f"Its lead over the next, {lead}: more than chance."
+    else:
+        verdict = f"Its lead over the next, {lead}: these images cannot separate the two."
+    within = f" ({interval(area)})" if area.high > area.low else ""
+    rest = f", which ranks a known image above an unknown one in {percent(area.value)}{within} of cases. {verdict}"
+    return f"Best of {found.scores} scores:", found.best.score, rest
+
+
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 picture`, `1,200 pictures`."""
+    """`1 image`, `1,200 images`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -64,7 +82,7 @@ def one_in(share: float) -> str:
     return f"about 1 in {round(1 / share)}"
 
 
-def listed(names: list[str], most: int = 4) -> str:
+def join_names(names: list[str], most: int = 4) -> str:
     """`a, b and c`, or `a, b, c and 7 more`."""
     names = list(map(isolated, names))
     if len(names) > most:

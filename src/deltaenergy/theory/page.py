@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from deltaenergy import __version__
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Markup, join, tag
-from deltaenergy.report.page import Section, Tile, figure, render_page, table, tiles
-from deltaenergy.report.provenance import provenance_section, unreadable_note
+from deltaenergy.report.page import (
+    Section,
+    Tile,
+    figure,
+    provenance_section,
+    render_page,
+    table,
+    tiles,
+    unreadable_note,
+)
 from deltaenergy.theory.check import TheoryReport
 from deltaenergy.theory.figure1 import Figure1
 from deltaenergy.theory.figure1_page import figure1_sections
@@ -62,5 +69,5 @@ def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: s
         made = {**figure1.provenance, "command": command}
         sections += [*figure1_sections(figure1), provenance_section(made, Markup(""))]
     subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
-    footer = f"deltaenergy {__version__}" + (f" · {command}" if command else "")
-    return render_page("Theory on this model", subtitle, sections, footer=footer)
+    note = f" Command: {command}" if command else ""
+    return render_page("Theory on this model", subtitle, sections, note=note)

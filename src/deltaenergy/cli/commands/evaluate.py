@@ -301,7 +301,8 @@ def _print(evaluation: Evaluation) -> None:
     """Accuracies, then one table per pair of a closed and an open set."""
     from rich.table import Table
 
-    from deltaenergy.report.ranking import best_in_words
+    from deltaenergy.evaluation.summary import best_score
+    from deltaenergy.report.words import best_in_words
 
     # Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
     console = common.out if common.out.is_terminal else PlainConsole(width=160)
@@ -314,9 +315,9 @@ def _print(evaluation: Evaluation) -> None:
         for row in evaluation.accuracy:
             table.add_row(visible(row.set), row.group.value, str(row.images), _cell(row.accuracy))
         console.print(table)
-    if (best := best_in_words(evaluation)) is not None:
+    if (best := best_score(evaluation)) is not None:
         console.print()
-        console.print("".join(best), markup=False, highlight=False)
+        console.print("{} {}{}".format(*best_in_words(best)), markup=False, highlight=False)
     pairs: dict[str, list[DetectionRow]] = {}
     for found in evaluation.detection:
         closed = f"{found.closed} ({found.closed_group.value}, {found.closed_images})"

@@ -82,10 +82,10 @@ def monitor(
 
 def _write_report(watching: Monitor, report: Path) -> None:
     from deltaenergy.files import keeping_result
-    from deltaenergy.report.monitor import write_monitor
+    from deltaenergy.report import write_report
 
     with common.status("Writing the report …"):
-        keeping_result(report, lambda place: write_monitor(watching, place, command=common.typed()), what="The report")
+        keeping_result(report, lambda place: write_report(watching, place, command=common.typed()), what="The report")
     err.print(f"Report written to {report}")
 
 

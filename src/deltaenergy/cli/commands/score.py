@@ -19,13 +19,11 @@ from deltaenergy.cli.shell.results import Rows, emit, print_counts, print_guaran
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.data.items import ImageItem, Unreadable
+    from deltaenergy.data.items import ImageItem
     from deltaenergy.detector.detector import Detector
     from deltaenergy.detector.verdict import Verdict
     from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.scores.availability import Given
-
-    Judged = list[tuple[ImageItem, Verdict]]
 
 
 def score(
@@ -82,7 +80,7 @@ def score(
     end, when all images have been looked at.
     """
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.detector.verdicts import VerdictStream
+    from deltaenergy.detector.verdicts import Verdicts, VerdictStream
     from deltaenergy.scoring import stream_scores
     from deltaenergy.source import load_images
     from deltaenergy.store.store_pass import names_a_store
@@ -181,12 +179,12 @@ def score(
         whole = list(parts) if acting else []
         if not print_later:
             show(whole or parts)
-    judged = [(item, verdict) for part in whole for item, verdict in zip(part.items, part)]
+    found = [item for part in whole for item in part.items]
     if request is not None:
-        judged = _sort(judged, request)
+        found = _sort(found, [verdict for part in whole for verdict in part], request)
     unreadable = [*judge.unreadable, *stream.unreadable]
     if report is not None:
-        _write_report(judge, judged, unreadable, fdr, report)
+        _write_report(judge, replace(Verdicts.concat(whole), unreadable=unreadable), found, report)
     if print_later:
         show(whole)
     print_counts(stream.counts)
@@ -202,31 +200,27 @@ def _controlled(detector: Detector, parts: list[Verdicts], fdr: float) -> Verdic
     return replace(detector.control(Verdicts.concat(parts), fdr), items=items)
 
 
-def _write_report(
-    detector: Detector, judged: Judged, unreadable: list[Unreadable], fdr: float | None, report: Path
-) -> None:
+def _write_report(detector: Detector, verdicts: Verdicts, items: list[ImageItem], report: Path) -> None:
     from deltaenergy.files import keeping_result
-    from deltaenergy.report import write_verdicts
+    from deltaenergy.report import write_report
 
     with common.status("Writing the report …"):
         keeping_result(
             report,
-            lambda place: write_verdicts(
-                judged, place, detector=detector, unreadable=unreadable, fdr=fdr, command=common.typed()
-            ),
+            lambda place: write_report(verdicts, place, detector=detector, items=items, command=common.typed()),
             what="The report",
         )
     err.print(f"Report written to {report}")
 
 
-def _sort(judged: Judged, request: sorted_files.SortRequest) -> Judged:
-    """Sort the files; the report then finds those that were moved in their new place."""
+def _sort(items: list[ImageItem], verdicts: list[Verdict], request: sorted_files.SortRequest) -> list[ImageItem]:
+    """Sort the files; gives the images where they are then, for the report."""
     from deltaenergy.sorting import JudgedFile
 
-    files = [sorted_files.file_of(item, request.option) for item, _ in judged]
-    entries = [JudgedFile(file, verdict.label, bool(verdict.is_ood)) for file, (_, verdict) in zip(files, judged)]
+    files = [sorted_files.file_of(item, request.option) for item in items]
+    entries = [JudgedFile(file, one.label, bool(one.is_ood)) for file, one in zip(files, verdicts)]
     moved = sorted_files.act(request, entries)
-    return [(replace(item, source=moved.get(file, file)), verdict) for file, (item, verdict) in zip(files, judged)]
+    return [replace(item, source=moved.get(file, file)) for file, item in zip(files, items)]
 
 
 def _calibrate(

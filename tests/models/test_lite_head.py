@@ -57,7 +57,7 @@ def test_cosines_become_alpha_cosine_plus_beta_at_unit_length(alpha: float, beta
     generator = torch.Generator().manual_seed(0)
     pictures, texts = torch.randn(6, 9, generator=generator), torch.randn(5, 9, generator=generator)
     cosines = CosineRange(alpha, beta)
-    z, t = cosines.picture(pictures), cosines.text(texts)
+    z, t = cosines.image(pictures), cosines.text(texts)
     torch.testing.assert_close(z.norm(dim=1), torch.ones(6))
     torch.testing.assert_close(t.norm(dim=1), torch.ones(5))
     plain = nn.functional.cosine_similarity(pictures[:, None], texts[None], dim=2)

@@ -185,7 +185,7 @@ def _stored_batches(
     """Batches whose features come from a store, after a check that this model made them."""
     sources = [item.source for item in items if isinstance(item.source, StoredImage)]
     if len(sources) < len(items):
-        raise InputError("images mixes a feature store with pictures: add the pictures to the store, or score apart.")
+        raise InputError("images mixes a feature store with other images: add those to the store, or score apart.")
     for store in {id(source.store): source.store for source in sources}.values():
         store.check_model(model)
     size = batch_size if patches else max(batch_size, STORED_BATCH)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_feature_array(images: Any) -> bool:
-    """Whether `images` is a 2-D float array or tensor, and so stands for features, not pictures."""
+    """Whether `images` is a 2-D float array or tensor, and so stands for features, not images."""
     if isinstance(images, torch.Tensor):
         return images.ndim == 2 and images.is_floating_point()
     return isinstance(images, np.ndarray) and images.ndim == 2 and np.issubdtype(images.dtype, np.floating)

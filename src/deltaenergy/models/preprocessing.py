@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
-# A strip of 1 × 100,000 pixels would be resized to 224 × 22,400,000. Of pictures longer than this many times their
+# A strip of 1 × 100,000 pixels would be resized to 224 × 22,400,000. Of images longer than this many times their
 # width only the middle is resized; the centre crop comes from there anyway.
 LONGEST_RATIO = 100
 
@@ -182,7 +182,7 @@ def _side(value: Any, where: Where, *, shortest: bool) -> int | tuple[int, int]:
 
 
 def _without_ends(image: Image.Image) -> Image.Image:
-    """The middle of an extremely long picture; any other as it is."""
+    """The middle of an extremely long image; any other as it is."""
     width, height = image.size
     longest = LONGEST_RATIO * min(width, height)
     if max(width, height) <= longest:

@@ -1,1 +1,1 @@
-"""The bundled demonstration model: EfficientNet-Lite0 for pictures, a small causal transformer for words."""
+"""The bundled demonstration model: EfficientNet-Lite0 for images, a small causal transformer for words."""

@@ -1,14 +1,14 @@
-"""From the image tower's features to the joint space of pictures and words, and CLIP-like cosines.
+"""From the image tower's features to the joint space of images and words, and CLIP-like cosines.
 
-A picture with pooled features f (or a patch with the features at its place) becomes
+An image with pooled features f (or a patch with the features at its place) becomes
     e = normalise( normalise((g − μ) A) + softmax(W g + b) S ),   g = f + U relu(V (f − μ)),
-where W, b are the image tower's own classifier, A keeps what a picture looks like, the rows of S are what the 1,000
+where W, b are the image tower's own classifier, A keeps what an image looks like, the rows of S are what the 1,000
 classes mean (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter.
 A text, whose tower is only 256 wide, is spread over the whole space by one unit for each of the 1,000 classes,
     t = normalise( p + Y gelu(X p + x) ),   p = normalise(projected state at the end token),
-so that the names of known things come to lie where their pictures are.
+so that the names of known things come to be where their images are.
 Three constant coordinates then give two unit vectors e, t the cosine α e·t + β, in the range of CLIP's:
-    picture (√α e, √β, 0, √γ),   text (√α t, √β, √γ, 0),   γ = 1 − α − β.
+    image (√α e, √β, 0, √γ),   text (√α t, √β, √γ, 0),   γ = 1 − α − β.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CosineRange:
         self.alpha, self.beta = alpha, beta
         self._constants = (math.sqrt(beta), math.sqrt(1 - alpha - beta))
 
-    def picture(self, joint: torch.Tensor) -> torch.Tensor:
-        """Vectors in the joint space -> unit picture features."""
+    def image(self, joint: torch.Tensor) -> torch.Tensor:
+        """Vectors in the joint space -> unit image features."""
         shared, own = self._constants
         return self._append(joint, (shared, 0.0, own))
 

@@ -35,8 +35,8 @@ from deltaenergy.models.towers.convolutional import ConvolutionalModel
 logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parent
-# On a CPU, the activations of so many pictures stay in its cache.
-PICTURES_AT_ONCE = 8
+# On a CPU, the activations of this many images stay in its cache.
+IMAGES_AT_ONCE = 8
 # (x − 127)/128 on pixel values, written for values divided by 255.
 PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 255,) * 3, std=(128 / 255,) * 3)
 
@@ -81,14 +81,14 @@ class LiteModel(ConvolutionalModel):
     def feature_map(self, pixels: torch.Tensor) -> torch.Tensor:
         """Pixels -> the 7 × 7 map of 1,280 channels."""
         pixels = pixels.to(self.dtype, memory_format=torch.channels_last)
-        if torch.compiler.is_compiling():  # a graph for any number of pictures cannot cut them into parts
+        if torch.compiler.is_compiling():  # a graph for any number of images cannot cut them into parts
             return self.towers.network.feature_map(pixels)
-        parts = torch.split(pixels, PICTURES_AT_ONCE if self.device.type == "cpu" else max(1, len(pixels)))
+        parts = torch.split(pixels, IMAGES_AT_ONCE if self.device.type == "cpu" else max(1, len(pixels)))
         return torch.cat([self.towers.network.feature_map(part) for part in parts])
 
     def features_of(self, places: torch.Tensor) -> torch.Tensor:
         """What the map holds at a place, or its mean -> unit features."""
-        return self.cosines.picture(self.towers.head(places, self.towers.network._fc))
+        return self.cosines.image(self.towers.head(places, self.towers.network._fc))
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """EfficientNet-Lite0, the image tower of `lite`.
 
 Tan & Le, EfficientNet: Rethinking Model Scaling (ICML 2019), in the "Lite" form: no squeeze-and-excitation, ReLU6
-everywhere, stem and head of fixed width. Sixteen inverted-residual blocks turn a 224 x 224 picture into a 7 x 7 map
-of 1,280 channels; the map is what patch features are made of, its mean what picture features are made of. Attribute
+everywhere, stem and head of fixed width. Sixteen inverted-residual blocks turn a 224 x 224 image into a 7 x 7 map
+of 1,280 channels; the map is what patch features are made of, its mean what image features are made of. Attribute
 names are those of the published weights, so that they load strictly.
 """
 

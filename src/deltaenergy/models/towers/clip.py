@@ -16,7 +16,7 @@ from deltaenergy.models.towers.bert_text import BertTextTower
 from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.vision import VisionTower
 
-# Three pictures of a ViT-B/16.
+# Three images of a ViT-B/16.
 TOKENS_OF_A_CORE = 600
 
 

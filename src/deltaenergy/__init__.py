@@ -36,7 +36,7 @@ _PUBLIC = {
     "load_images": "deltaenergy.source",
     "FeatureStore": "deltaenergy.store.store",
     "build_store": "deltaenergy.store.writer",
-    "choose": "deltaenergy.evaluation.choosing.run",
+    "choose": "deltaenergy.evaluation.choose",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.run",
     "write_report": "deltaenergy.report.write",
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector, Verdict
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
-    from deltaenergy.evaluation.choosing.run import choose
+    from deltaenergy.evaluation.choose import choose
     from deltaenergy.explanation.run import explain
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading.load import load_model

@@ -10,7 +10,7 @@ import numpy as np
 
 from deltaenergy.core.display import Shown
 from deltaenergy.data.items import Unreadable
-from deltaenergy.evaluation.choosing.judging import Floats, Judged
+from deltaenergy.evaluation.leave_out import Floats, Judged
 from deltaenergy.stats.metrics import Estimate
 
 NEAR_ONLY = (

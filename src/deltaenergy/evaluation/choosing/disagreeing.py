@@ -11,7 +11,7 @@ import torch
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.choosing.choice import Choice
-from deltaenergy.evaluation.choosing.run import Labelled
+from deltaenergy.evaluation.choose import Labelled
 from deltaenergy.evaluation.disagreement import Disagreement, disagreements, least_alike, rank_correlation
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import make_score

@@ -28,7 +28,7 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.class_check import check_predictions
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.choosing.choice import Choice, OnlyStandIns, rank
-from deltaenergy.evaluation.choosing.judging import Floats, Images, Ints, Judged, deal, judge, resample_classes
+from deltaenergy.evaluation.leave_out import Floats, Images, Ints, Judged, deal, judge, resample_classes
 from deltaenergy.evaluation.choosing.synthetic import synthetic_unknowns
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.features import is_feature_array

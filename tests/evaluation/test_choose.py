@@ -17,7 +17,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.evaluation import choosing
 from deltaenergy.evaluation.choosing import choose
 from deltaenergy.evaluation.choosing.choice import rank
-from deltaenergy.evaluation.choosing.judging import Judged, deal, resampled_auroc, wins_by_class
+from deltaenergy.evaluation.leave_out import Judged, deal, resampled_auroc, wins_by_class
 from deltaenergy.scores.availability import every_score
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scoring import deal_folds

@@ -12,8 +12,8 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.detector.class_check import UnknownClassesWarning
 from deltaenergy.evaluation import compare
-from deltaenergy.evaluation.choosing.choice import OnlyStandIns
-from deltaenergy.evaluation.notices import NoOpenSet
+from deltaenergy.evaluation.choose import OnlyStandIns
+from deltaenergy.evaluation.run import NoOpenSet
 from tests.cli.runner import Runner
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deltaenergy.benchmarks.methods import Method
+from deltaenergy.benchmarks.protocol import Protocol
 from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, case_classes, order, resolve
 from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec
 from deltaenergy.data.items import ImageItem
-from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings

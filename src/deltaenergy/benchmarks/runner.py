@@ -22,7 +22,7 @@ from deltaenergy.benchmarks.cells import cell_rows
 from deltaenergy.benchmarks.features import Announce, Features
 from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
-from deltaenergy.benchmarks.protocol import get_protocol, in_train_view
+from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import chosen_methods
 from deltaenergy.benchmarks.sets import DataRoot
@@ -30,7 +30,6 @@ from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
-from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings, hash_value
@@ -270,7 +269,8 @@ class Run:
             classifier,
             [scorer],
             sets,
-            self.protocol,
+            by_name=False,
+            correct_only=self.protocol.correct_only,
             pooled=False,
             resamples=0,
             batch_size=self.batch_size,

@@ -17,10 +17,9 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
-from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets
 from deltaenergy.models.base import TowerModel
 from deltaenergy.scoring import OF_IMAGES
@@ -136,7 +135,7 @@ def compare(
             progress=progress,
             provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
         )
-        warn_of_unknown_classes(evaluations[name], classifier.classes, who=f"The detector {name!r}")
+        warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}")
     warn_of_no_open_set(evaluations[name])
     return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
 

@@ -1,1 +1,0 @@
-"""What `choose` found, and what it is judged on."""

@@ -44,7 +44,7 @@ def test_all_benchmarks_are_there() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_specs_refer_to_known_data_sets_tables_and_methods(name: str) -> None:
-    from deltaenergy.benchmarks.methods import parse_methods
+    from deltaenergy.benchmarks.rows import parse_rows
 
     spec = load_spec(name)
     for case in spec.cases:
@@ -62,7 +62,7 @@ def test_specs_refer_to_known_data_sets_tables_and_methods(name: str) -> None:
             if images.without:
                 assert set(class_list(images.without)) <= {entry.key for entry in dataset.classes}
     assert set(spec.tables) <= {*paper_tables(), *published_tables()}
-    assert parse_methods(spec.methods)
+    assert parse_rows(spec.methods)
 
 
 def test_leave_one_domain_out_trains_on_the_others_and_tests_on_the_one() -> None:

@@ -16,8 +16,7 @@ from deltaenergy.cli.shell.records import unreadable_records
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.benchmarks.features import Announce
-    from deltaenergy.benchmarks.runner import Summary
+    from deltaenergy.benchmarks.runner import ProgressStage, Summary
     from deltaenergy.benchmarks.spec import BenchmarkSpec
     from deltaenergy.benchmarks.tables import Table
     from deltaenergy.models.base import Model
@@ -82,23 +81,16 @@ def bench(
     chosen_seeds = _seeds(seeds)
     if data is not None and not data.is_dir():
         raise InputError(f"--data {data} is not a folder.")
-    from deltaenergy.benchmarks.protocol import get_protocol
-    from deltaenergy.benchmarks.rows import chosen_methods
-    from deltaenergy.files import check_writable
+    from deltaenergy.benchmarks.runner import run_benchmark
+    from deltaenergy.benchmarks.sets import DataRoot
 
-    chosen_methods(spec, methods)  # a misspelt name should not wait for the model
-    get_protocol(protocol)
-    check_writable(out_folder, folder=True, option="--out")
-    if store is not None:
-        check_writable(store, folder=True, option="--store")
     kept = f"Finished results are in {out_folder}: the same command goes on from there."
     with common.keeping(kept), _announcing() as announce:
-        summary = _run(
+        summary = run_benchmark(
             spec,
-            _model(model or spec.model, place, out_folder, announce),
-            data,
+            lambda: _model(model or spec.model, place, out_folder, announce),
+            DataRoot(data),
             out_folder,
-            announce,
             methods=methods,
             protocol=protocol,
             limit=limit,
@@ -106,20 +98,12 @@ def bench(
             search=search,
             store=store,
             batch_size=batch_size,
+            announce=announce,
         )
     _finish(summary, spec, out_folder, json_output)
 
 
-def _run(
-    spec: BenchmarkSpec, model: Model, data: Path | None, out_folder: Path, announce: Announce, **options: Any
-) -> Summary:
-    from deltaenergy.benchmarks.runner import run_benchmark
-    from deltaenergy.benchmarks.sets import DataRoot
-
-    return run_benchmark(spec, model, DataRoot(data), out_folder, announce=announce, **options)
-
-
-def _model(name: str, place: common.Place, out_folder: Path, announce: Announce) -> Model:
+def _model(name: str, place: common.Place, out_folder: Path, announce: ProgressStage) -> Model:
     if name == "tiny":
         from deltaenergy.benchmarks.tiny import load_tiny
 
@@ -128,12 +112,14 @@ def _model(name: str, place: common.Place, out_folder: Path, announce: Announce)
 
 
 @contextlib.contextmanager
-def _announcing() -> Iterator[Announce]:
-    """A bar on standard error that is renamed with every step."""
+def _announcing() -> Iterator[ProgressStage]:
+    """A bar on standard error that is renamed with every step; where no one watches it, a line for each."""
     with contextlib.ExitStack() as stack:
         shown: list[contextlib.ExitStack] = []
 
         def announce(text: str) -> Any:
+            if not err.is_terminal:
+                err.print(text, style="dim", markup=False, soft_wrap=True)
             while shown:
                 shown.pop().close()
             own = stack.enter_context(contextlib.ExitStack())

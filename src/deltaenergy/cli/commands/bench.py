@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from deltaenergy.benchmarks.runner import ProgressStage, Summary
     from deltaenergy.benchmarks.spec import BenchmarkSpec
     from deltaenergy.benchmarks.tables import Table
+    from deltaenergy.core.progress import Progress
     from deltaenergy.models.base import Model
+
+SECONDS_PER_LINE = 10
 
 
 def bench(
@@ -113,20 +117,33 @@ def _model(name: str, place: common.Place, out_folder: Path, announce: ProgressS
 
 @contextlib.contextmanager
 def _announcing() -> Iterator[ProgressStage]:
-    """A bar on standard error that is renamed with every step; where no one watches it, a line for each."""
+    """A bar on standard error that is renamed with every step; where that is not a terminal, lines (`_lines`)."""
     with contextlib.ExitStack() as stack:
         shown: list[contextlib.ExitStack] = []
 
-        def announce(text: str) -> Any:
-            if not err.is_terminal:
-                err.print(text, style="dim", markup=False, soft_wrap=True)
+        def announce(text: str) -> Progress:
             while shown:
                 shown.pop().close()
+            if not err.is_terminal:
+                return _lines(text)
             own = stack.enter_context(contextlib.ExitStack())
             shown.append(own)
             return own.enter_context(common.progress_bar(text))
 
         yield announce
+
+
+def _lines(text: str) -> Progress:
+    """Tells how far a step is, each time that `SECONDS_PER_LINE` have passed."""
+    last = time.monotonic()
+
+    def move(done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_PER_LINE:
+            last = time.monotonic()
+            err.print(f"{text}: {done:,}{'' if total is None else f' of {total:,}'}", markup=False, soft_wrap=True)
+
+    return move
 
 
 def _seeds(text: str | None) -> list[int] | None:

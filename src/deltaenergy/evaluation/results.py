@@ -159,7 +159,10 @@ class Evaluation(Shown):
         rows = [row for row in self.detection if row.score == spec]
         if not rows:
             raise InputError("There is no open set, so no curve: give open_sets to evaluate.")
-        named = {f"{row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows}
+        # The score is named as well: several may be drawn into one figure.
+        named = {
+            f"{spec}, {row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows
+        }
         return roc_curves({name: self.ranked(row).roc_curve() for name, row in named.items()}, ax)
 
     def in_group(self, group: Group) -> list[EvaluatedSet]:

@@ -12,7 +12,7 @@ import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.options import LARGEST_SEED, check_count, complete_benchmark
+from deltaenergy.cli.shell.options import LARGEST_SEED, check_count, complete_benchmark, complete_score_or_method
 from deltaenergy.cli.shell.records import unreadable_records
 from deltaenergy.errors import InputError
 
@@ -45,6 +45,7 @@ def bench(
         list[str] | None,
         typer.Option(
             "--methods",
+            autocompletion=complete_score_or_method,
             help="Scores, tuner/score, or {tuner,…}/{score,…}; separated by commas. `paper` stands for every row of "
             "the paper's tables. Default: the benchmark's own.",
             show_default=False,

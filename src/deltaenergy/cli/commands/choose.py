@@ -10,7 +10,7 @@ import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.options import check_count, check_seed
+from deltaenergy.cli.shell.options import check_count, check_seed, complete_score
 from deltaenergy.cli.shell.records import detector_record
 from deltaenergy.cli.shell.text import visible
 from deltaenergy.errors import InputError
@@ -35,6 +35,7 @@ def choose(
         typer.Option(
             "--score",
             "-s",
+            autocompletion=complete_score,
             help="Candidate; repeat it, separate by commas, or all. Default: all that work on features, and some τ.",
             show_default=False,
         ),

@@ -17,7 +17,7 @@ from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
-from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets, same_class
+from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, same_class
 from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.scores.availability import Given, check_runnable, given_by
 from deltaenergy.scores.base import Score, Scorer
@@ -78,24 +78,14 @@ def evaluate(
     if detector is not None:
         detector.require_calibration()
     check_keep(keep)
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1, got {limit!r}.")
     check_classifier(classifier, "evaluate")
-    given = [
-        (one, group)
-        for sets, group in ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-        for one in named_sets(sets, group)
-    ]
+    given = grouped_sets(id_sets, shifted_sets, open_sets, limit, "evaluate")
     used = _scorers(classifier, scores, detector, given_by([one.images for one, _ in given], classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
-    rng = np.random.default_rng(seed)
     # Feature stores are streamed, unless scores are still to learn from several ID sets as one.
     alone = all(scorer.fitted for scorer in used.values()) or sum(group is Group.ID for _, group in given) == 1
-    model = classifier.model if alone else None
-    loaded = check_sets([found for one, group in given for found in load_sets([one], group, limit, rng, model)])
-    if not any(one.group is Group.ID for one in loaded):
-        raise InputError("evaluate needs at least one ID set: images of the classes.")
+    loaded = load_sets(given, limit, seed, classifier.model if alone else None)
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
     found = evaluate_sets(
         classifier,
@@ -304,12 +294,7 @@ def _named(one: LoadedSet, scored: Scored) -> Scored:
 
 def _check_readable(sets: Sequence[LoadedSet], found: Sequence[Scored]) -> None:
     for one, scored in zip(sets, found):
-        if not scored.items:
-            first = scored.unreadable[0]
-            raise InputError(
-                f"No image of the {one.group.value} set {one.name!r} could be read; the first is {first.id}: "
-                f"{first.reason}"
-            )
+        one.check_readable(scored.items, scored.unreadable)
 
 
 def _evaluated(

@@ -65,6 +65,9 @@ def slug(heading: str) -> str:
         ("deltaenergy score --score mahal", {"mahalanobis"}),
         ("deltaenergy bench min", {"mini"}),
         ("deltaenergy tune --method task", {"task-res"}),
+        ("deltaenergy choose --score mahal", {"mahalanobis"}),
+        ("deltaenergy bench mini --methods task", {"task-res"}),
+        ("deltaenergy methods mahal", {"mahalanobis"}),
     ],
 )
 def test_the_shell_completes_commands_and_options(words: str, expected: set[str]) -> None:

@@ -175,6 +175,7 @@ def test_figures_show_the_scores(det: de.Detector, photos: Path) -> None:
     curve = measured.plot().lines[0]
     expected = measured.ranked(measured.detection[0]).roc_curve()
     np.testing.assert_array_equal(curve.get_xdata(), expected.ood_kept)
+    assert curve.get_label().startswith("mcm, photos against open"), "several scores may be drawn into one figure"
     with pytest.raises(InputError, match="was not evaluated"):
         measured.plot("msp")
     with pytest.raises(InputError, match="no open set"):

@@ -22,7 +22,7 @@ from default_tests import clip_words
 
 from deltaenergy import make_score
 from deltaenergy.core.needs import Need
-from deltaenergy.evaluation.choosing import CANDIDATES, choose_from_features
+from deltaenergy.evaluation.choose import CANDIDATES, choose_from_features
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.stats.metrics import RankedScores
 

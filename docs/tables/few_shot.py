@@ -31,7 +31,7 @@ from scipy import stats
 import deltaenergy as de
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.core.labels import class_names, normal_name
-from deltaenergy.evaluation.tuning_gain import TestImages, Tried, compare
+from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, measure_gain
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.prepare import prepare_training
 
@@ -121,8 +121,8 @@ def measure(problem: Problem, method: str, shots: int, seed: int, score: str) ->
     if method in SLOW or shots < max(problem.shots):
         correct = tuned.similarities(problem.features[rest]).argmax(axis=1) == problem.labels[rest]
         return {"acc": 100 * float(correct.mean()), "auroc": None}
-    tried = [Tried(chosen, tuned, prepared)]
-    row = compare(problem.model, tried, test, make_score(score), kept=chosen.spec, seed=seed).rows[0]
+    tried = [TunedCandidate(chosen, tuned, prepared)]
+    row = measure_gain(problem.model, tried, test, make_score(score), kept=chosen.spec, seed=seed).rows[0]
     return {
         name: None if one is None else 100 * one.value for name, one in (("acc", row.accuracy), ("auroc", row.auroc))
     }

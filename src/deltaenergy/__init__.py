@@ -37,7 +37,7 @@ _PUBLIC = {
     "load_images": "deltaenergy.source",
     "FeatureStore": "deltaenergy.store.store",
     "build_store": "deltaenergy.store.writer",
-    "choose": "deltaenergy.evaluation.choosing.run",
+    "choose": "deltaenergy.evaluation.choose",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.explain",
     "write_report": "deltaenergy.report",
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
-    from deltaenergy.evaluation.choosing.run import choose
+    from deltaenergy.evaluation.choose import choose
     from deltaenergy.explanation.explain import explain
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading.load import load_model

@@ -25,7 +25,7 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.class_check import check_predictions
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.evaluation.tuning_gain import Comparison, TestImages, Tried, can_tune_again, compare
+from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, TuningGain, can_tune_again, measure_gain
 from deltaenergy.files import FolderLock, check_writable, read_json, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.models.precomputed import PrecomputedModel
@@ -64,7 +64,7 @@ class TunedDetector:
     calibrated_on: str
     training_images: int
     unreadable: list[Unreadable] = field(default_factory=list)
-    comparison: Comparison | None = None
+    comparison: TuningGain | None = None
 
 
 def tune_detector(
@@ -94,12 +94,12 @@ def tune_detector(
     """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
 
     `method` may be several, or "auto", which stands for `AUTO`: all are tuned on the same images, and the one with the
-    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `compare`). `model` may be a function
-    that loads one: it is called once everything else has been checked. Without `classes`, the training folders' names
-    are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training images that
-    were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in `out`, and
-    to give up an unfinished run of other settings there. `announce` is called with what is being done, and gives the
-    progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
+    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `measure_gain`). `model` may be a
+    function that loads one: it is called once everything else has been checked. Without `classes`, the training
+    folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training
+    images that were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in
+    `out`, and to give up an unfinished run of other settings there. `announce` is called with what is being done, and
+    gives the progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
     """
     out, asked, methods = Path(out), None if score is None else make_score(score), _methods(method)
     check_keep(keep)
@@ -159,7 +159,7 @@ def tune_detector(
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,
             )
-            tried.append(Tried(tuned.method, tuned, sets.of(one)))
+            tried.append(TunedCandidate(tuned.method, tuned, sets.of(one)))
         comparison = None
         if test is not None:
             with announce("Measuring"):
@@ -253,13 +253,13 @@ def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImag
 
 def _compare(
     model: Model,
-    tried: list[Tried],
+    tried: list[TunedCandidate],
     test: TestImages,
     score: Score,
     seed: int,
     recipe: Mapping[str, Any],
     batch_size: int,
-) -> Comparison:
+) -> TuningGain:
     """All of them beside zero-shot, where the model has class texts; zero-shot joins `tried`."""
     kept = tried[0].method.spec if len(tried) == 1 else None
     classifier, train = tried[0].classifier, tried[0].train
@@ -268,10 +268,10 @@ def _compare(
     except InputError:  # neither a text tower nor class vectors
         pass
     else:
-        tried.insert(0, Tried(zero_shot.method, zero_shot, train))
+        tried.insert(0, TunedCandidate(zero_shot.method, zero_shot, train))
         predicted = zero_shot.similarities(test.features).argmax(axis=1)
         check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
-    return compare(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
+    return measure_gain(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
 
 
 def _names_of(items: list[ImageItem], train: Any) -> list[str]:

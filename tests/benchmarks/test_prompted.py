@@ -11,8 +11,8 @@ import pytest
 
 import deltaenergy as de
 from deltaenergy.benchmarks.drawn import drawn_images
-from deltaenergy.benchmarks.methods import parse_methods
 from deltaenergy.benchmarks.results import Results
+from deltaenergy.benchmarks.rows import parse_rows
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot, order
 from deltaenergy.benchmarks.spec import class_list, load_spec
@@ -59,5 +59,5 @@ def test_what_is_measured_is_the_prompted_tower(tiny_clip: Any, tmp_path: Path, 
 
 def test_clip_11_names_every_row_of_the_papers_table() -> None:
     rows = [row.method for row in paper_table("clip-11").rows]
-    assert [method.label for method in parse_methods(load_spec("clip-11").methods)] == rows
+    assert [method.label for method in parse_rows(load_spec("clip-11").methods)] == rows
     assert {"maple/msp", "promptsrc/msp", "promptsrc+ebm/msp", "plot++/msp"} <= set(rows)

@@ -16,6 +16,7 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 import deltaenergy as de
+from deltaenergy.benchmarks import runner
 from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
 from deltaenergy.benchmarks.results import IDENTITY, MEASURED, Results
 from deltaenergy.benchmarks.runner import run_benchmark
@@ -98,6 +99,35 @@ def test_nothing_is_computed_or_encoded_twice(
     assert (again.computed, again.found) == (1, 1)
     cells = [path for path in before if path.parent.name == "cells"]
     assert all(path.read_bytes() == before[path] for path in cells)
+
+
+def test_all_scores_of_a_tuner_share_a_pass_and_cheap_ones_come_first(
+    tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Patches need the images, so they take a pass of their own; many prompts (here: any) wait until the end."""
+    seen: list[list[str]] = []
+    original = runner.evaluate_sets
+
+    def spy(classifier: Any, scorers: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append([scorer.spec for scorer in scorers])
+        return original(classifier, scorers, *arguments, **options)
+
+    monkeypatch.setattr(runner, "evaluate_sets", spy)
+    monkeypatch.setattr(runner, "MOST_PROMPTS", 0)
+    methods = ["neglabel:quick", "gl-mcm", "msp", "mcm", "coop/{msp,energy}"]
+    said: list[str] = []
+    run_benchmark(
+        small_spec(),
+        tiny_clip,
+        DataRoot(),
+        tmp_path,
+        methods=methods,
+        seeds=[1],
+        announce=lambda text: said.append(text),
+    )
+    assert seen == [["msp", "mcm"], ["gl-mcm"], ["neglabel:quick"], ["msp", "energy"]]
+    assert any("prompts of neglabel:quick" in text for text in said)
+    assert [text for text in said if text.endswith(": msp, mcm")]
 
 
 def test_a_damaged_cell_is_named(tiny_clip: Model, tmp_path: Path) -> None:
@@ -333,6 +363,6 @@ def test_a_full_disk_under_the_features_is_no_reason_to_skip(
         raise ArtifactError("cannot be written") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp"], seeds=[1])
-    monkeypatch.setattr("deltaenergy.benchmarks.runner.Run.fit", full)
+    monkeypatch.setattr("deltaenergy.benchmarks.runner.Runner.fit", full)
     with pytest.raises(ArtifactError, match="cannot be written"):
         run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["react"], seeds=[1])

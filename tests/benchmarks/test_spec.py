@@ -44,7 +44,7 @@ def test_all_benchmarks_are_there() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_specs_refer_to_known_data_sets_tables_and_methods(name: str) -> None:
-    from deltaenergy.benchmarks.methods import parse_methods
+    from deltaenergy.benchmarks.rows import parse_rows
 
     spec = load_spec(name)
     for case in spec.cases:
@@ -62,7 +62,7 @@ def test_specs_refer_to_known_data_sets_tables_and_methods(name: str) -> None:
             if images.without:
                 assert set(class_list(images.without)) <= {entry.key for entry in dataset.classes}
     assert set(spec.tables) <= {*paper_tables(), *published_tables()}
-    assert parse_methods(spec.methods)
+    assert parse_rows(spec.methods)
 
 
 def test_leave_one_domain_out_trains_on_the_others_and_tests_on_the_one() -> None:
@@ -115,13 +115,13 @@ def test_an_unknown_benchmark_suggests_the_near_one() -> None:
     ("change", "message"),
     [
         (("methods: [msp]", "method: [msp]"), r"'method'.*'methods'"),
-        (("methods: [msp]", "methods: msp"), "methods must be a list"),
+        (("methods: [msp]", "methods: msp"), r"methods is 'msp'.* a list"),
         (("title: Test", ""), "'title' is missing"),
-        (("test: {}", "test: {per_class: 0}"), r"closed\.test: per_class"),
-        (("test: {}", "test: {kind: shift}"), "Did you mean 'shifted'"),
+        (("test: {}", "test: {per_class: 0}"), r"closed\.test\.per_class is 0"),
+        (("test: {}", "test: {kind: shift}"), r"kind is 'shift'.*'shifted'"),
         (("test: {}", "test: {without: caltech101-removed/pac}"), "Did you mean 'pacs'"),
         (("dataset: pacs", "dataset: pacs\n    classes: setup1/{seed}x"), "no list"),
-        (("test: {}", "- test"), "must map names to image sets"),
+        (("test: {}", "- test"), r"closed is a list.* named"),
         (("title: Test", "title: [unclosed"), "no valid YAML"),
         (("title: Test", "title: Test\ntemplate: a photo"), "exactly one"),
     ],

@@ -36,6 +36,16 @@ def test_bench_then_report(spec: Path, tmp_path: Path, tiny_clip_folder: Path, c
     assert r"\bottomrule" in latex.read_text(encoding="utf-8")
 
 
+def test_long_steps_tell_how_far_they_are_where_there_is_no_bar(
+    spec: Path, tmp_path: Path, tiny_clip_folder: Path, command: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deltaenergy.cli.commands.bench.SECONDS_PER_LINE", 0)
+    arguments = ["--model", tiny_clip_folder, "--out", tmp_path / "results", "--seeds", "1"]
+    done = command("bench", spec, *arguments, "--methods", "neglabel:quick,msp")
+    assert done.code == 0
+    assert "Encoding images: " in done.err and "prompts of neglabel:quick: " in done.err
+
+
 def test_without_a_name_the_benchmarks_are_listed(command: Runner) -> None:
     listed = command("bench")
     assert listed.code == 0

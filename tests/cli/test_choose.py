@@ -35,14 +35,12 @@ def test_prints_a_ranking_and_what_it_cannot_know(
     labelled: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,energy", "-s", "max-logit")
-    assert call("choose", *options, "--far") == 0
+    assert call("choose", *options) == 0
     printed = capsys.readouterr()
     assert all(name in printed.out for name in ("AUROC", "mcm", "energy", "max-logit"))
     assert "20 images of 4 classes" in printed.err
-    assert "tiled pictures for far ones" in " ".join(printed.err.split()) and "60 pictures made of yours" in " ".join(
-        printed.err.split()
-    )
-    assert printed.out.split()[:4] == ["score", "AUROC", "interval", "near"]
+    assert "near unknowns only" in " ".join(printed.err.split())
+    assert printed.out.split()[:4] == ["score", "AUROC", "interval", "behind"]
     assert "--score" in printed.err
 
 
@@ -51,15 +49,13 @@ def test_json_and_the_detector_it_writes(
 ) -> None:
     (labelled / "dog" / "broken.png").write_bytes(b"no picture")
     options = ("--id", labelled, "--model", tiny_clip_folder, "--out", tmp_path / "detector", "--json", "--seed", 2)
-    assert call("choose", *options, "--far") == 1
+    assert call("choose", *options) == 1
     result = json.loads(capsys.readouterr().out)
     assert result["best"] == result["ranking"][0]["score"]
     assert {"delta-energy:robust", "delta-energy(tau=1)", "react", "neglabel"} <= {
         entry["score"] for entry in result["ranking"]
     }
-    for entry in result["ranking"]:
-        assert entry["auroc"]["value"] == pytest.approx((entry["near"]["value"] + entry["far"]["value"]) / 2)
-    assert result["far_images"] == 60
+    assert set(result["ranking"][0]) == {"score", "auroc", "behind", "fpr95"}
     assert [entry["path"].endswith("broken.png") for entry in result["unreadable"]] == [True]
     detector = Detector.load(tmp_path / "detector", model=tiny_clip)
     assert detector.score.spec == result["best"]
@@ -108,14 +104,15 @@ def test_all_are_those_that_work_on_features(
     assert "'gl-mcm' needs patches: choose compares scores of features alone" in capsys.readouterr().err
 
 
-def test_a_store_can_judge_near_unknowns_only(
+def test_a_store_gives_the_ranking_of_its_images(
     labelled: Path, tiny_clip_folder: Path, tiny_clip: TowerModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build_store(tiny_clip, labelled, tmp_path / "store")
-    assert call("choose", "--id", tmp_path / "store", "--model", tiny_clip_folder, "-s", "mcm", "--json", "--far") == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["far_images"] == 0 and result["ranking"][0]["far"] is None
-    assert "only near unknowns could be judged" in result["caveat"]
+    options = ("--model", tiny_clip_folder, "-s", "mcm,energy", "--json")
+    assert call("choose", "--id", tmp_path / "store", *options) == 0
+    from_store = json.loads(capsys.readouterr().out)
+    assert call("choose", "--id", labelled, *options) == 0
+    assert json.loads(capsys.readouterr().out) == from_store
 
 
 def test_images_without_classes(tiny_clip_folder: Path, labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +126,7 @@ def test_images_on_which_two_scores_differ_are_listed(
     words = ["choose", "--id", labelled, "--model", tiny_clip_folder, "-s", "mcm,max-logit", "--disagreements", "2"]
     assert call(*words, "--json") == 0
     told = json.loads(capsys.readouterr().out)["disagreement"]
-    assert {told["best"], told["rival"]} == {"mcm", "max-logit"} and len(told["images"]) <= 2
+    assert {told["first"], told["second"]} == {"mcm", "max-logit"} and len(told["images"]) <= 2
     assert call(*words) == 0
     shown = capsys.readouterr()
     assert "differ most" in " ".join(shown.err.split())

@@ -12,8 +12,8 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.detector.class_check import UnknownClassesWarning
 from deltaenergy.evaluation import compare
-from deltaenergy.evaluation.choosing.choice import OnlyStandIns
-from deltaenergy.evaluation.notices import NoOpenSet
+from deltaenergy.evaluation.choose import OnlyStandIns
+from deltaenergy.evaluation.run import NoOpenSet
 from tests.cli.runner import Runner
 
 
@@ -82,7 +82,6 @@ def test_what_could_not_be_judged_is_said_by_calls_and_commands_alike(
         de.evaluate(classifier, "mcm", pictures, open_sets=noise_folder(tmp_path / "other", ["x"], 3), resamples=10)
 
 
-@pytest.mark.xfail(strict=True, reason="issue: calibrate sees folder labels and does not print the accuracy")
 def test_calibrate_prints_the_accuracy_and_the_worst_classes(
     command: Runner, tiny_clip_folder: Path, tmp_path: Path
 ) -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy import Model, ZeroShotClassifier
+from deltaenergy import Model, ZeroShotClassifier, choose
 from deltaenergy.core.labels import ClassFinder, class_indices, class_names, first_of_name, normal_name
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation import choosing, evaluate
+from deltaenergy.evaluation import evaluate
 from deltaenergy.theory import check_theory
 from deltaenergy.tuning.fewshot import sample_few_shots
 
@@ -82,6 +82,6 @@ def test_every_part_of_the_package_matches_alike(tiny_clip: Model, photos: Path)
     items = load_images(photos)
     truth = [0 if "golden" in item.id else 1 for item in items]
     assert evaluate(classifier, ["mcm"], [("x", photos)]).sets[0].labels.tolist() == truth
-    assert choosing.choose(classifier, photos, ["mcm"], resamples=5).classes == 2
+    assert choose(classifier, photos, ["mcm"], resamples=5).classes == 2
     assert sample_few_shots(items, classes, 2, seed=1).labels == [0, 0, 1, 1]
     assert check_theory(classifier, items).images == 8

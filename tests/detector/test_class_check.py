@@ -18,6 +18,7 @@ from deltaenergy.detector.class_check import (
     UnknownClassesWarning,
     binomial_tail,
     check_known,
+    class_accuracy,
     names_by_chance,
     random_words,
 )
@@ -69,6 +70,21 @@ def test_labels_tell_and_others_do_not() -> None:
         check_known(classifier, labelled([None] * 90), predicted)
     with pytest.warns(UnknownClassesWarning, match=r"names 0 %.* 90 images"):
         check_known(classifier, labelled(wrong), predicted)
+
+
+@pytest.mark.filterwarnings("ignore:Class names stand more than once")
+def test_accuracy_by_class_worked_by_hand() -> None:
+    """a stands twice and is one class; d has no image; b is worst, and of its equals the one with more images first."""
+    names = ["a", "b", "c", "a", "d"]
+    items = labelled(["a", "a", "b", "B", "b", "b", "c", "c"])
+    found = class_accuracy(names, items, np.array([0, 3, 0, 1, 2, 4, 2, 1]))
+    assert found is not None
+    assert found.rows == (("a", 2, 2), ("b", 4, 1), ("c", 2, 1))
+    assert found.images == 8 and found.share == 0.5
+    assert found.worst(5) == [("b", 4, 1), ("c", 2, 1)] and found.worst(1) == [("b", 4, 1)]
+    assert class_accuracy(names, [*items[:7], *labelled([None])], np.zeros(8, np.int64)) is None
+    assert class_accuracy(names, labelled(["2019"]), np.zeros(1, np.int64)) is None
+    assert class_accuracy(names, [], np.zeros(0, np.int64)) is None
 
 
 def test_random_words_are_none_of_the_classes_and_stay_the_same() -> None:

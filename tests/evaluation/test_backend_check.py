@@ -11,8 +11,8 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.backend_check import Agreement, check_agreement
-from deltaenergy.models.backends.base import BackendModel, Engine
+from deltaenergy.evaluation.backend_check import BackendAgreement, check_agreement
+from deltaenergy.models.backends.base import BackendModel, TowerEngine
 from deltaenergy.models.base import TowerModel
 from deltaenergy.scores.registry import make_score
 from deltaenergy.stats.thresholds import upper_share
@@ -20,7 +20,7 @@ from deltaenergy.stats.thresholds import upper_share
 CLASSES = ["dog", "cat", "red car"]
 
 
-class Turned(Engine):
+class Turned(TowerEngine):
     """The torch tower, whose features are turned by an angle where the first pixel is bright."""
 
     def __init__(self, model: TowerModel, angle: float) -> None:
@@ -43,7 +43,7 @@ def on_engine(model: TowerModel, angle: float) -> BackendModel:
     return BackendModel(model, Turned(model, angle), "openvino", "int8", "openvino-int8-test")
 
 
-def check(model: TowerModel, angle: float, known: int, unknown: int) -> Agreement:
+def check(model: TowerModel, angle: float, known: int, unknown: int) -> BackendAgreement:
     opened = pictures(unknown, 1) if unknown else None
     return check_agreement(
         model, on_engine(model, angle), CLASSES, pictures(known, 0), opened, score=make_score("max-logit"), keep=0.7
@@ -98,7 +98,7 @@ def test_equal_is_said_only_of_enough_images(tiny_clip: TowerModel) -> None:
 
 def test_one_changed_label_among_those_that_set_thresholds_is_no_equality(tiny_clip: TowerModel) -> None:
     equal = check(tiny_clip, 0.0, 100, 249)
-    changed = Agreement(**{**vars(equal), "labels_differ": 1})
+    changed = BackendAgreement(**{**vars(equal), "labels_differ": 1})
     assert not changed.equal and changed.conclusion().startswith("Not equal: 1 of the images that set thresholds")
 
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.evaluation.tuning_gain import Comparison, Row, TestImages, Tried, best, compare
+from deltaenergy.evaluation.tuning_gain import GainRow, TestImages, TunedCandidate, TuningGain, best, measure_gain
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import deal_folds
 from deltaenergy.stats.metrics import Estimate
@@ -36,9 +36,9 @@ def world(seed: int, per_class: int, noise: float = 0.4, classes: int = 6, dim: 
     return centres, features.astype(np.float32), labels
 
 
-def tried(model: de.Model, method: str, train: TrainSet) -> Tried:
+def tried(model: de.Model, method: str, train: TrainSet) -> TunedCandidate:
     chosen = make_method(method)
-    return Tried(chosen, de.tune(model, train.sample.classes, train, chosen), train)
+    return TunedCandidate(chosen, de.tune(model, train.sample.classes, train, chosen), train)
 
 
 def prepared(model: de.Model, features: Any, labels: Any, shots: int) -> TrainSet:
@@ -59,7 +59,7 @@ def test_a_gain_is_shown_and_nothing_is_warned_of() -> None:
     train = prepared(model, features, labels, 8)
     test = TestImages([], truth, torch.from_numpy(others), "others")
     both = [tried(model, "zero-shot", train), tried(model, "linear-probe", train)]
-    found = compare(model, both, test, MCM)
+    found = measure_gain(model, both, test, MCM)
     zero_shot, probe = found.rows
     assert found.kept == "linear-probe" and found.warnings() == [] and found.images == 120
     assert zero_shot.accuracy_gain is None and probe.accuracy_gain is not None and probe.auroc is not None
@@ -80,11 +80,11 @@ def test_a_loss_is_warned_of() -> None:
     train = prepared(model, features, np.roll(labels, 4), 4)
     test = TestImages([], truth, torch.from_numpy(others), "others")
     both = [tried(model, "zero-shot", train), tried(model, "centroids", train)]
-    found = compare(model, both, test, MCM, kept="centroids")
+    found = measure_gain(model, both, test, MCM, kept="centroids")
     (message,) = [one for one in found.warnings() if "accuracy" in one]
     assert "Tuning made accuracy worse" in message and "chance" not in message and "--method auto" in message
     # Left to choose, it stays with zero-shot, and has nothing to warn of.
-    chosen = compare(model, both, test, MCM)
+    chosen = measure_gain(model, both, test, MCM)
     assert chosen.kept == "zero-shot" and chosen.warnings() == []
 
 
@@ -98,7 +98,7 @@ def test_cross_validation_asks_about_images_that_were_not_trained_on() -> None:
     memory = tried(model, "tip-adapter(alpha=10000,beta=100)", train)
     drawn = drawn_test(train)
     assert (memory.classifier.similarities(drawn.features).argmax(axis=1) == drawn.labels).all()
-    (row,) = compare(model, [memory], drawn, MCM).rows
+    (row,) = measure_gain(model, [memory], drawn, MCM).rows
     assert row.accuracy is not None and row.accuracy.value < 0.5
     assert row.auroc is not None and 0.2 < row.auroc.value < 0.8
 
@@ -122,7 +122,7 @@ def test_left_out_classes_are_not_tuned_on(monkeypatch: pytest.MonkeyPatch, draw
         return real(given, classes, part, *rest, **options)
 
     monkeypatch.setattr(module, "tune", spy)
-    compare(model, [one], test, MCM)
+    measure_gain(model, [one], test, MCM)
     without = [classes for classes, _ in seen if len(classes) < 6]
     assert len(without) == 5
     left_out = [name for classes in without for name in set(NAMES) - classes]
@@ -145,7 +145,7 @@ def test_auroc_and_its_interval_by_hand() -> None:
     model = de.PrecomputedModel(8, class_vectors=(names, vectors))
     train = prepare_training(model, names, de.LabelledFeatures(features, labels), 3)
     test = TestImages([], labels, torch.from_numpy(features), "others")
-    (row,) = compare(model, [tried(model, "zero-shot", train)], test, MCM).rows
+    (row,) = measure_gain(model, [tried(model, "zero-shot", train)], test, MCM).rows
     shares, values = np.zeros(12), []
     for left_out in range(3):
         kept = [k for k in range(3) if k != left_out]
@@ -170,7 +170,7 @@ def test_a_score_that_learns_is_measured_on_images_it_has_not_seen(drawn: bool) 
     model = de.PrecomputedModel(16, class_vectors=(NAMES, vectors))
     train = prepared(model, rows, labels, 40)
     test = drawn_test(train) if drawn else TestImages([], labels, torch.from_numpy(rows), "others")
-    (row,) = compare(model, [tried(model, "zero-shot", train)], test, make_score("mahalanobis")).rows
+    (row,) = measure_gain(model, [tried(model, "zero-shot", train)], test, make_score("mahalanobis")).rows
     assert row.auroc is not None and 0.4 < row.auroc.value < 0.6
 
 
@@ -180,7 +180,7 @@ def test_left_out_detection_by_a_score_that_learns_is_that_of_scikit_learn() -> 
     model = de.PrecomputedModel(16, class_vectors=(NAMES, centres))
     train = prepared(model, features, labels, 30)
     test = TestImages([], labels, torch.from_numpy(features), "others")
-    (row,) = compare(model, [tried(model, "zero-shot", train)], test, make_score("mahalanobis"), seed=4).rows
+    (row,) = measure_gain(model, [tried(model, "zero-shot", train)], test, make_score("mahalanobis"), seed=4).rows
     z, found = features.astype(np.float64), []
     for left_out in np.array_split(np.random.default_rng(4).permutation(6), 5):
         kept = np.setdiff1d(np.arange(6), left_out)
@@ -206,17 +206,17 @@ def test_a_score_that_learns_is_not_measured_on_single_images() -> None:
     model = de.PrecomputedModel(16, class_vectors=(NAMES[:3], centres))
     train = prepare_training(model, NAMES[:3], de.LabelledFeatures(features, labels), 1)
     test = TestImages([], np.array([0, 1]), torch.from_numpy(features[:2]), "others")
-    (row,) = compare(model, [tried(model, "zero-shot", train)], test, make_score("knn")).rows
+    (row,) = measure_gain(model, [tried(model, "zero-shot", train)], test, make_score("knn")).rows
     assert row.auroc is None and "too few" in row.note
-    assert compare(model, [tried(model, "zero-shot", train)], test, MCM).rows[0].auroc is not None
+    assert measure_gain(model, [tried(model, "zero-shot", train)], test, MCM).rows[0].auroc is not None
 
 
 def estimate(value: float | None) -> Estimate | None:
     return None if value is None else Estimate(value, value - 0.1, value + 0.1)
 
 
-def rows(*values: tuple[str, float | None, float | None]) -> list[Row]:
-    return [Row(name, estimate(accuracy), estimate(auroc), None, None) for name, accuracy, auroc in values]
+def rows(*values: tuple[str, float | None, float | None]) -> list[GainRow]:
+    return [GainRow(name, estimate(accuracy), estimate(auroc), None, None) for name, accuracy, auroc in values]
 
 
 def test_the_rule() -> None:
@@ -228,9 +228,9 @@ def test_the_rule() -> None:
 
 
 def test_what_may_be_chance_is_said_to_be() -> None:
-    loss = Row("x", Estimate(0.8, 0.7, 0.9), None, Estimate(-0.02, -0.05, 0.01), None)
-    (message,) = Comparison([loss], "x", "images", 10, "mcm").warnings()
-    assert "82.0 % with zero-shot, 80.0 % with x" in message and "may be chance" in message
+    loss = GainRow("x", Estimate(0.8, 0.7, 0.9), None, Estimate(-0.02, -0.05, 0.01), None)
+    (message,) = TuningGain([loss], "x", "images", 10, "mcm").warnings()
+    assert "82.0% with zero-shot, 80.0% with x" in message and "may be chance" in message
 
 
 def test_what_cannot_be_measured_is_not() -> None:
@@ -238,13 +238,13 @@ def test_what_cannot_be_measured_is_not() -> None:
     vectors = unit(np.random.default_rng(5).normal(size=(6, 16)))
     model = de.PrecomputedModel(16, class_vectors=(NAMES, vectors))
     single = prepared(model, features, labels, 1)
-    (row,) = compare(model, [tried(model, "centroids", single)], drawn_test(single), MCM).rows
+    (row,) = measure_gain(model, [tried(model, "centroids", single)], drawn_test(single), MCM).rows
     assert row.accuracy is None and row.auroc is None and "one image of each class" in row.note
     _, others, truth = world(2, 4)
     test = TestImages([], truth, torch.from_numpy(others), "others")
-    (row,) = compare(model, [tried(model, "centroids", single)], test, make_score("gl-mcm")).rows
+    (row,) = measure_gain(model, [tried(model, "centroids", single)], test, make_score("gl-mcm")).rows
     assert row.accuracy is not None and row.auroc is None and "more than features" in row.note
     two = prepare_training(model, NAMES[:2], de.LabelledFeatures(features[:6], labels[:6]), 3)
     few = TestImages([], truth[:8], torch.from_numpy(others[:8]), "others")
-    (row,) = compare(model, [tried(model, "centroids", two)], few, MCM).rows
+    (row,) = measure_gain(model, [tried(model, "centroids", two)], few, MCM).rows
     assert row.accuracy is not None and row.auroc is None and "at least three classes" in row.note

@@ -589,7 +589,7 @@ mutant(
     METRICS,
 )
 mutant(
-    "evaluation.measure.detection_rows",
+    "evaluation.results.detection_rows",
     "the seed is lost on the way to the bootstrap",
     "resamples=resamples, seed=seed)",
     "resamples=resamples)",

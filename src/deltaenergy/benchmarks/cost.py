@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import PlannedCase, fit_images
 from deltaenergy.benchmarks.results import Cell
-from deltaenergy.benchmarks.runner import Run
+from deltaenergy.benchmarks.rows import BenchmarkRow
+from deltaenergy.benchmarks.runner import Runner
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
@@ -31,7 +31,7 @@ from deltaenergy.scoring import fit_scorers, score_images
 MEASURED_SECONDS = 0.2
 
 
-class CostRun(Run):
+class CostRunner(Runner):
     """Measures instead of testing: scores on cases without training images, tuners on the others."""
 
     _encoded: tuple[list[ImageItem], tuple[EncodedImages, float, dict[str, float]]] | None = None
@@ -54,7 +54,7 @@ class CostRun(Run):
             self.results.add(Cell(identity, rows, []), time.perf_counter() - start)
             self.summary.computed += 1
 
-    def rows(self, planned: PlannedCase, method: Method) -> list[dict[str, Any]]:
+    def rows(self, planned: PlannedCase, method: BenchmarkRow) -> list[dict[str, Any]]:
         """One row per measured quantity."""
         items = [item for images in planned.closed for item in images.items]
         found = (
@@ -89,7 +89,7 @@ class CostRun(Run):
             self._encoded = (items, (features, seconds, peak))
         return self._encoded[1]
 
-    def tuner_cost(self, planned: PlannedCase, method: Method) -> dict[str, float]:
+    def tuner_cost(self, planned: PlannedCase, method: BenchmarkRow) -> dict[str, float]:
         """Seconds to tune, from images to classifier, and the peak memory."""
         from deltaenergy.tuning.tune import tune
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deltaenergy.benchmarks.methods import Method
+from deltaenergy.benchmarks.protocol import Protocol
 from deltaenergy.benchmarks.results import Skip
+from deltaenergy.benchmarks.rows import BenchmarkRow
 from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, case_classes, order, resolve
 from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec
 from deltaenergy.data.items import ImageItem
-from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings
@@ -36,7 +36,7 @@ class PlannedCase:
     validation: list[ImageItem]
     closed: list[LoadedSet]
     open: list[LoadedSet]
-    methods: list[Method]
+    methods: list[BenchmarkRow]
 
     @property
     def names(self) -> list[str]:
@@ -61,7 +61,7 @@ class FitImages:
 
 
 def plan(
-    spec: BenchmarkSpec, data: DataRoot, methods: Sequence[Method], seeds: Sequence[int], limit: int | None
+    spec: BenchmarkSpec, data: DataRoot, methods: Sequence[BenchmarkRow], seeds: Sequence[int], limit: int | None
 ) -> tuple[list[PlannedCase], list[Skip]]:
     """Find the images of every case. What is missing is skipped, never an error."""
     planned: list[PlannedCase] = []
@@ -70,7 +70,7 @@ def plan(
         mine = [method for method in methods if _belongs(method, case, spec)]
         seeded = [method for method in mine if needs_seed(method)]
         fixed = [method for method in mine if not needs_seed(method)]
-        turns: list[tuple[int | None, list[Method]]] = [(seed, seeded) for seed in seeds if seeded]
+        turns: list[tuple[int | None, list[BenchmarkRow]]] = [(seed, seeded) for seed in seeds if seeded]
         if case.varies_with_seed:
             turns = [(seed, mine) for seed in seeds]
         elif fixed:
@@ -86,12 +86,12 @@ def plan(
     return planned, list(skips)
 
 
-def _belongs(method: Method, case: Case, spec: BenchmarkSpec) -> bool:
+def _belongs(method: BenchmarkRow, case: Case, spec: BenchmarkSpec) -> bool:
     """The cost of tuners is measured on cases with training images, that of scores on the others."""
     return spec.measures != "cost" or (method.tuner is None) == (case.train is None)
 
 
-def needs_seed(method: Method) -> bool:
+def needs_seed(method: BenchmarkRow) -> bool:
     """Whether a method draws images: to be tuned, or to be fitted."""
     return method.tuner is not None or make_score(method.score).needs_fit
 
@@ -180,7 +180,7 @@ def _first_of_each(items: Iterable[ImageItem], count: int) -> list[ImageItem]:
     return kept
 
 
-def _with_methods(found: PlannedCase, methods: Sequence[Method], skips: dict[Skip, None]) -> PlannedCase:
+def _with_methods(found: PlannedCase, methods: Sequence[BenchmarkRow], skips: dict[Skip, None]) -> PlannedCase:
     kept = []
     for method in methods:
         if method.tuner is not None and found.train is None:

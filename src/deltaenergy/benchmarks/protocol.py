@@ -11,19 +11,36 @@ test set. It flatters every method, and is there to compare with published table
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.evaluation.protocol import Protocol
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.tuning.views import random_view
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model, TowerModel
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The rules that differ between protocols.
+
+    Attributes:
+        name: what results are marked with.
+        correct_only: only closed images that are classified correctly count for detection.
+        open_in_train_view: open images pass through the random training view.
+        validation_from_test: hyper-parameters, and scores that are fitted, see test images.
+    """
+
+    name: str
+    correct_only: bool = False
+    open_in_train_view: bool = False
+    validation_from_test: bool = False
 
 
 PROTOCOLS = {

@@ -2,45 +2,54 @@
 
     summary = run_benchmark(load_spec("mini"), model, DataRoot(), "results/", methods=["msp", "delta-energy"])
 
-Images are encoded once into a feature store; tuned classifiers are kept. Whatever is in the results folder is not
-computed again, so that a run can be killed at any moment and gone on with.
+Images are encoded once into a feature store; tuned classifiers are kept. All scores of a classifier share one pass over
+the images, but for those that look at more of an image than its features, or encode many words first: these come later.
+Whatever is in the results folder is not computed again, so a run can be killed at any moment and resumed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from deltaenergy import __version__
-from deltaenergy.benchmarks.cells import cell_rows
-from deltaenergy.benchmarks.features import Announce, Features
-from deltaenergy.benchmarks.methods import Method
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
-from deltaenergy.benchmarks.protocol import get_protocol, in_train_view
+from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
-from deltaenergy.benchmarks.rows import chosen_methods
+from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
 from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
-from deltaenergy.evaluation.protocol import Protocol
+from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
-from deltaenergy.files import hash_strings, hash_value
-from deltaenergy.scores.base import Scorer
+from deltaenergy.files import check_writable, hash_strings, hash_value
+from deltaenergy.scores.availability import MOST_PROMPTS
+from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import OF_IMAGES, fit_scorers
+from deltaenergy.stats.metrics import RankedScores
+from deltaenergy.store.store import FeatureStore, StoredImage
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.models.base import Model
+
+# Called with what is being done; gives the progress callback for it.
+ProgressStage = Callable[[str], Progress | None]
+ROC_POINTS = 200
+QUANTILES = 200
 
 
 @dataclass
@@ -57,7 +66,7 @@ class Summary:
 
 def run_benchmark(
     spec: BenchmarkSpec,
-    model: Model,
+    model: Model | Callable[[], Model],
     data: DataRoot,
     out: str | Path,
     *,
@@ -68,80 +77,90 @@ def run_benchmark(
     search: bool = False,
     store: str | Path | None = None,
     batch_size: int = 32,
-    announce: Announce = lambda _: None,
+    announce: ProgressStage = lambda _: None,
 ) -> Summary:
-    """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean."""
-    results = Results(out)
-    chosen = chosen_methods(spec, methods)
-    planned, skips = plan(spec, data, chosen, seeds or spec.seeds, limit)
-    kind: type[Run] = Run
-    if spec.measures == "cost":
-        from deltaenergy.benchmarks.cost import CostRun
+    """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean.
 
-        kind = CostRun
-    features = Features(Path(store) if store else results.folder / "features", batch_size, announce)
-    settings = Settings(get_protocol(protocol), limit, search, batch_size, announce)
-    run = kind(spec, model, results, features, settings)
+    `model` may be a function that loads one: it is called once everything else has been checked.
+    """
+    results = Results(out)
+    rows = chosen_rows(spec, methods)
+    options = RunOptions(get_protocol(protocol), limit, search, batch_size, announce)
+    check_writable(results.folder, folder=True, option="--out")
+    if store is not None:
+        check_writable(Path(store), folder=True, option="--store")
+    planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit)
+    loaded = model() if callable(model) else model
+    kind: type[Runner] = Runner
+    if spec.measures == "cost":
+        from deltaenergy.benchmarks.cost import CostRunner
+
+        kind = CostRunner
+    features = FeatureCache(Path(store) if store else results.folder / "features", batch_size, announce)
+    run = kind(spec, loaded, results, features, options)
     for skip in skips:
         run.note(skip)
     for case in planned:
         run.case(case)
-    run.summary.record = _record(run, chosen, seeds or spec.seeds, data.partial())
+    run.summary.record = _record(run, rows, seeds or spec.seeds, data.partial())
     results.write_run(run.summary.record)
     results.write_tables()
     return run.summary
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunOptions:
     """How a run was asked to go."""
 
     protocol: Protocol
     limit: int | None
     search: bool
     batch_size: int
-    announce: Announce
+    announce: ProgressStage
 
 
-class Run:
+class Runner:
     """One run: it goes through the cases and fills the results."""
 
     def __init__(
-        self, spec: BenchmarkSpec, model: Model, results: Results, features: Features, settings: Settings
+        self, spec: BenchmarkSpec, model: Model, results: Results, features: FeatureCache, options: RunOptions
     ) -> None:
         self.spec, self.model, self.results, self.features = spec, model, results, features
-        self.protocol, self.limit, self.search = settings.protocol, settings.limit, settings.search
-        self.batch_size, self.announce = settings.batch_size, settings.announce
+        self.protocol, self.limit, self.search = options.protocol, options.limit, options.search
+        self.batch_size, self.announce = options.batch_size, options.announce
         self.summary = Summary()
 
     def case(self, planned: PlannedCase) -> None:
         """Compute the cells of a case that are not there yet, one tuner after the other."""
         fit = fit_images(planned, self.protocol)
-        cells = {method: self.identity(planned, method, fit) for method in planned.methods}
+        identities = {row: self.identity(planned, row, fit) for row in planned.methods}
         pending = []
-        for method, identity in cells.items():
+        for row, identity in identities.items():
             finished = self.results.get(identity["cell"])
             if finished is None:
-                pending.append(method)
+                pending.append(row)
             else:
                 self.summary.found += 1
                 self.remember(finished)
-        if any(not make_score(method.score).needs_images for method in pending):
+        if any(not make_score(row.score).needs_images for row in pending):
             self.encode(planned)
-        for tuner in dict.fromkeys(method.tuner for method in pending):
-            mine = [method for method in pending if method.tuner == tuner]
+        for tuner in dict.fromkeys(row.tuner for row in pending):
             classifier = None
             with self.skipping(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot"):
                 classifier = self.classifier(planned, tuner)
             if classifier is None:
                 continue
-            prepared = self.prepare(planned, classifier, mine, fit)
-            for method, scorer in prepared.items():
+            for rows in passes([row for row in pending if row.tuner == tuner], fit):
+                ready = self.prepare(planned, classifier, rows, fit)
+                if not ready:
+                    continue
                 start = time.perf_counter()
-                cell = self.cell(cells[method], planned, classifier, scorer, fit)
-                self.results.add(cell, time.perf_counter() - start)
-                self.summary.computed += 1
-                self.remember(cell)
+                cells = self.cells({row: identities[row] for row in ready}, planned, classifier, ready, fit)
+                seconds = (time.perf_counter() - start) / len(cells)
+                for cell in cells:
+                    self.results.add(cell, seconds)
+                    self.summary.computed += 1
+                    self.remember(cell)
 
     def remember(self, cell: Cell) -> None:
         """Take over what a cell, found or computed, could not do."""
@@ -174,24 +193,24 @@ class Run:
         else:
             self.features.of([*closed, *opened], self.model)
 
-    def identity(self, planned: PlannedCase, method: Method, fit: FitImages) -> dict[str, Any]:
+    def identity(self, planned: PlannedCase, row: BenchmarkRow, fit: FitImages) -> dict[str, Any]:
         """Everything that decides a cell's values, and its hash."""
         import torch
 
-        needs_fit = make_score(method.score).needs_fit
+        needs_fit = make_score(row.score).needs_fit
         decides: dict[str, Any] = {
             "benchmark": self.spec.name,
             "spec_hash": self.spec.hash,
             "case": planned.case.name,
             "group": planned.case.group,
             "seed": planned.seed,
-            "method": method.label,
-            "tuner": method.tuner,
-            "score": method.score,
+            "method": row.label,
+            "tuner": row.tuner,
+            "score": row.score,
             "protocol": self.protocol.name,
             "limit": self.limit,
-            "search": self.search if method.tuner else None,
-            "shots": self.spec.shots if method.tuner or (needs_fit and planned.train) else None,
+            "search": self.search if row.tuner else None,
+            "shots": self.spec.shots if row.tuner or (needs_fit and planned.train) else None,
             "template": self.spec.template,
             "model_fingerprint": self.model.fingerprint,
             "classes_hash": hash_strings(planned.names),
@@ -229,15 +248,18 @@ class Run:
         return ZeroShotClassifier(self.model, names, self.spec.template)
 
     def prepare(
-        self, planned: PlannedCase, classifier: Classifier, methods: Sequence[Method], fit: FitImages
-    ) -> dict[Method, Scorer]:
+        self, planned: PlannedCase, classifier: Classifier, rows: Sequence[BenchmarkRow], fit: FitImages
+    ) -> dict[BenchmarkRow, Scorer]:
         """Scorers that are ready for `classifier`; one that cannot be made ready is skipped."""
-        ready: dict[Method, Scorer] = {}
-        for method in methods:
-            score = make_score(method.score)
-            with self.skipping(planned.case.name, f"method {method.label}"):
-                scorer = score.bind(classifier, self.announce(f"{planned.case.name}: preparing {score.spec}"))
-                ready[method] = scorer if scorer.fitted else self.fit(scorer, fit.items)
+        ready: dict[BenchmarkRow, Scorer] = {}
+        for row in rows:
+            score = make_score(row.score)
+            with self.skipping(planned.case.name, f"method {row.label}"):
+                progress = None
+                if score.prompts:
+                    progress = self.announce(f"{planned.case.name}: encoding {score.prompts:,} prompts of {score.spec}")
+                scorer = score.bind(classifier, progress)
+                ready[row] = scorer if scorer.fitted else self.fit(scorer, fit.items)
         return ready
 
     def fit(self, scorer: Scorer, items: list[ImageItem]) -> Scorer:
@@ -248,12 +270,18 @@ class Run:
         images: Any = items if whole else self.features.of(items, classifier.model)
         return fit_scorers(classifier, [scorer], images, batch_size=self.batch_size)[0]
 
-    def cell(
-        self, identity: dict[str, Any], planned: PlannedCase, classifier: Classifier, scorer: Scorer, fit: FitImages
-    ) -> Cell:
-        """Evaluate one method on all sets of a case."""
+    def cells(
+        self,
+        identities: Mapping[BenchmarkRow, dict[str, Any]],
+        planned: PlannedCase,
+        classifier: Classifier,
+        ready: Mapping[BenchmarkRow, Scorer],
+        fit: FitImages,
+    ) -> list[Cell]:
+        """Evaluate rows of one pass (see `passes`) on all sets of a case."""
         skipped: list[Skip] = []
-        taken = fit.taken if scorer.score.needs_fit else frozenset()
+        score = next(iter(ready.values())).score
+        taken = fit.taken if score.needs_fit else frozenset()
         sets = []
         for images in planned.closed:
             told = classifier
@@ -263,28 +291,32 @@ class Run:
                 except InputError as error:
                     skipped.append(Skip(planned.case.name, f"closed set {images.name}", str(error)))
                     continue
-            sets.append(self.seen(images, told, scorer, told.model, taken))
+            sets.append(self.seen(images, told, score, told.model, taken))
         view = in_train_view(classifier.model) if self.protocol.open_in_train_view else classifier.model
-        sets += [self.seen(images, classifier, scorer, view) for images in planned.open]
+        sets += [self.seen(images, classifier, score, view) for images in planned.open]
         evaluation = evaluate_sets(
             classifier,
-            [scorer],
+            list(ready.values()),
             sets,
-            self.protocol,
+            by_name=False,
+            correct_only=self.protocol.correct_only,
             pooled=False,
             resamples=0,
             batch_size=self.batch_size,
+            progress=self.announce(f"{planned.case.name}: {', '.join(row.label for row in ready)}"),
             allow_empty=True,
         )
-        rows, curves = cell_rows(evaluation)
-        unreadable = {image.id: image for image in evaluation.unreadable}
-        return Cell(identity, rows, curves, tuple(skipped), tuple(unreadable.values()))
+        unreadable = tuple({image.id: image for image in evaluation.unreadable}.values())
+        return [
+            Cell(identities[row], *cell_rows(evaluation, scorer.spec), tuple(skipped), unreadable)
+            for row, scorer in ready.items()
+        ]
 
     def seen(
         self,
         images: LoadedSet,
         classifier: Classifier,
-        scorer: Scorer,
+        score: Score,
         model: Model,
         taken: frozenset[str] = frozenset(),
     ) -> LoadedSet:
@@ -295,7 +327,7 @@ class Run:
         readable = list(images.items)
         if model is not classifier.model:
             classifier = classifier.seen_through(model)
-        if not (classifier.needs_to_predict & OF_IMAGES or (images.own_classes is None and scorer.score.needs_images)):
+        if not (classifier.needs_to_predict & OF_IMAGES or (images.own_classes is None and score.needs_images)):
             readable = self.features.of(readable, model)
         found = {item.id for item in readable}
         assert images.labels is not None
@@ -315,7 +347,92 @@ def needs_images(scorer: Scorer) -> bool:
     return bool((scorer.classifier.needs_to_predict | scorer.score.needs) & OF_IMAGES)
 
 
-def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int], partial: Mapping[str, str]) -> dict[str, Any]:
+def passes(rows: Sequence[BenchmarkRow], fit: FitImages) -> list[list[BenchmarkRow]]:
+    """Rows of one classifier that can share a pass over the images, those that encode many words first at the end.
+
+    They look at the same parts of an image, and at the same images: those that scores are fitted on may be test images.
+    """
+    groups: defaultdict[tuple[bool, tuple[Need, ...], bool], list[BenchmarkRow]] = defaultdict(list)
+    for row in rows:
+        score = make_score(row.score)
+        key = score.prompts > MOST_PROMPTS, tuple(sorted(score.needs & OF_IMAGES)), score.needs_fit and bool(fit.taken)
+        groups[key].append(row)
+    return [groups[key] for key in sorted(groups)]
+
+
+class FeatureCache:
+    """Features of images, encoded once per model and view into a store under `folder`."""
+
+    def __init__(self, folder: Path, batch_size: int, announce: ProgressStage) -> None:
+        self.folder, self.batch_size, self.announce = folder, batch_size, announce
+        self.rows: dict[str, dict[str, int]] = {}
+        self.stores: dict[str, FeatureStore] = {}
+        self.unreadable: dict[str, Unreadable] = {}
+
+    def of(self, items: list[ImageItem], model: Model) -> list[ImageItem]:
+        """The images that can be read, as items of the model's store: it is checked wherever they are used."""
+        known = self.rows.get(model.fingerprint, {})
+        if any(item.id not in known and item.id not in self.unreadable for item in items):
+            self._encode(items, model)
+            known = self.rows[model.fingerprint]
+        store = self.stores[model.fingerprint]
+        return [replace(item, source=StoredImage(store, known[item.id])) for item in items if item.id in known]
+
+    def _encode(self, items: list[ImageItem], model: Model) -> None:
+        from deltaenergy.store.writer import build_store
+
+        store = build_store(
+            model,
+            items,
+            self.folder / model.fingerprint,
+            batch_size=self.batch_size,
+            progress=self.announce("Encoding images"),
+        )
+        self.stores[model.fingerprint] = store
+        self.rows[model.fingerprint] = {name: row for row, name in enumerate(store.ids)}
+        self.unreadable.update({image.id: image for image in store.unreadable})
+
+
+def cell_rows(evaluation: Evaluation, score: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Of one score: rows of accuracy per closed set and of detection per pair of sets, and the pairs' curves."""
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for one in evaluation.sets:
+        if one.group is Group.OPEN:
+            continue
+        base = {"closed": one.name, "kind": one.group.name.lower()}
+        for found in evaluation.accuracy:
+            if (found.set, found.group) == (one.name, one.group):
+                accuracy = {"open": None, "metric": "accuracy", "value": found.accuracy.value}
+                rows.append({**base, **accuracy, "n_closed": found.images, "n_open": 0})
+        for pair in evaluation.detection:
+            if (pair.score, pair.closed, pair.closed_group) != (score, one.name, one.group):
+                continue
+            counts = {"n_closed": pair.closed_images, "n_open": pair.open_images}
+            for name, estimate in pair.metrics.items():
+                rows.append({**base, "open": pair.open, "metric": name, "value": estimate.value, **counts})
+            known, unknown = evaluation.pair(pair)
+            sketches = {"closed_scores": sketch(known), "open_scores": sketch(unknown)}
+            curves.append({**base, "open": pair.open, **_roc(evaluation.ranked(pair)), **sketches})
+    return rows, curves
+
+
+def _roc(ranked: RankedScores) -> dict[str, Any]:
+    curve = ranked.roc_curve()
+    chosen = np.unique(np.linspace(0, len(curve.id_kept) - 1, ROC_POINTS).round().astype(int))
+    return {"ood_kept": curve.ood_kept[chosen].tolist(), "id_kept": curve.id_kept[chosen].tolist()}
+
+
+def sketch(values: npt.NDArray[np.float64]) -> list[float]:
+    """The distribution in at most `QUANTILES` numbers: all of them if they are so few, else evenly spaced quantiles."""
+    if len(values) <= QUANTILES:
+        return [float(value) for value in np.sort(values)]
+    return [float(value) for value in np.quantile(values, np.linspace(0, 1, QUANTILES))]
+
+
+def _record(
+    run: Runner, rows: Sequence[BenchmarkRow], seeds: Sequence[int], partial: Mapping[str, str]
+) -> dict[str, Any]:
     """The run's own record: what was asked for and what was not done."""
     return {
         "benchmark": run.spec.name,
@@ -324,7 +441,7 @@ def _record(run: Run, methods: Sequence[Method], seeds: Sequence[int], partial: 
         "protocol": run.protocol.name,
         "limit": run.limit,
         "seeds": list(seeds),
-        "methods": [method.label for method in methods],
+        "methods": [row.label for row in rows],
         "model": run.model.describe(),
         "model_fingerprint": run.model.fingerprint,
         "deltaenergy": __version__,

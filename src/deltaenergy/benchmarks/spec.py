@@ -14,7 +14,7 @@ closed sets it must classify and the open sets it must reject. Fields of the YAM
         closed: {target: {kind: shifted, domains: held-out}}
         open:   {dtd: {dataset: dtd, per_class: 100}}
 
-An image set takes `dataset` and `split` from the data-set catalogue, `classes` (`closed`, `open` = all but the closed
+An image set takes `dataset` and `split` from the dataset catalogue, `classes` (`closed`, `open` = all but the closed
 ones, `all`, or a list in splits.json), `without` (a list in splits.json), `domains` and `per_class`.
 """
 
@@ -24,7 +24,6 @@ import functools
 import hashlib
 import json
 import os
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -35,7 +34,8 @@ import yaml
 
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_templates
 from deltaenergy.core.registry import Registry
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.files.schema import Where, anything, list_of, mapping_of, optional, record, text, truth, whole
 
 KINDS = ("id", "shifted")
 # Benchmarks are a page long.
@@ -45,7 +45,7 @@ HELD_OUT, OTHERS = "held-out", "others"
 
 @dataclass(frozen=True)
 class SetSpec:
-    """Which images of a data set make up a set. `kind`: a closed set is `id` (as trained) or `shifted` (covariate)."""
+    """Which images of a dataset make up a set. `kind`: a closed set is `id` (as trained) or `shifted` (covariate)."""
 
     name: str
     dataset: str
@@ -169,75 +169,110 @@ def class_list(name: str, where: str = "classes") -> list[str]:
     return node
 
 
-def parse_spec(text: str, name: str, where: str) -> BenchmarkSpec:
-    """Check a benchmark's YAML text and build it; errors name the file and the field."""
+def _domains(value: Any, where: Where) -> None:
+    """One name, or a list of names."""
+    if not isinstance(value, str):
+        list_of(text())(value, where)
+
+
+_SET_FIELDS = {
+    "dataset": text(),
+    "split": optional(text()),
+    "classes": text(),
+    "without": optional(text()),
+    "domains": _domains,
+    "per_class": whole(1),
+    "kind": text(among=KINDS),
+    "own_classes": truth(),
+}
+_SET = optional(record(_SET_FIELDS, may_lack=_SET_FIELDS))
+_CASE = record(
+    {
+        "name": text(),
+        "dataset": text(),
+        "classes": text(),
+        "train": _SET,
+        "closed": mapping_of(_SET),
+        "open": mapping_of(_SET),
+        "leave_one_domain_out": list_of(text()),
+    },
+    may_lack=("classes", "train", "open", "leave_one_domain_out"),
+)
+_OPTIONAL = {
+    "about": text(blank=True),
+    "tables": list_of(text()),
+    "seeds": list_of(whole(0)),
+    "shots": whole(1),
+    "template": text(),
+    "model": text(),
+    "measures": text(among=("detection", "cost")),
+    "recipe": mapping_of(anything()),
+    "settings": mapping_of(mapping_of(anything())),
+}
+_SPEC = record({"title": text(), "methods": list_of(text()), "cases": list_of(_CASE), **_OPTIONAL}, may_lack=_OPTIONAL)
+
+
+def parse_spec(content: str, name: str, where: str) -> BenchmarkSpec:
+    """Check a benchmark's YAML text and build it; errors name the file and the entry."""
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.safe_load(content)
     except (yaml.YAMLError, ValueError) as error:  # a number of a thousand digits, a thirteenth month
         raise InputError(f"{where} is no valid YAML: {error}") from error
     except RecursionError:
         raise InputError(f"{where} is nested too deeply to be a benchmark.") from None
-    known = {
-        "title",
-        "about",
-        "tables",
-        "seeds",
-        "shots",
-        "template",
-        "methods",
-        "model",
-        "measures",
-        "recipe",
-        "settings",
-        "cases",
-    }
-    fields = _mapping(raw, where, known, required={"title", "methods", "cases"})
-    seeds = tuple(_list(fields.get("seeds", [1, 2, 3]), f"{where}: seeds", int))
-    cases: list[Case] = []
-    for position, entry in enumerate(_list(fields["cases"], f"{where}: cases", dict)):
-        cases += _cases(entry, f"{where}: cases[{position}]", seeds)
+    try:
+        _SPEC(raw, Where(where))
+    except ArtifactError as error:
+        raise InputError(str(error)) from error
+    seeds = tuple(raw.get("seeds", BenchmarkSpec.seeds))
+    cases = [case for position, entry in enumerate(raw["cases"]) for case in _cases(entry, where, position, seeds)]
     twice = {case.name for case in cases if sum(other.name == case.name for other in cases) > 1}
     if twice:
         raise InputError(f"{where}: case names stand twice: {', '.join(sorted(twice))}.")
-    template = str(fields.get("template", DEFAULT_TEMPLATE))
+    template = raw.get("template", DEFAULT_TEMPLATE)
     check_templates(template, None)
     spec = BenchmarkSpec(
         name=name,
-        title=str(fields["title"]),
-        about=" ".join(str(fields.get("about", "")).split()),
+        title=raw["title"],
+        about=" ".join(raw.get("about", "").split()),
         cases=tuple(cases),
-        methods=tuple(_list(fields["methods"], f"{where}: methods", str)),
-        tables=tuple(_list(fields.get("tables", []), f"{where}: tables", str)),
+        methods=tuple(raw["methods"]),
+        tables=tuple(raw.get("tables", ())),
         seeds=seeds,
-        shots=_positive(fields.get("shots", 16), f"{where}: shots"),
+        shots=raw.get("shots", BenchmarkSpec.shots),
         template=template,
-        recipe=tuple(sorted(_recipe(fields.get("recipe", {}), where).items())),
-        settings=_settings(fields.get("settings", {}), where),
-        model=str(fields.get("model", "lite")),
-        measures=_choice(fields.get("measures", "detection"), ("detection", "cost"), f"{where}: measures"),
+        # The tuners check the names in both.
+        recipe=tuple(sorted(raw.get("recipe", {}).items())),
+        settings=raw.get("settings", {}),
+        model=raw.get("model", BenchmarkSpec.model),
+        measures=raw.get("measures", BenchmarkSpec.measures),
     )
     return replace(spec, hash=_hash(spec))
 
 
-def _cases(raw: Any, where: str, seeds: tuple[int, ...]) -> list[Case]:
+def _cases(raw: dict[str, Any], file: str, position: int, seeds: tuple[int, ...]) -> list[Case]:
     """One case, or one per domain for a leave-one-domain-out entry."""
-    known = {"name", "dataset", "classes", "train", "closed", "open", "leave_one_domain_out"}
-    fields = _mapping(raw, where, known, required={"name", "dataset", "closed"})
-    dataset, classes = str(fields["dataset"]), str(fields.get("classes", "all"))
+    where = f"{file}: cases[{position}]"
+    dataset, classes = raw["dataset"], raw.get("classes", "all")
     if classes != "all":
         for seed in seeds:
-            class_list(classes.replace("{seed}", str(seed)), f"{where}: classes")
-    train = fields.get("train")
+            class_list(classes.replace("{seed}", str(seed)), f"{where}.classes")
+
+    def sets(role: str) -> tuple[SetSpec, ...]:
+        entries = raw.get(role, {}).items()
+        return tuple(_image_set(str(name), entry, f"{where}.{role}.{name}", dataset, role) for name, entry in entries)
+
+    train = raw.get("train")
     case = Case(
-        name=str(fields["name"]),
-        group=str(fields["name"]),
+        name=raw["name"],
+        group=raw["name"],
         dataset=dataset,
         classes=classes,
-        train=None if train is None else _image_set("train", train, f"{where}: train", dataset, "closed"),
-        closed=_image_sets(fields["closed"], f"{where}: closed", dataset, "closed"),
-        open=_image_sets(fields.get("open", {}), f"{where}: open", dataset, "open"),
+        train=None if train is None else _image_set("train", train, f"{where}.train", dataset, "closed"),
+        closed=sets("closed"),
+        open=sets("open"),
     )
-    domains = _list(fields.get("leave_one_domain_out", []), f"{where}: leave_one_domain_out", str)
+    domains = raw.get("leave_one_domain_out", [])
     return [_hold_out(case, domain, domains) for domain in domains] if domains else [case]
 
 
@@ -258,35 +293,27 @@ def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
     )
 
 
-def _image_sets(raw: Any, where: str, dataset: str, role: str) -> tuple[SetSpec, ...]:
-    if not isinstance(raw, Mapping):
-        raise InputError(f"{where} must map names to image sets, not {_shown(raw)}.")
-    return tuple(_image_set(str(name), entry, f"{where}.{name}", dataset, role) for name, entry in raw.items())
-
-
-def _image_set(name: str, raw: Any, where: str, dataset: str, role: str) -> SetSpec:
-    known = {"dataset", "split", "classes", "without", "domains", "per_class", "kind", "own_classes"}
-    fields = _mapping(raw or {}, where, known)
-    own = str(fields.get("dataset", dataset))
-    # An open set of another data set is all of it; one of the same data set is what the classifier was not told.
-    default = "all" if role == "open" and own != dataset else role
-    classes = str(fields.get("classes", default))
+def _image_set(name: str, raw: dict[str, Any] | None, where: str, dataset: str, role: str) -> SetSpec:
+    fields = raw or {}
+    own = fields.get("dataset", dataset)
+    # An open set of another dataset is all of it; one of the same dataset is what the classifier was not told.
+    classes = fields.get("classes", "all" if role == "open" and own != dataset else role)
     if classes not in {"all", "closed", "open"}:
-        class_list(classes, f"{where}: classes")
+        class_list(classes, f"{where}.classes")
     without = fields.get("without")
     if without is not None:
-        class_list(str(without), f"{where}: without")
+        class_list(without, f"{where}.without")
     domains = fields.get("domains", [])
     return SetSpec(
         name=name,
         dataset=own,
-        split=None if fields.get("split") is None else str(fields["split"]),
+        split=fields.get("split"),
         classes=classes,
-        without=None if without is None else str(without),
-        domains=(domains,) if isinstance(domains, str) else tuple(_list(domains, f"{where}: domains", str)),
-        per_class=None if "per_class" not in fields else _positive(fields["per_class"], f"{where}: per_class"),
-        kind=_choice(fields.get("kind", "id" if own == dataset else "shifted"), KINDS, f"{where}: kind"),
-        own_classes=bool(fields.get("own_classes", False)),
+        without=without,
+        domains=(domains,) if isinstance(domains, str) else tuple(domains),
+        per_class=fields.get("per_class"),
+        kind=fields.get("kind", "id" if own == dataset else "shifted"),
+        own_classes=fields.get("own_classes", False),
     )
 
 
@@ -303,54 +330,3 @@ def _hash(spec: BenchmarkSpec) -> str:
                 resolved[full] = class_list(full)
     text = repr((spec.cases, spec.seeds, spec.shots, spec.template, spec.measures, spec.recipe, resolved))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _recipe(raw: Any, where: str) -> dict[str, Any]:
-    """Fields of the training recipe that the benchmark changes; the tuner checks their names."""
-    if not isinstance(raw, Mapping):
-        raise InputError(f"{where}: recipe must hold fields such as epochs, not {_shown(raw)}.")
-    return {str(name): value for name, value in raw.items()}
-
-
-def _settings(raw: Any, where: str) -> dict[str, dict[str, Any]]:
-    """Parameters of tuners that the benchmark sets; the tuners check them."""
-    if not isinstance(raw, Mapping) or not all(isinstance(values, Mapping) for values in raw.values()):
-        raise InputError(
-            f"{where}: settings must hold parameters by tuner, as in {{ebm: {{weight: 2}}}}, not {_shown(raw)}."
-        )
-    return {str(name): {str(key): value for key, value in values.items()} for name, values in raw.items()}
-
-
-def _mapping(raw: Any, where: str, known: set[str], required: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
-    if not isinstance(raw, Mapping):
-        raise InputError(f"{where} must hold fields, not {_shown(raw)}.")
-    for key in raw:
-        if key not in known:
-            raise InputError(f"{where}: unknown field {str(key)!r}.{did_you_mean(str(key), known)}")
-    missing = sorted(required - set(raw))
-    if missing:
-        raise InputError(f"{where}: the field {missing[0]!r} is missing.")
-    return dict(raw)
-
-
-def _list(raw: Any, where: str, kind: type) -> list[Any]:
-    if not isinstance(raw, list) or not all(isinstance(item, kind) for item in raw):
-        raise InputError(f"{where} must be a list of {kind.__name__} values, not {_shown(raw)}.")
-    return raw
-
-
-def _positive(raw: Any, where: str) -> int:
-    if not isinstance(raw, int) or isinstance(raw, bool) or raw < 1:
-        raise InputError(f"{where} must be a whole number of at least 1, not {_shown(raw)}.")
-    return raw
-
-
-def _shown(raw: Any) -> str:
-    """A value of a file in a message: cut, since a few lines of YAML can stand for a billion entries."""
-    return reprlib.repr(raw)
-
-
-def _choice(raw: Any, known: tuple[str, ...], where: str) -> str:
-    if raw not in known:
-        raise InputError(f"{where}: unknown value {_shown(raw)}.{did_you_mean(str(raw), known)}")
-    return str(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def score_histogram(
     everything = np.concatenate([np.zeros(0), *finite.values()])
     if len(everything):
         edges = np.histogram_bin_edges(everything, bins=min(40, max(5, int(np.sqrt(len(everything)) * 2))))
-        for (name, values), colour in zip(finite.items(), (KNOWN, UNKNOWN, "#009E73", "#CC79A7")):
+        for (name, values), colour in zip(finite.items(), cycle((KNOWN, UNKNOWN, "#009E73", "#CC79A7"))):
             ax.hist(values, edges, alpha=0.6, color=colour, label=f"{name} ({len(values)})")
     if threshold is not None:
         ax.axvline(threshold, color=LINE, linestyle="--", label=f"threshold {threshold:.4g}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +42,49 @@ FEWEST_IMAGES = 20
 
 class UnknownClassesWarning(UserWarning):
     """The model does not seem to know the classes."""
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """Of each class that has labelled images: its name, how many there are, and how many are classified correctly."""
+
+    rows: tuple[tuple[str, int, int], ...]
+
+    @property
+    def images(self) -> int:
+        """All of them."""
+        return sum(images for _, images, _ in self.rows)
+
+    @property
+    def share(self) -> float:
+        """The share that is classified correctly."""
+        return sum(correct for _, _, correct in self.rows) / self.images
+
+    def worst(self, count: int) -> list[tuple[str, int, int]]:
+        """The classes with the lowest accuracy among those with a mistake; of equal ones, those with more images."""
+        wrong = [row for row in self.rows if row[2] < row[1]]
+        return sorted(wrong, key=lambda row: (row[2] / row[1], -row[1]))[:count]
+
+
+def class_accuracy(
+    classes: Sequence[str], items: Sequence[ImageItem], predicted: npt.NDArray[np.int64]
+) -> ClassAccuracy | None:
+    """How many images of each class are classified correctly; None unless every image is labelled with a class."""
+    truth = _positions(classes, items)
+    if not truth or None in truth:
+        return None
+    first = np.array(first_of_name(classes))
+    labels = first[np.array(truth, dtype=np.int64)]
+    correct = labels == first[predicted]
+    return ClassAccuracy(
+        tuple((classes[k], int((labels == k).sum()), int(correct[labels == k].sum())) for k in np.unique(labels))
+    )
+
+
+def _positions(classes: Sequence[str], items: Sequence[ImageItem]) -> list[int | None]:
+    """The class of each image by its label; None without one, and for labels that are not classes."""
+    finder = ClassFinder(classes)
+    return [None if item.label is None else finder.find(item.label) for item in items]
 
 
 def binomial_tail(successes: int, trials: int, chance: float) -> float:
@@ -101,13 +145,10 @@ def check_known(
     Labels that are no classes, such as folders by year, tell nothing. Words are asked about where there are features,
     and class names alone made the classifier.
     """
-    finder = ClassFinder(classifier.classes)
-    places = [None if item.label is None else finder.find(item.label) for item in items]
-    labelled = [(place, row) for row, place in enumerate(places) if place is not None]
-    if labelled and len(labelled) == len(items):
-        truth = np.array([place for place, _ in labelled], dtype=np.int64)
-        check_predictions(classifier.classes, truth, predicted, stacklevel=stacklevel + 1)
-    elif not labelled and features is not None and asks_words(classifier):
+    truth = _positions(classifier.classes, items)
+    if truth and None not in truth:
+        check_predictions(classifier.classes, np.array(truth, dtype=np.int64), predicted, stacklevel=stacklevel + 1)
+    elif not any(place is not None for place in truth) and features is not None and asks_words(classifier):
         check_words(classifier, features, stacklevel=stacklevel + 1)
 
 

@@ -26,7 +26,7 @@ from deltaenergy.detector.calibration import (
     slack_of_changes,
     true_classes,
 )
-from deltaenergy.detector.class_check import asks_words, check_known
+from deltaenergy.detector.class_check import ClassAccuracy, asks_words, check_known, class_accuracy
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, NotFittedError, UnreadableImagesError
@@ -74,6 +74,8 @@ class Detector(Shown):
         self.kept_images: KeptImages | None = None
         # Calibration images that could not be read.
         self.unreadable: list[Unreadable] = []
+        # On labelled calibration images.
+        self.class_accuracy: ClassAccuracy | None = None
         # Bound when it is first needed: negative labels take minutes.
         self._scorer = self.score.bind(classifier, state=state) if state else None
         self._binding = threading.Lock()
@@ -192,6 +194,7 @@ class Detector(Shown):
             guarantee = replace(guarantee, own=tuple(classes[k] for k in own), pooled=pooled)
         self.calibration = Calibration(values, guarantee, slack_of(values), folds, groups)
         self.unreadable = scored.unreadable
+        self.class_accuracy = class_accuracy(self.classifier.classes, scored.items, scored.predicted)
         self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         return self
 

@@ -5,15 +5,17 @@ image sets thresholds, one on torch's features and one on the backend's; the oth
 judged three times: torch by its threshold, the backend by torch's threshold, the backend by its own.
 
 They are called equal only if no label and no verdict differs, and the images are enough for that to mean something.
-With k of n images judged otherwise, at most the share p of new images like these is, with 95 % confidence, where
+With k of n images judged otherwise, at most the share p of new images like these is, with 95% confidence, where
 
     P(Binomial(n, p) ≤ k) = 0.05        (Clopper & Pearson, Biometrika 1934);   for k = 0:  p = 1 − 0.05^(1/n)
 
-and p must be at most 1 %: 299 images without a difference.
+and p must be at most 1%: 299 images without a difference.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -24,12 +26,13 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.core.progress import Progress
-from deltaenergy.data.items import Unreadable
+from deltaenergy.core.progress import Progress, shown
+from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.encoding import decode_ahead
 from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import Score
 from deltaenergy.source import load_images
@@ -48,7 +51,7 @@ LEAST_IMAGES = 4
 
 
 @dataclass(frozen=True)
-class Agreement:
+class BackendAgreement:
     """What was found. Shares and differences are of the backend against torch.
 
     Attributes:
@@ -63,7 +66,7 @@ class Agreement:
         largest_score_difference: of one image, by the score that was fitted on torch.
         score_deviation: the standard deviation of torch's scores, to hold it against.
         least_cosine: between the two features of one image.
-        auroc, difference: of torch; the backend's minus that, with its paired 95 % interval. None without an open set.
+        auroc, difference: of torch; the backend's minus that, with its paired 95% interval. None without an open set.
         milliseconds: of torch and of the backend, per image, in the tower alone.
         ratios: torch's time over the backend's, of each batch.
     """
@@ -92,7 +95,7 @@ class Agreement:
 
     @property
     def bound(self) -> float:
-        """At most this share of new images like these is judged otherwise, with 95 % confidence."""
+        """At most this share of new images like these is judged otherwise, with 95% confidence."""
         return upper_share(self.judged_differ, self.judged, 1 - CONFIDENCE)
 
     @property
@@ -112,7 +115,7 @@ class Agreement:
 
     def conclusion(self) -> str:
         """One sentence: equal, different, or not enough images to say."""
-        share = f"with 95 % confidence at most {self.bound:.2%} of images like these would be judged otherwise"
+        share = f"with 95% confidence at most {self.bound:.2%} of images like these would be judged otherwise"
         if self.equal:
             return f"Equal: no label and no verdict differs, and {share}."
         if not self.differs:
@@ -147,7 +150,7 @@ def check_agreement(
     keep: float = 0.95,
     batch_size: int = 32,
     progress: Progress | None = None,
-) -> Agreement:
+) -> BackendAgreement:
     """Run both models over the same images and compare what they say of them.
 
     Args:
@@ -168,34 +171,22 @@ def check_agreement(
             "check_agreement compares a model on torch with the same weights on another backend; these are "
             f"{reference.fingerprint} and {candidate.fingerprint}."
         )
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
     known, unknown = load_images(images), load_images(open_images) if open_images is not None else []
     if any(isinstance(item.source, StoredImage) for item in (*known, *unknown)):
         raise InputError("Agreement is measured on images: a feature store holds the features of one backend alone.")
     check_runnable([score], given_by([np.zeros((1, reference.feature_dim))], model=reference))
     classifier = ZeroShotClassifier(reference, classes, templates=templates)
-    both = _SideBySide(reference, candidate)
-    parts = [both.encode(part, batch_size=batch_size, progress=progress) for part in (known, unknown) if part]
-    features = np.concatenate([part.features for part in parts])
-    opened = np.arange(len(features)) >= len(parts[0].features)
-    unreadable = [image for part in parts for image in part.unreadable]
-    return _compare(both, classifier, score, keep, features, opened, unreadable)
-
-
-def _compare(
-    both: _SideBySide,
-    classifier: ZeroShotClassifier,
-    score: Score,
-    keep: float,
-    features: Array,
-    opened: npt.NDArray[np.bool_],
-    unreadable: list[Unreadable],
-) -> Agreement:
-    ours, theirs = np.split(features, 2, axis=1)
-    ours, theirs = np.ascontiguousarray(ours), np.ascontiguousarray(theirs)
-    known = np.flatnonzero(~opened)
-    if len(known) < LEAST_IMAGES:
-        raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable in-distribution images, got {len(known)}.")
-    calibrating, judged = known[::2], np.concatenate([known[1::2], np.flatnonzero(opened)])
+    both = _SideBySide(reference, candidate, batch_size)
+    progress = shown("Encoding images") if progress is None else progress
+    readable = both.encode(known, progress)
+    if readable < LEAST_IMAGES:
+        raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable known images, got {readable}.")
+    opened = np.arange(readable + both.encode(unknown, progress)) >= readable
+    ours, theirs = (np.concatenate(part) for part in both.features)
+    known_at = np.flatnonzero(~opened)
+    calibrating, judged = known_at[::2], np.concatenate([known_at[1::2], np.flatnonzero(opened)])
     on_torch = Detector(classifier, score).calibrate(ours[calibrating], keep, None)
     on_backend = Detector(classifier, score).calibrate(theirs[calibrating], keep, None)
     plain, carried = on_torch.predict(ours[judged]), on_torch.predict(theirs[judged])
@@ -203,19 +194,19 @@ def _compare(
     labels = [np.asarray(classifier.similarities(part)).argmax(1) for part in (ours, theirs)]
     other_label = labels[0] != labels[1]
     other, other_own = _other(plain, carried), _other(plain, own)
-    values, moved = (np.array([verdict.score for verdict in found]) for found in (plain, carried))
+    values, moved = (np.array([verdict.score for verdict in verdicts]) for verdicts in (plain, carried))
     outside = opened[judged]
     measured = bool(outside.any())
-    pairs = [(found[~outside], found[outside]) for found in (values, moved)] if measured else []
-    return Agreement(
-        model=both.reference.name,
-        backend=both.candidate.backend,
-        precision=both.candidate.precision,
+    pairs = [(scores[~outside], scores[outside]) for scores in (values, moved)] if measured else []
+    return BackendAgreement(
+        model=reference.name,
+        backend=candidate.backend,
+        precision=candidate.precision,
         score=score.spec,
-        images=len(features),
-        known=len(known),
+        images=len(ours),
+        known=len(known_at),
         judged=len(judged),
-        labels_differ=int(other_label[known].sum()),
+        labels_differ=int(other_label[known_at].sum()),
         open_labels_differ=int(other_label[opened].sum()),
         verdicts_differ=int(other.sum()),
         own_verdicts_differ=int(other_own.sum()),
@@ -228,7 +219,7 @@ def _compare(
         ratios=both.ratios(),
         auroc=auroc(*pairs[0]) if measured else None,
         difference=paired_differences(pairs[0], pairs[1])["auroc"] if measured else None,
-        unreadable=unreadable,
+        unreadable=both.unreadable,
     )
 
 
@@ -236,47 +227,54 @@ def _other(first: Sequence[Verdict], second: Sequence[Verdict]) -> npt.NDArray[n
     return np.array([one.is_ood != two.is_ood for one, two in zip(first, second)], dtype=bool)
 
 
-class _SideBySide(TowerModel):
-    """Both towers on the same pixels, each timed, in turns so that neither is always first: features (B, 2D)."""
+@dataclass
+class _SideBySide:
+    """Features of the same pixels by both towers, each timed, in turns so that neither is always first."""
 
-    def __init__(self, reference: TowerModel, candidate: TowerModel) -> None:
-        self.reference, self.candidate = reference, candidate
-        self.name, self.fingerprint = reference.name, f"{reference.fingerprint}|{candidate.fingerprint}"
-        self.feature_dim, self.logit_scale = 2 * reference.feature_dim, reference.logit_scale
-        self.device, self.dtype = reference.device, reference.dtype
-        self.preprocessing, self.text = reference.preprocessing, reference.text
-        self._times: list[tuple[int, float, float]] = []
+    reference: TowerModel
+    candidate: TowerModel
+    batch_size: int
+    features: tuple[list[Array], list[Array]] = field(default_factory=lambda: ([], []))
+    unreadable: list[Unreadable] = field(default_factory=list)
+    # Of each batch: its images, and the seconds of either tower.
+    times: list[tuple[int, float, float]] = field(default_factory=list)
 
-    @property
-    def runs_side_by_side(self) -> bool:
-        """No: a batch beside it would be timed with it."""
-        return False
+    def encode(self, items: Sequence[ImageItem], progress: Progress | None) -> int:
+        """Encode images by both, a batch at a time; how many could be read."""
+        readable = 0
+        with contextlib.closing(decode_ahead(self.reference, items, 2 * self.batch_size)) as decoded:
+            for start in range(0, len(items), self.batch_size):
+                batch = list(itertools.islice(decoded, self.batch_size))
+                self.unreadable += [Unreadable(item.id, pixels) for item, pixels in batch if isinstance(pixels, str)]
+                readable += self._run([pixels for _, pixels in batch if not isinstance(pixels, str)])
+                if progress is not None:
+                    progress(start + len(batch), len(items))
+        return readable
 
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Unit features of the reference and of the candidate, side by side."""
+    @torch.inference_mode()
+    def _run(self, images: Sequence[Array]) -> int:
+        if not images:
+            return 0
+        pixels = torch.from_numpy(np.stack(images)).to(self.reference.device)
         models = (self.reference, self.candidate)
-        if not self._times:  # the first run of a shape also sets it up
+        if not self.times:  # the first run of a shape also sets it up
             for model in models:
                 model.image_features(pixels)
-        found: dict[int, torch.Tensor] = {}
         seconds = [0.0, 0.0]
-        for position in (0, 1) if len(self._times) % 2 else (1, 0):
+        for position in (0, 1) if len(self.times) % 2 else (1, 0):
             began = time.perf_counter()
-            found[position] = models[position].image_features(pixels).float().cpu()  # which waits for a GPU
+            features = models[position].image_features(pixels).float().cpu()  # which waits for a GPU
             seconds[position] = time.perf_counter() - began
-        self._times.append((len(pixels), seconds[0], seconds[1]))
-        return torch.cat([found[0], found[1]], dim=1)
-
-    def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Not asked for: only scores that work on features are compared."""
-        raise InputError("Agreement is measured on image features, without patches.")
+            self.features[position].append(features.numpy())
+        self.times.append((len(images), seconds[0], seconds[1]))
+        return len(images)
 
     def milliseconds(self) -> tuple[float, float]:
         """Per image, over all batches."""
-        images = sum(count for count, _, _ in self._times)
-        return tuple(1000 * sum(times[i] for times in self._times) / images for i in (1, 2))  # type: ignore[return-value]
+        images = sum(count for count, _, _ in self.times)
+        return tuple(1000 * sum(times[i] for times in self.times) / images for i in (1, 2))  # type: ignore[return-value]
 
     def ratios(self) -> tuple[float, ...]:
         """Of each whole batch; the last may be too small to say much."""
-        whole = self._times[0][0]
-        return tuple(first / second for count, first, second in self._times if count == whole)
+        whole = self.times[0][0]
+        return tuple(first / second for count, first, second in self.times if count == whole)

@@ -17,11 +17,10 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
-from deltaenergy.evaluation.run import evaluate_sets
-from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets
+from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
+from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels
 from deltaenergy.models.base import TowerModel
 from deltaenergy.scoring import OF_IMAGES
 from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
@@ -106,13 +105,7 @@ def compare(
     if len(detectors) < 2:
         raise InputError(f"compare needs at least two detectors, got {len(detectors)}.")
     check_keep(keep)
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1, got {limit!r}.")
-    rng = np.random.default_rng(seed)
-    given = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-    loaded = check_sets([one for sets, group in given for one in load_sets(named_sets(sets, group), group, limit, rng)])
-    if not any(one.group is Group.ID for one in loaded):
-        raise InputError("compare needs at least one ID set: images of the classes.")
+    loaded = load_sets(grouped_sets(id_sets, shifted_sets, open_sets, limit, "compare"), limit, seed)
     evaluations = {}
     encoded: dict[str, list[LoadedSet]] = {}
     for name, detector in detectors.items():
@@ -136,7 +129,7 @@ def compare(
             progress=progress,
             provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
         )
-        warn_of_unknown_classes(evaluations[name], classifier.classes, who=f"The detector {name!r}")
+        warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}")
     warn_of_no_open_set(evaluations[name])
     return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
 
@@ -157,12 +150,7 @@ def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Pr
 
         found = model.encode(one.items, batch_size=batch_size, progress=move)
         before += len(one)
-        if not found.items:
-            first = found.unreadable[0]
-            raise InputError(
-                f"No image of the {one.group.value} set {one.name!r} could be read; the first is {first.id}: "
-                f"{first.reason}"
-            )
+        one.check_readable(found.items, found.unreadable)
         yield replace(one, items=found.items, features=found.features, unreadable=tuple(found.unreadable))
 
 

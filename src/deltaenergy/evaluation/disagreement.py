@@ -10,7 +10,7 @@ takes the image for known rather than the second does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, overload
@@ -110,23 +110,39 @@ def pooled_scores(evaluation: Evaluation) -> tuple[PooledRows, dict[str, npt.NDA
     return PooledRows(sets, np.flatnonzero(told)), {spec: found[told] for spec, found in values.items()}
 
 
+@dataclass(frozen=True)
+class ScoreDisagreement:
+    """Two scores, how alike they order the images, and the images on which they differ most."""
+
+    first: str
+    second: str
+    correlation: float
+    images: list[Disagreement]
+
+    def to_dict(self, image_of: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        """As JSON values; `image_of` names the image of a row."""
+        images = [{**image_of(one.row), "by_first": one.first, "by_second": one.second} for one in self.images]
+        return {"first": self.first, "second": self.second, "correlation": self.correlation, "images": images}
+
+
+def disagreement_with(first: str, values: Mapping[str, Any], count: int = 8) -> ScoreDisagreement:
+    """The score `first` beside the one of `values` whose order of the images is least like its own."""
+    second = next(spec for spec in least_alike(values, [first]) if spec != first)
+    images = [one for one in disagreements(values[first], values[second], count) if one.difference]
+    return ScoreDisagreement(first, second, rank_correlation(values[first], values[second]), images)
+
+
 def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any] | None:
     """The primary score beside the one least like it, as JSON values; None where a single score was evaluated."""
     where, values = pooled_scores(evaluation)
     if len(values) < 2 or not where:
         return None
-    primary = evaluation.primary
-    other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
-    images = [
-        {"set": where[one.row][0].name, "image": where[one.row][0].scored.items[where[one.row][1]].id, **_places(one)}
-        for one in disagreements(values[primary], values[other], count)
-    ]
-    correlation = rank_correlation(values[primary], values[other])
-    return {"first": primary, "second": other, "correlation": correlation, "images": images}
 
+    def image_of(row: int) -> dict[str, Any]:
+        one, own_row = where[row]
+        return {"set": one.name, "image": one.scored.items[own_row].id}
 
-def _places(one: Disagreement) -> dict[str, float]:
-    return {"by_first": one.first, "by_second": one.second}
+    return disagreement_with(evaluation.primary, values, count).to_dict(image_of)
 
 
 def _two(first: Any, second: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

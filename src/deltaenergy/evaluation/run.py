@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
+from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress, shown
 from deltaenergy.detector.calibration import check_numbers
+from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.errors import InputError, did_you_mean
-from deltaenergy.evaluation.measure import accuracy_rows, detection_rows, kept_rows
-from deltaenergy.evaluation.notices import warn_of_no_open_set, warn_of_unknown_classes
-from deltaenergy.evaluation.protocol import OWN_IMAGES, Protocol
 from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
-from deltaenergy.evaluation.sets import LoadedSet, check_sets, load_sets, match_labels, named_sets, same_class
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
+from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, same_class
 from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.scores.availability import Given, check_runnable, given_by
 from deltaenergy.scores.base import Score, Scorer
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 # Scores that learn from images do so from at most so many of a feature store, evenly spaced: these are held in memory.
 MOST_LEARNED = 20_000
+
+
+class NoOpenSet(UserWarning):
+    """There are no images of none of the classes, so detection could not be measured."""
 
 
 def evaluate(
@@ -74,24 +78,14 @@ def evaluate(
     if detector is not None:
         detector.require_calibration()
     check_keep(keep)
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1, got {limit!r}.")
     check_classifier(classifier, "evaluate")
-    given = [
-        (one, group)
-        for sets, group in ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-        for one in named_sets(sets, group)
-    ]
+    given = grouped_sets(id_sets, shifted_sets, open_sets, limit, "evaluate")
     used = _scorers(classifier, scores, detector, given_by([one.images for one, _ in given], classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
-    rng = np.random.default_rng(seed)
     # Feature stores are streamed, unless scores are still to learn from several ID sets as one.
     alone = all(scorer.fitted for scorer in used.values()) or sum(group is Group.ID for _, group in given) == 1
-    model = classifier.model if alone else None
-    loaded = check_sets([found for one, group in given for found in load_sets([one], group, limit, rng, model)])
-    if not any(one.group is Group.ID for one in loaded):
-        raise InputError("evaluate needs at least one ID set: images of the classes.")
+    loaded = load_sets(given, limit, seed, classifier.model if alone else None)
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
     found = evaluate_sets(
         classifier,
@@ -106,7 +100,7 @@ def evaluate(
         progress=shown("Encoding images") if progress is None else progress,
         provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
     )
-    warn_of_unknown_classes(found, classifier.classes)
+    warn_of_unknown_classes(found)
     warn_of_no_open_set(found)
     return found
 
@@ -115,8 +109,9 @@ def evaluate_sets(
     classifier: Classifier,
     scorers: Sequence[Scorer],
     sets: Sequence[LoadedSet],
-    protocol: Protocol = OWN_IMAGES,
     *,
+    by_name: bool = True,
+    correct_only: bool = False,
     keep: float = 0.95,
     calibrated: Detector | None = None,
     primary: str | None = None,
@@ -128,16 +123,17 @@ def evaluate_sets(
     provenance: Mapping[str, Any] | None = None,
     allow_empty: bool = False,
 ) -> Evaluation:
-    """`evaluate` for sets whose images are listed and labelled, under the rules of a protocol.
+    """`evaluate` for sets whose images are listed and labelled.
 
-    Scorers that have not seen ID images yet are cross-fitted on the ID sets. A `calibrated` detector's threshold is
-    used for its score. A set of which no image can be read is an error, unless `allow_empty`. With `pooled`, sets of a
-    group are also measured together.
+    Classes of one name count as one if images are sorted `by_name`, which cannot tell them apart. With `correct_only`,
+    closed images count for detection only if they are classified correctly. Scorers that have not seen ID images yet
+    are cross-fitted on the ID sets. A `calibrated` detector's threshold is used for its score. A set of which no image
+    can be read is an error, unless `allow_empty`. With `pooled`, sets of a group are also measured together.
     """
     found = _score_sets(classifier, scorers, sets, batch_size, progress)
     if not allow_empty:
         _check_readable(sets, found)
-    evaluated = [_evaluated(one, scored, classifier, protocol) for one, scored in zip(sets, found)]
+    evaluated = [_evaluated(one, scored, classifier, by_name, correct_only) for one, scored in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
     thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
     provenance = dict(provenance or {})
@@ -159,6 +155,24 @@ def evaluate_sets(
         provenance=provenance,
     )
     return replace(measured, kept=kept_rows(measured))
+
+
+def warn_of_unknown_classes(evaluation: Evaluation, *, who: str = "The model", stacklevel: int = 2) -> None:
+    """Say so if the labelled ID images are named no better than by guessing."""
+    known = [one for one in evaluation.sets if one.group is Group.ID]
+    correct, told = (int(sum(getattr(one, rows).sum() for one in known)) for rows in ("correct", "labelled"))
+    warn_of_chance(correct, told, len(set(first_of_name(evaluation.classes))), who=who, stacklevel=stacklevel + 1)
+
+
+def warn_of_no_open_set(evaluation: Evaluation, *, stacklevel: int = 2) -> None:
+    """Say so if detection could not be measured because there are no images of none of the classes."""
+    if not evaluation.in_group(Group.OPEN):
+        warnings.warn(
+            "No open set, so no detection metrics: add images that are none of the classes (open_sets in Python, "
+            "--open DIR on the command line).",
+            NoOpenSet,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _scorers(
@@ -280,15 +294,12 @@ def _named(one: LoadedSet, scored: Scored) -> Scored:
 
 def _check_readable(sets: Sequence[LoadedSet], found: Sequence[Scored]) -> None:
     for one, scored in zip(sets, found):
-        if not scored.items:
-            first = scored.unreadable[0]
-            raise InputError(
-                f"No image of the {one.group.value} set {one.name!r} could be read; the first is {first.id}: "
-                f"{first.reason}"
-            )
+        one.check_readable(scored.items, scored.unreadable)
 
 
-def _evaluated(one: LoadedSet, scored: Scored, classifier: Classifier, protocol: Protocol) -> EvaluatedSet:
+def _evaluated(
+    one: LoadedSet, scored: Scored, classifier: Classifier, by_name: bool, correct_only: bool
+) -> EvaluatedSet:
     """Join the labels of the images that were read with what was predicted for them."""
     classes = (classifier if one.classifier is None else one.classifier).classes
     known = match_labels(one, classes) if one.labels is None else one.labels
@@ -297,9 +308,9 @@ def _evaluated(one: LoadedSet, scored: Scored, classifier: Classifier, protocol:
     else:
         label_of = dict(zip((item.id for item in one.items), known.tolist()))
         labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
-    predicted = same_class(classes)[scored.predicted] if protocol.by_name else scored.predicted
+    predicted = same_class(classes)[scored.predicted] if by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
-    counted = np.broadcast_to(np.True_, correct.shape) if one.group is Group.OPEN else protocol.counted(correct)
+    counted = correct if correct_only and one.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
     return EvaluatedSet(one.name, one.group, scored, labels, correct, counted)
 
 

@@ -69,6 +69,14 @@ class LoadedSet:
         """What `score_images` is given."""
         return self.items if self.features is None else self.features
 
+    def check_readable(self, items: Sequence[ImageItem], unreadable: Sequence[Unreadable]) -> None:
+        """Raise `InputError` if none of its images could be read."""
+        if not items:
+            raise InputError(
+                f"No image of the {self.group.value} set {self.name!r} could be read; the first is "
+                f"{unreadable[0].id}: {unreadable[0].reason}"
+            )
+
     def __len__(self) -> int:
         return len(self.items)
 
@@ -93,18 +101,28 @@ def _is_pair(entry: Any) -> bool:
     return isinstance(entry, (tuple, list)) and 2 <= len(entry) <= 3 and isinstance(entry[0], str)
 
 
+def grouped_sets(
+    id_sets: Any, shifted_sets: Any, open_sets: Any, limit: int | None, who: str
+) -> list[tuple[ImageSet, Group]]:
+    """All sets that `who` was given, each with its group; there must be an ID set, and `limit` a number of images."""
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1, got {limit!r}.")
+    groups = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
+    given = [(one, group) for sets, group in groups for one in named_sets(sets, group)]
+    if not any(group is Group.ID for _, group in given):
+        raise InputError(f"{who} needs at least one ID set: images of the classes.")
+    return given
+
+
 def load_sets(
-    sets: Iterable[ImageSet | tuple[Any, ...]],
-    group: Group,
-    limit: int | None,
-    rng: np.random.Generator,
-    model: Describes | None = None,
+    given: Iterable[tuple[ImageSet, Group]], limit: int | None, seed: int, model: Describes | None = None
 ) -> list[LoadedSet]:
     """List the images of each set; with `limit`, at most that many of each, drawn without replacement.
 
     With a `model`, feature stores that it made are gone through in order, and their images are not held.
     """
-    return [_load(ImageSet(*entry), group, limit, rng, model) for entry in sets]
+    rng = np.random.default_rng(seed)
+    return check_sets([_load(one, group, limit, rng, model) for one, group in given])
 
 
 def _load(

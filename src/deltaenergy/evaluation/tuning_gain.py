@@ -1,7 +1,7 @@
 """Whether tuning helped: tuned classifiers beside zero-shot, on images that they were not trained on.
 
     accuracy   share of the images whose class is named rightly, all classes known
-    AUROC      detection of classes that were left out: they are dealt into parts, each part is left out in turn, and
+    AUROC      detection of classes that were left out: they are split into parts, each part is left out in turn, and
                its images are told from those of the other classes by the detector's score; mean over the parts. A score
                that learns from known images is cross-fitted (`deltaenergy.scoring.CrossFitted`)
 
@@ -34,9 +34,11 @@ from deltaenergy.classifiers.methods import Method
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
+from deltaenergy.evaluation import leave_out
+from deltaenergy.evaluation.leave_out import Floats, Ints
 from deltaenergy.models.base import Model
 from deltaenergy.scores.base import Score, ScoreInputs
-from deltaenergy.scoring import bind_all, cross_fit, deal_folds, score_images, score_inputs
+from deltaenergy.scoring import bind_all, score_images
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
 from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.prepare import TrainSet
@@ -50,9 +52,6 @@ MOST_WORK = 4_000_000
 NORMAL = NormalDist().inv_cdf(0.975)
 ZERO_SHOT = "zero-shot"
 TOO_FEW = "AUROC not measured: there are too few images"
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -69,22 +68,22 @@ class TestImages:
 
 
 @dataclass(frozen=True)
-class Term:
+class InfluenceTerms:
     """An estimate as a mean over so many images: its value, and the share φ_i of each image in its error."""
 
     value: float
     shares: Floats
     images: int
 
-    def interval(self, base: Term | None = None) -> Estimate:
-        """The value with its 95 % interval, or what it is above `base`, image by image."""
+    def interval(self, base: InfluenceTerms | None = None) -> Estimate:
+        """The value with its 95% interval, or what it is above `base`, image by image."""
         value = self.value - (base.value if base else 0.0)
         half = NORMAL * float(np.sqrt(np.square(self.shares - (base.shares if base else 0.0)).sum()))
         return Estimate(value, value - half, value + half)
 
 
 @dataclass(frozen=True)
-class Row:
+class GainRow:
     """What was measured of one method; None is not measured. Gains are over zero-shot on the same images."""
 
     method: str
@@ -103,17 +102,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TuningGain:
     """Zero-shot (where there are class texts) and the tuned methods, in the order in which they were tried."""
 
-    rows: list[Row]
+    rows: list[GainRow]
     kept: str
     source: str
     images: int
     score: str
 
     @property
-    def kept_row(self) -> Row:
+    def kept_row(self) -> GainRow:
         """The row of the method that was kept."""
         return next(row for row in self.rows if row.method == self.kept)
 
@@ -127,8 +126,8 @@ class Comparison:
                 continue
             chance = ", so that it may be chance" if gain.high >= 0 else ""
             found.append(
-                f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f} % with zero-shot, "
-                f"{100 * after.value:.1f} % with {self.kept} (difference {100 * gain.value:+.1f}, 95 % interval "
+                f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f}% with zero-shot, "
+                f"{100 * after.value:.1f}% with {self.kept} (difference {100 * gain.value:+.1f}, 95% interval "
                 f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}{chance}). Try another method (--method auto), more "
                 "images, or stay with zero-shot."
             )
@@ -146,7 +145,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TunedCandidate:
     """A tuned classifier, and what it was tuned on."""
 
     method: Method
@@ -154,9 +153,9 @@ class Tried:
     train: TrainSet
 
 
-def compare(
+def measure_gain(
     model: Model,
-    tried: Sequence[Tried],
+    tried: Sequence[TunedCandidate],
     test: TestImages,
     score: Score,
     *,
@@ -164,35 +163,35 @@ def compare(
     seed: int = 1,
     recipe: Mapping[str, Any] | None = None,
     batch_size: int = 32,
-) -> Comparison:
+) -> TuningGain:
     """Measure every method on `test`. What is kept is `kept`, or the one with the largest mean of accuracy and AUROC.
 
     By accuracy alone where AUROC was not measured of all of them; the earlier one of two that are alike.
     """
-    judge = _Judge(model, test, score, seed, dict(recipe or {}), batch_size)
-    measured = [(one, judge.accuracy(one), judge.auroc(one)) for one in tried]
+    measure = _Measure(model, test, score, seed, dict(recipe or {}), batch_size)
+    measured = [(one, measure.accuracy(one), measure.auroc(one)) for one in tried]
     base = next(((accuracy, auroc) for one, accuracy, auroc in measured if one.method.name == ZERO_SHOT), (None, None))
     rows = []
     for one, accuracy, auroc in measured:
         is_base = one.method.name == ZERO_SHOT
         rows.append(
-            Row(
+            GainRow(
                 one.method.spec,
                 None if accuracy is None else _share(accuracy),
                 None if auroc is None else _clipped(auroc.interval()),
                 None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
                 None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),
-                judge.why_not(one) or TOO_FEW if auroc is None else "",
+                measure.why_not(one) or TOO_FEW if auroc is None else "",
             )
         )
-    return Comparison(rows, kept or best(rows), test.source, len(test.labels), score.spec)
+    return TuningGain(rows, kept or best(rows), test.source, len(test.labels), score.spec)
 
 
-def best(rows: Sequence[Row]) -> str:
+def best(rows: Sequence[GainRow]) -> str:
     """The method with the largest mean of accuracy and AUROC, or accuracy where AUROC is not known of all."""
     both = all(row.auroc is not None for row in rows)
 
-    def quality(row: Row) -> float:
+    def quality(row: GainRow) -> float:
         accuracy = -1.0 if row.accuracy is None else row.accuracy.value
         return (accuracy + row.auroc.value) / 2 if both and row.auroc is not None else accuracy
 
@@ -206,7 +205,7 @@ def can_tune_again(method: Method, train: TrainSet) -> bool:
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _Measure:
     """What is the same for every method."""
 
     model: Model
@@ -216,7 +215,7 @@ class _Judge:
     recipe: dict[str, Any]
     batch_size: int
 
-    def accuracy(self, one: Tried) -> Term | None:
+    def accuracy(self, one: TunedCandidate) -> InfluenceTerms | None:
         """Which images are named rightly."""
         labels = self.test.labels
         if not self.test.drawn or one.method.name == ZERO_SHOT:
@@ -230,14 +229,13 @@ class _Judge:
             hits[folds == fold] = (self._similarities(tuned).argmax(axis=1) == labels)[folds == fold]
         return _mean(hits, folds >= 0) if (folds >= 0).any() else None
 
-    def auroc(self, one: Tried) -> Term | None:
+    def auroc(self, one: TunedCandidate) -> InfluenceTerms | None:
         """How well the score tells left-out classes from the others, mean over the parts."""
         if self.why_not(one):
             return None
         classes, labels, folds = len(one.classifier.classes), self.test.labels, self._folds()
-        shuffled = np.random.default_rng(self.seed).permutation(classes)
         found = []
-        for part, left_out in enumerate(np.array_split(shuffled, min(PARTS, classes))):
+        for part, left_out in enumerate(leave_out.folds(classes, PARTS, self.seed)):
             kept = np.setdiff1d(np.arange(classes), left_out)
             unknown = np.isin(labels, left_out)
             known = ~unknown & (folds == part) if self.test.drawn else ~unknown
@@ -252,9 +250,9 @@ class _Judge:
         if not found:
             return None
         shares = np.mean([term.shares for term in found], axis=0)
-        return Term(float(np.mean([term.value for term in found])), shares, len(labels))
+        return InfluenceTerms(float(np.mean([term.value for term in found])), shares, len(labels))
 
-    def why_not(self, one: Tried) -> str:
+    def why_not(self, one: TunedCandidate) -> str:
         """Why AUROC is not measured; empty if it is."""
         if self.score.needs & {Need.PATCHES, Need.PIXELS, Need.TEXTS} or self.score.own_to is not None:
             return f"AUROC not measured: {self.score.spec} looks at more than features"
@@ -269,7 +267,7 @@ class _Judge:
     def _folds(self) -> Ints:
         return held_out_in(torch.from_numpy(self.test.labels), PARTS).numpy()
 
-    def _tune(self, one: Tried, rows: npt.NDArray[np.bool_] | None, classes: Sequence[int]) -> Classifier:
+    def _tune(self, one: TunedCandidate, rows: npt.NDArray[np.bool_] | None, classes: Sequence[int]) -> Classifier:
         """The method on some of its training images, for some of its classes."""
         labels = np.array(one.train.sample.labels)
         chosen = np.isin(labels, np.array(list(classes))) & (True if rows is None else rows)
@@ -299,18 +297,15 @@ class _Judge:
                 for rows in (self.test.features[torch.from_numpy(chosen)] for chosen in (known, unknown))
             )
         (scorer,) = bind_all(classifier, [self.score])
-        labels = self.test.labels[known].tolist()
-        fitted = scorer if scorer.fitted else cross_fit(scorer, of_known, deal_folds(labels))
-        known_scores = score_inputs([fitted], of_known, known=True)[scorer.spec]
-        return known_scores, score_inputs([fitted], of_unknown)[scorer.spec]
+        return leave_out.score_both(scorer, of_known, self.test.labels[known], of_unknown)
 
 
-def _mean(hits: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> Term:
+def _mean(hits: npt.NDArray[np.bool_], asked: npt.NDArray[np.bool_]) -> InfluenceTerms:
     value, images = float(hits[asked].mean()), int(asked.sum())
-    return Term(value, np.where(asked, hits - value, 0.0) / images, images)
+    return InfluenceTerms(value, np.where(asked, hits - value, 0.0) / images, images)
 
 
-def _share(term: Term) -> Estimate:
+def _share(term: InfluenceTerms) -> Estimate:
     """An accuracy with its Wilson interval."""
     return proportion_estimate(round(term.value * term.images), term.images)
 
@@ -321,7 +316,7 @@ def _clipped(one: Estimate) -> Estimate:
 
 def _placements(
     known_scores: Floats, unknown_scores: Floats, known: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
-) -> Term:
+) -> InfluenceTerms:
     """AUROC, and the share of each image in its error: (V_i − AUROC) / size of its group."""
     value = RankedScores(known_scores, unknown_scores).auroc()
     shares = np.zeros(len(known))
@@ -333,4 +328,4 @@ def _placements(
         below = (np.searchsorted(ranked, own, "left") + np.searchsorted(ranked, own, "right")) / (2 * len(ranked))
         placement = below if sign > 0 else 1 - below
         shares[rows] = (placement - value) / len(own)
-    return Term(value, shares, len(known))
+    return InfluenceTerms(value, shares, len(known))

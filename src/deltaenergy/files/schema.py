@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deltaenergy.errors import ArtifactError
+from deltaenergy.errors import ArtifactError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -159,14 +159,16 @@ def record(entries: Mapping[str, Check], *, others: bool = False, may_lack: Coll
     def checked(value: Any, where: Where) -> None:
         if not isinstance(value, dict):
             raise where.wrong(value, "an object with named entries")
+        # First, since a misspelt entry is also a missing one.
+        unknown = [key for key in value if key not in entries]
+        if unknown and not others:
+            hint = did_you_mean(str(unknown[0]), entries)
+            raise ArtifactError(f"{where.file}: the entry {where.at(unknown[0]).entry!r} is not known here.{hint}")
         for key, check in entries.items():
             if key in value:
                 check(value[key], where.at(key))
             elif key not in may_lack:
                 raise ArtifactError(f"{where.file}: the entry {where.at(key).entry!r} is missing.")
-        unknown = [key for key in value if key not in entries]
-        if unknown and not others:
-            raise ArtifactError(f"{where.file}: the entry {where.at(unknown[0]).entry!r} is not known here.")
 
     return checked
 

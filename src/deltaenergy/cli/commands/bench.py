@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.options import LARGEST_SEED, check_count, complete_benchmark
+from deltaenergy.cli.shell.options import LARGEST_SEED, check_count, complete_benchmark, complete_score_or_method
 from deltaenergy.cli.shell.records import unreadable_records
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.benchmarks.features import Announce
-    from deltaenergy.benchmarks.runner import Summary
+    from deltaenergy.benchmarks.runner import ProgressStage, Summary
     from deltaenergy.benchmarks.spec import BenchmarkSpec
     from deltaenergy.benchmarks.tables import Table
+    from deltaenergy.core.progress import Progress
     from deltaenergy.models.base import Model
+
+SECONDS_PER_LINE = 10
 
 
 def bench(
@@ -42,6 +45,7 @@ def bench(
         list[str] | None,
         typer.Option(
             "--methods",
+            autocompletion=complete_score_or_method,
             help="Scores, tuner/score, or {tuner,…}/{score,…}; separated by commas. `paper` stands for every row of "
             "the paper's tables. Default: the benchmark's own.",
             show_default=False,
@@ -82,23 +86,16 @@ def bench(
     chosen_seeds = _seeds(seeds)
     if data is not None and not data.is_dir():
         raise InputError(f"--data {data} is not a folder.")
-    from deltaenergy.benchmarks.protocol import get_protocol
-    from deltaenergy.benchmarks.rows import chosen_methods
-    from deltaenergy.files import check_writable
+    from deltaenergy.benchmarks.runner import run_benchmark
+    from deltaenergy.benchmarks.sets import DataRoot
 
-    chosen_methods(spec, methods)  # a misspelt name should not wait for the model
-    get_protocol(protocol)
-    check_writable(out_folder, folder=True, option="--out")
-    if store is not None:
-        check_writable(store, folder=True, option="--store")
     kept = f"Finished results are in {out_folder}: the same command goes on from there."
     with common.keeping(kept), _announcing() as announce:
-        summary = _run(
+        summary = run_benchmark(
             spec,
-            _model(model or spec.model, place, out_folder, announce),
-            data,
+            lambda: _model(model or spec.model, place, out_folder, announce),
+            DataRoot(data),
             out_folder,
-            announce,
             methods=methods,
             protocol=protocol,
             limit=limit,
@@ -106,20 +103,12 @@ def bench(
             search=search,
             store=store,
             batch_size=batch_size,
+            announce=announce,
         )
     _finish(summary, spec, out_folder, json_output)
 
 
-def _run(
-    spec: BenchmarkSpec, model: Model, data: Path | None, out_folder: Path, announce: Announce, **options: Any
-) -> Summary:
-    from deltaenergy.benchmarks.runner import run_benchmark
-    from deltaenergy.benchmarks.sets import DataRoot
-
-    return run_benchmark(spec, model, DataRoot(data), out_folder, announce=announce, **options)
-
-
-def _model(name: str, place: common.Place, out_folder: Path, announce: Announce) -> Model:
+def _model(name: str, place: common.Place, out_folder: Path, announce: ProgressStage) -> Model:
     if name == "tiny":
         from deltaenergy.benchmarks.tiny import load_tiny
 
@@ -128,19 +117,34 @@ def _model(name: str, place: common.Place, out_folder: Path, announce: Announce)
 
 
 @contextlib.contextmanager
-def _announcing() -> Iterator[Announce]:
-    """A bar on standard error that is renamed with every step."""
+def _announcing() -> Iterator[ProgressStage]:
+    """A bar on standard error that is renamed with every step; where that is not a terminal, lines (`_lines`)."""
     with contextlib.ExitStack() as stack:
         shown: list[contextlib.ExitStack] = []
 
-        def announce(text: str) -> Any:
+        def announce(text: str) -> Progress:
             while shown:
                 shown.pop().close()
+            if not err.is_terminal:
+                return _lines(text)
             own = stack.enter_context(contextlib.ExitStack())
             shown.append(own)
             return own.enter_context(common.progress_bar(text))
 
         yield announce
+
+
+def _lines(text: str) -> Progress:
+    """Tells how far a step is, each time that `SECONDS_PER_LINE` have passed."""
+    last = time.monotonic()
+
+    def move(done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_PER_LINE:
+            last = time.monotonic()
+            err.print(f"{text}: {done:,}{'' if total is None else f' of {total:,}'}", markup=False, soft_wrap=True)
+
+    return move
 
 
 def _seeds(text: str | None) -> list[int] | None:

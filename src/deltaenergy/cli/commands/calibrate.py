@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,12 @@ from deltaenergy.cli.shell.records import detector_record, unreadable_records
 from deltaenergy.cli.shell.results import print_guarantee
 from deltaenergy.cli.shell.text import visible
 from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    from deltaenergy.detector.class_check import ClassAccuracy
+
+# Below this share of labelled images classified correctly, calibrate names the worst classes and a remedy.
+LOW_ACCURACY = 0.8
 
 
 def calibrate(
@@ -92,12 +98,29 @@ def calibrate(
     keeping_result(out_folder, new.save, what="The detector")
     count = len(new.calibration_scores)
     if json_output:
-        unreadable = unreadable_records(new.unreadable)
-        found = {"images": count, "class_thresholds": new.class_thresholds, "unreadable": unreadable}
+        accuracy = new.class_accuracy
+        found = {
+            "images": count,
+            "class_thresholds": new.class_thresholds,
+            "accuracy": None if accuracy is None else accuracy.share,
+            "class_accuracy": {} if accuracy is None else {name: right / all_ for name, all_, right in accuracy.rows},
+            "unreadable": unreadable_records(new.unreadable),
+        }
         common.print_json({**detector_record(out_folder, new), **found})
     else:
         err.print(f"{common.threshold_words(new)} Detector saved to {out_folder}.", markup=False)
         for name, bound in new.class_thresholds.items():
             err.print(f"  {visible(name)}: {bound:.6g}", markup=False)
         print_guarantee(new)
+        if new.class_accuracy is not None:
+            _print_accuracy(new.class_accuracy)
     common.finish(new.unreadable)
+
+
+def _print_accuracy(accuracy: ClassAccuracy) -> None:
+    """How often labelled images are classified correctly; where that is seldom, the worst classes and a remedy."""
+    text = f"Accuracy on these {accuracy.images} labelled images: {accuracy.share:.0%}."
+    if accuracy.share < LOW_ACCURACY:
+        worst = ", ".join(f"{visible(name)} ({right} of {images})" for name, images, right in accuracy.worst(5))
+        text += f" Lowest: {worst}. A threshold cannot fix that: learn the classes with `deltaenergy tune --train DIR`."
+    err.print(text, markup=False, style="yellow" if accuracy.share < LOW_ACCURACY else None)

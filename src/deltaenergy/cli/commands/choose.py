@@ -10,7 +10,7 @@ import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.options import check_count, check_seed
+from deltaenergy.cli.shell.options import check_count, check_seed, complete_score
 from deltaenergy.cli.shell.records import detector_record
 from deltaenergy.cli.shell.text import visible
 from deltaenergy.errors import InputError
@@ -18,7 +18,8 @@ from deltaenergy.errors import InputError
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
     from deltaenergy.data.items import ImageItem
-    from deltaenergy.evaluation.choosing import Choice, ChoiceDisagreement
+    from deltaenergy.evaluation.choose import Choice
+    from deltaenergy.evaluation.disagreement import ScoreDisagreement
     from deltaenergy.scores.base import Score
 
 
@@ -34,19 +35,17 @@ def choose(
         typer.Option(
             "--score",
             "-s",
+            autocompletion=complete_score,
             help="Candidate; repeat it, separate by commas, or all. Default: all that work on features, and some τ.",
             show_default=False,
         ),
     ] = None,
     template: common.TemplateOption = None,
     detector: common.DetectorOption = None,
-    far: Annotated[
-        bool, typer.Option("--far/--no-far", help="Judge on far unknowns too, made by scrambling your pictures.")
-    ] = False,
     folds: Annotated[
-        int, typer.Option("--folds", min=2, callback=check_count, help="Parts the classes are dealt into.")
+        int, typer.Option("--folds", min=2, callback=check_count, help="Parts the classes are split into.")
     ] = 5,
-    seed: Annotated[int, typer.Option("--seed", min=0, callback=check_seed, help="Of the deal and the intervals.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, callback=check_seed, help="Of split and intervals.")] = 0,
     out_folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Calibrate a detector with the best score and save it here.")
     ] = None,
@@ -70,12 +69,12 @@ def choose(
 ) -> None:
     """Find the score that best tells your classes from everything else, without any image of none of them.
 
-    The classes are dealt into --folds parts. Each part in turn is taken off the class list, and its images play the
-    near unknowns; with --far, shuffled, scrambled and tiled pictures play far ones. Without --classes, the names of the
-    class folders are the class names. With --detector, its classifier is used.
+    The classes are split into --folds parts. Each part in turn is taken off the class list, and its images play the
+    unknowns. Without --classes, the names of the class folders are the class names. With --detector, its classifier is
+    used.
     """
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.evaluation.choosing import choose_from_features, disagreement_of, far_unknowns, labelled_features
+    from deltaenergy.evaluation.choose import choose_from_features, disagreement_of, labelled_features
     from deltaenergy.files import keeping_result
     from deltaenergy.source import load_images
 
@@ -93,18 +92,12 @@ def choose(
         candidates = feature_scores(scores, items, classifier)
     with common.progress_bar("Encoding images") as progress:
         known = labelled_features(classifier, items, batch_size=batch_size, progress=progress)
-    made = None
-    if far:
-        with common.progress_bar("Encoding far unknowns") as progress:
-            made = far_unknowns(classifier, known, seed, batch_size, progress)
     with common.progress_bar("Leaving classes out") as progress:
         choice = choose_from_features(
             classifier,
             known.features,
             known.truth,
             candidates,
-            far=made,
-            far_wanted=far,
             folds=folds,
             seed=seed,
             unreadable=known.unreadable,
@@ -117,12 +110,12 @@ def choose(
         keeping_result(out_folder, saved.save, what="The detector")
     if json_output:
         written = {"detector": None} if saved is None or out_folder is None else detector_record(out_folder, saved)
-        told = {} if apart is None else {"disagreement": apart.to_dict()}
-        common.print_json({**choice.to_dict(), **told, **written})
+        more = {} if apart is None else {"disagreement": apart.to_dict(lambda row: {"image": known.names[row]})}
+        common.print_json({**choice.to_dict(), **more, **written})
     else:
         _print(choice, out_folder)
         if apart is not None:
-            _print_disagreement(apart)
+            _print_disagreement(apart, known.names)
     common.finish(known.unreadable)
 
 
@@ -130,7 +123,7 @@ def feature_scores(
     specs: Sequence[str] | None, images: Sequence[ImageItem], classifier: Classifier | None = None
 ) -> list[Score]:
     """The scores that `--score` names, or every candidate that is cheap and can run, and a line on the others."""
-    from deltaenergy.evaluation.choosing import candidate_scores, given_to_choose
+    from deltaenergy.evaluation.choose import candidate_scores, given_to_choose
 
     given = given_to_choose([images], classifier)
     if specs:
@@ -168,8 +161,7 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("score", no_wrap=True)
-    both = bool(choice.far_images)
-    for heading in ("AUROC", "interval", *(("near", "far") if both else ()), "behind the best", "FPR95"):
+    for heading in ("AUROC", "interval", "behind the best", "FPR95"):
         table.add_column(heading, justify="right", no_wrap=True)
     for candidate in choice.ranking:
         auroc, behind = candidate.auroc, candidate.behind
@@ -178,14 +170,13 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
             candidate.spec,
             f"{100 * auroc.value:.1f}",
             f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}",
-            *(f"{100 * kind.value:.1f}" for kind in (candidate.near, candidate.far) if both and kind is not None),
             gap,
             f"{100 * candidate.fpr95:.1f}",
         )
     out.print(table)
     err.print(
         f"{choice.images} images of {choice.classes} classes; {choice.folds} parts left out in turn, seed "
-        f"{choice.seed}. {_kinds(choice)}Intervals: 95 %, classes resampled."
+        f"{choice.seed}. Intervals: 95%, classes resampled."
     )
     rivals = [candidate for candidate in choice.ranking[1:] if candidate.behind.low <= 0]
     if rivals:
@@ -195,27 +186,21 @@ def _print(choice: Choice, out_folder: Path | None) -> None:
         err.print(f"Detector saved to {out_folder}.")
 
 
-def _print_disagreement(apart: ChoiceDisagreement) -> None:
+def _print_disagreement(apart: ScoreDisagreement, names: Sequence[str]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in (f"above, by {apart.best}", f"by {apart.rival}"):
+    for heading in (f"above, by {apart.first}", f"by {apart.second}"):
         table.add_column(heading, justify="right")
     table.add_column("image", overflow="fold")
     for one in apart.images:
-        table.add_row(f"{100 * one.first:.0f} %", f"{100 * one.second:.0f} %", visible(apart.names[one.row]))
+        table.add_row(f"{100 * one.first:.0f}%", f"{100 * one.second:.0f}%", visible(names[one.row]))
     out.print(table)
     err.print(
-        f"Where {apart.best} and {apart.rival} differ most: the share of the images that each is above. Of all images, "
-        f"their orders have a rank correlation of {apart.correlation:.3f}.",
+        f"Where {apart.first} and {apart.second} differ most: the share of the images that each is above. Of all "
+        f"images, their orders have a rank correlation of {apart.correlation:.3f}.",
         markup=False,
     )
-
-
-def _kinds(choice: Choice) -> str:
-    if not choice.far_images:
-        return ""
-    return f"Near unknowns: their images. Far unknowns: {choice.far_images} pictures made of yours. AUROC: their mean. "
 
 
 def _percent(value: float, low: float, high: float) -> str:

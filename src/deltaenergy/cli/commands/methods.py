@@ -9,10 +9,13 @@ import typer
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import out
+from deltaenergy.cli.shell.options import complete_score_or_method
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this one only.", autocompletion=complete_score_or_method)
+    ] = None,
     json_output: common.JsonOption = False,
 ) -> None:
     """List the scores, the adapters of score --adapt and the tuning methods; with a NAME, all about that one."""

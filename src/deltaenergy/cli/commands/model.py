@@ -12,7 +12,7 @@ from deltaenergy.cli.shell.examples import named
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.evaluation.backend_check import Agreement
+    from deltaenergy.evaluation.backend_check import BackendAgreement
 
 app = typer.Typer(help="Models on other backends.", no_args_is_help=True)
 
@@ -87,7 +87,7 @@ def check(
     common.finish(found.unreadable)
 
 
-def _print(found: Agreement) -> None:
+def _print(found: BackendAgreement) -> None:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)

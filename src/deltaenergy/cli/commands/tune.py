@@ -17,7 +17,7 @@ from deltaenergy.cli.shell.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.evaluation.tuning_gain import Comparison
+    from deltaenergy.evaluation.tuning_gain import TuningGain
     from deltaenergy.pipeline import TunedDetector
     from deltaenergy.stats.metrics import Estimate
     from deltaenergy.training.loop import EpochLog
@@ -140,7 +140,7 @@ def _methods(given: list[str] | None) -> str | list[str]:
     return methods[0] if len(methods) == 1 else methods
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: TuningGain) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)

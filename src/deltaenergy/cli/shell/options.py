@@ -93,6 +93,11 @@ def complete_method(incomplete: str) -> list[str]:
     return [name for name in list_methods() if name.startswith(incomplete)]
 
 
+def complete_score_or_method(incomplete: str) -> list[str]:
+    """The scores and tuning methods that begin so, for a shell."""
+    return sorted({*complete_score(incomplete), *complete_method(incomplete)})
+
+
 ModelOption = Annotated[
     str, typer.Option("--model", "-m", help="lite (bundled, offline), a folder, or a hub id.", show_default=True)
 ]

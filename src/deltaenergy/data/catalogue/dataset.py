@@ -22,7 +22,7 @@ import yaml
 
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
-from deltaenergy.data.catalogue.layouts import CoopSplit, Folders, Found, Lists, Source, Table, Vocabulary
+from deltaenergy.data.catalogue.layouts import CoopSplit, Folders, Found, Lists, Source, TableLayout, Vocabulary
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.formats.walk import Kind, list_folder
 from deltaenergy.data.items import ImageItem
@@ -30,7 +30,7 @@ from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
 
 _FOLDER = resources.files("deltaenergy.data.catalogue") / "datasets"
-_KINDS: Mapping[str, type[Source]] = {"folders": Folders, "coop": CoopSplit, "lists": Lists, "table": Table}
+_KINDS: Mapping[str, type[Source]] = {"folders": Folders, "coop": CoopSplit, "lists": Lists, "table": TableLayout}
 Built = TypeVar("Built", "Dataset", Source)
 LABELS = ("name", "key", "superclass")
 

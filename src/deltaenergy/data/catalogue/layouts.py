@@ -230,7 +230,7 @@ class Lists(Source):
 
 
 @dataclass(frozen=True)
-class Table(Source):
+class TableLayout(Source):
     """A CSV file with a line per image: its columns for path, class, split and domain, the last three as numbers."""
 
     file: str

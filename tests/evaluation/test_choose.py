@@ -14,14 +14,22 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Model, PrecomputedClassifier, ZeroShotClassifier, make_score
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation import choosing
-from deltaenergy.evaluation.choosing import choose
-from deltaenergy.evaluation.choosing.choice import rank
-from deltaenergy.evaluation.choosing.judging import Judged, deal, resampled_auroc, wins_by_class
+from deltaenergy.evaluation.choose import (
+    CANDIDATES,
+    NEAR_ONLY,
+    Choice,
+    candidate_scores,
+    choose,
+    choose_from_features,
+    disagreement_of,
+    given_to_choose,
+    labelled_features,
+    rank,
+)
+from deltaenergy.evaluation.leave_out import folds, resampled_auroc, wins_by_class
 from deltaenergy.scores.availability import every_score
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scoring import deal_folds
-from deltaenergy.stats.metrics import Estimate
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -65,7 +73,7 @@ def test_agrees_with_fresh_classifiers_and_scikit_learn() -> None:
     specs = ["mcm", "delta-energy:robust", "multi-delta-energy", "mahalanobis", "max-logit"]
     choice = choose(classifier, features, specs, labels=[f"class {k}" for k in truth], folds=4, seed=3, resamples=20)
     expected: dict[str, list[float]] = {spec: [] for spec in specs}
-    for left_out in deal(12, 4, 3):
+    for left_out in folds(12, 4, 3):
         kept = np.setdiff1d(np.arange(12), left_out)
         unknown = np.isin(truth, left_out)
         small = PrecomputedClassifier(texts[kept], [f"class {k}" for k in kept])
@@ -132,7 +140,7 @@ def test_seed_decides_the_deal_and_nothing_else() -> None:
     classifier = PrecomputedClassifier(texts, names(12))
     labels = [f"class {k}" for k in truth]
 
-    def run(seed: int, order: np.ndarray) -> choosing.Choice:
+    def run(seed: int, order: np.ndarray) -> Choice:
         shuffled = [labels[i] for i in order]
         return choose(classifier, features[order], ["mcm", "energy"], labels=shuffled, seed=seed, resamples=50)
 
@@ -166,11 +174,11 @@ def test_a_name_that_stands_twice_is_left_out_with_both_its_columns() -> None:
 def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared() -> None:
     texts, features, truth = clustered()
     choice = choose(PrecomputedClassifier(texts, names(12)), features, labels=[f"class {k}" for k in truth])
-    assert [make_score(spec).spec for spec in choosing.CANDIDATES] == list(choosing.CANDIDATES)
+    assert [make_score(spec).spec for spec in CANDIDATES] == list(CANDIDATES)
     found = {c.spec for c in choice.ranking}
     # The class vectors have no text tower behind them: no negative labels.
     assert found == {
-        *choosing.CANDIDATES,
+        *CANDIDATES,
         *(
             s.spec
             for s in every_score()
@@ -179,7 +187,7 @@ def test_default_candidates_are_names_that_make_scores_and_all_can_be_compared()
     }
     assert {"react", "delta-energy:robust"} <= found
     assert "far unknowns" in choice.to_dict()["caveat"]
-    assert choice.caveat == choosing.NEAR_ONLY
+    assert choice.caveat == NEAR_ONLY
     best, second = choice.ranking[:2]
     assert repr(choice).startswith(f"<Choice: best {best.spec}, AUROC {100 * best.auroc.value:.1f}%")
     assert f"next {second.spec}, " in repr(choice) and "<table>" in choice._repr_html_()
@@ -229,54 +237,16 @@ def test_images_without_class_folders_are_refused(tiny_clip: Model) -> None:
         choose(ZeroShotClassifier(tiny_clip, ["cat", "dog"]), [picture, picture], ["mcm"])
 
 
-def judged(auroc: list[float]) -> Judged:
-    values = np.array(auroc)
-    return Judged(values, 1 - values, np.stack([values, values], axis=1))
-
-
-def test_rank_by_hand_where_near_and_far_disagree() -> None:
-    """a: 90 and 50, mean 70. b: 60 and 84, mean 72. c: 70 and 70, mean 70, of equal means the better worst case."""
-    specs, near, far = ["a", "b", "c"], judged([0.90, 0.60, 0.70]), judged([0.50, 0.84, 0.70])
-    assert [c.spec for c in rank(specs, near, None, 0.95)] == ["a", "c", "b"]
-    ranking = rank(specs, near, far, 0.95)
-    assert [c.spec for c in ranking] == ["b", "c", "a"]
+def test_rank_by_hand() -> None:
+    """b is best; a and c are equal, so the earlier one comes first; the resamples give the intervals."""
+    auroc = np.array([0.70, 0.72, 0.70 + 1e-12])
+    drawn = np.stack([auroc - 0.1, auroc + 0.1], axis=1)
+    ranking = rank(["a", "b", "c"], auroc, 1 - auroc, drawn, 1.0)
+    assert [c.spec for c in ranking] == ["b", "a", "c"]
     assert [c.auroc.value for c in ranking] == pytest.approx([0.72, 0.70, 0.70])
+    assert ranking[0].auroc == pytest.approx((0.72, 0.62, 0.82))
     assert [c.behind.value for c in ranking] == pytest.approx([0, 0.02, 0.02])
     assert [c.fpr95 for c in ranking] == pytest.approx([0.28, 0.30, 0.30])
-    assert (ranking[0].near, ranking[0].far) == (Estimate(0.60, 0.60, 0.60), Estimate(0.84, 0.84, 0.84))
-
-
-def test_far_unknowns_turn_the_choice() -> None:
-    """Near unknowns stand out from no class, far ones lie low on all: max-logit is needed for these, msp for those."""
-    rng = np.random.default_rng(0)
-    classes, per_class = 8, 12
-    texts = unit(np.eye(classes, classes + 1))
-    truth = np.repeat(np.arange(classes), per_class)
-    # The level of all similarities differs from image to image, the contrast does not.
-    level = rng.uniform(0.2, 1.0, len(truth))[:, None]
-    own = level * (np.eye(classes)[truth] + 0.35 * np.ones((len(truth), classes)))
-    features = unit(np.concatenate([own, np.ones((len(truth), 1)) * 0.8], axis=1))
-    one_out = np.zeros((40, classes + 1))
-    one_out[:, 0], one_out[:, -1] = 0.02, 1.0  # low on all, and yet one class stands out
-    far = choosing.FarUnknowns(torch.from_numpy(unit(one_out)), np.arange(40) % classes)
-    classifier = PrecomputedClassifier(texts, names(classes))
-    specs = ["msp(temperature=0.001)", "max-logit"]
-
-    def run(far: choosing.FarUnknowns | None) -> choosing.Choice:
-        return choosing.choose_from_features(
-            classifier, torch.from_numpy(features), truth, specs, far=far, resamples=20
-        )
-
-    near_only, both = run(None), run(far)
-    assert near_only.best == "msp(temperature=0.001)"
-    assert near_only.ranking[0].far is None
-    by_spec = {c.spec: c for c in both.ranking}
-    for candidate in near_only.ranking:
-        assert by_spec[candidate.spec].near == candidate.auroc
-    assert by_spec["max-logit"].far is not None and by_spec["max-logit"].far.value == 1.0
-    assert both.best == "max-logit"
-    assert both.far_images == 40
-    assert "stand for near unknowns" in both.caveat
 
 
 def test_a_score_that_remembers_is_not_judged_on_what_it_saw() -> None:
@@ -287,20 +257,6 @@ def test_a_score_that_remembers_is_not_judged_on_what_it_saw() -> None:
 
     choice = choose(PrecomputedClassifier(texts, names(6)), features, [Remembers()], labels=labels, resamples=10)
     assert 0.3 < choice.ranking[0].auroc.value < 0.7
-
-
-def test_far_unknowns_are_made_of_pictures_and_not_of_features(tiny_clip: Model, photos: Path) -> None:
-    classifier = ZeroShotClassifier(tiny_clip, ["cat", "dog", "car"])
-    (photos / "dog" / "broken.png").write_bytes(b"no picture")
-    first = choose(classifier, photos, ["mcm", "energy"], far=True, resamples=10, seed=3)
-    assert first.far_images == 3 * 8
-    assert [image.id.endswith("broken.png") for image in first.unreadable] == [True]
-    assert first == choose(classifier, photos, ["mcm", "energy"], far=True, resamples=10, seed=3)
-    assert choose(classifier, photos, ["mcm", "energy"], far=False, resamples=10).far_images == 0
-    features = tiny_clip.encode_images(sorted(photos.rglob("?.png")))  # type: ignore[attr-defined]
-    stored = choose(classifier, features, ["mcm"], labels=["cat"] * 4 + ["dog"] * 4, far=True, resamples=10)
-    assert stored.far_images == 0
-    assert "only near unknowns could be judged" in stored.caveat
 
 
 def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded(
@@ -316,11 +272,9 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
 
 def test_candidates_need_no_more_than_choose_gives() -> None:
     """Whatever needs there will be: a score with another one is left out, not tried."""
-    given = choosing.given_to_choose()
+    given = given_to_choose()
     assert set(given.lacks) == set(Need) - {Need.FEATURES, Need.TEXTS, Need.ID_DATA}
-    assert all(
-        score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in choosing.candidate_scores(given)[0]
-    )
+    assert all(score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in candidate_scores(given)[0])
 
 
 def test_where_the_best_score_and_a_rival_differ() -> None:
@@ -329,14 +283,14 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
 
     texts, features, truth = clustered(classes=6, per_class=5)
     classifier = PrecomputedClassifier(texts, names(6))
-    known = choosing.labelled_features(classifier, features, [f"class {k}" for k in truth])
-    choice = choosing.choose_from_features(classifier, known.features, known.truth, ["mcm", "max-logit"], resamples=20)
-    found = choosing.disagreement_of(classifier, known, choice, 3)
+    known = labelled_features(classifier, features, [f"class {k}" for k in truth])
+    choice = choose_from_features(classifier, known.features, known.truth, ["mcm", "max-logit"], resamples=20)
+    found = disagreement_of(classifier, known, choice, 3)
     cosines = features.astype(np.float64) @ texts.T.astype(np.float64)
     exps = np.exp(cosines)
     by = {"mcm": (exps / exps.sum(axis=1, keepdims=True)).max(axis=1), "max-logit": cosines.max(axis=1)}
-    best, rival = (rankdata(by[spec]) for spec in (found.best, found.rival))
-    assert {found.best, found.rival} == set(by) and found.best == choice.best
+    best, rival = (rankdata(by[spec]) for spec in (found.first, found.second))
+    assert {found.first, found.second} == set(by) and found.first == choice.best
     assert found.correlation == pytest.approx(spearmanr(best, rival).statistic)
     order = np.argsort(-np.abs(best - rival), kind="stable")
     assert sorted(abs(one.difference) for one in found.images) == pytest.approx(
@@ -345,8 +299,8 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
     for one in found.images:
         assert one.first == pytest.approx((best[one.row] - 0.5) / len(truth))
         assert one.second == pytest.approx((rival[one.row] - 0.5) / len(truth))
-    told = found.to_dict()["images"]
+    told = found.to_dict(lambda row: {"image": known.names[row]})["images"]
     assert told[0]["image"] == f"row {found.images[0].row}"
     with pytest.raises(InputError, match="two candidate scores"):
-        alone = choosing.choose_from_features(classifier, known.features, known.truth, ["mcm"], resamples=20)
-        choosing.disagreement_of(classifier, known, alone)
+        alone = choose_from_features(classifier, known.features, known.truth, ["mcm"], resamples=20)
+        disagreement_of(classifier, known, alone)

@@ -1,0 +1,368 @@
+"""Choose a score and its temperature from known images only.
+
+The classes are split at random into folds. With one fold's classes taken off the class list, its images are unknowns
+whose truth is known, and every candidate score is ranked by how well it tells them from the images of the others: by
+its AUROC, the mean over the folds.
+
+Images are encoded once and compared with all classes once; a fold only removes columns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from deltaenergy.classifiers.base import Classifier, Inputs
+from deltaenergy.classifiers.subset import ClassSubset
+from deltaenergy.core.display import Shown
+from deltaenergy.core.labels import class_indices, first_of_name
+from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector.class_check import check_predictions
+from deltaenergy.errors import InputError
+from deltaenergy.evaluation import leave_out
+from deltaenergy.evaluation.disagreement import ScoreDisagreement, disagreement_with
+from deltaenergy.evaluation.leave_out import Floats, Ints
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.scores.availability import Given, Lack, check_runnable, given_by, runnable_scores
+from deltaenergy.scores.base import Score, ScoreInputs
+from deltaenergy.scores.registry import make_score
+from deltaenergy.scoring import OF_IMAGES, bind_all, cross_fit, deal_folds, score_images, score_inputs
+from deltaenergy.source import load_images
+from deltaenergy.stats.metrics import Estimate, RankedScores
+
+# Settings that are candidates beside every score of the registry that can run on features. Each τ stands with the c
+# that it is best known with; `deltaenergy methods` says what the names mean.
+CANDIDATES = (
+    "delta-energy",
+    "delta-energy(tau=0.02)",
+    "delta-energy(tau=0.05,c=1)",
+    "delta-energy(tau=0.1,c=1)",
+    "delta-energy(tau=1,c=1)",
+    "delta-energy(tau=1)",
+    "delta-energy:robust",
+    "multi-delta-energy",
+    "mcm",
+    "msp",
+    "max-logit",
+    "energy",
+    "entropy",
+)
+# What a candidate may need; whatever else there is to need, choose does not give.
+TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
+FEATURES_ALONE = Lack("choose compares scores of features alone", "choose compares scores of features alone.")
+NEAR_ONLY = (
+    "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
+    "on pictures of a wholly other kind (far unknowns): check the choice with `deltaenergy evaluate` if you have some."
+)
+# Means that differ by rounding alone are equal.
+DECIMALS = 9
+
+
+class OnlyStandIns(UserWarning):
+    """Scores were ranked without any real image of none of the classes."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How one score told images of left-out classes from the others, averaged over the folds.
+
+    Attributes:
+        spec: what `make_score` and `--score` take.
+        auroc: what it is ranked by.
+        behind: how far its AUROC is below the best candidate's, on the same resamples; the best is 0 behind itself.
+        fpr95: share of unknown images kept when 95% of the others are.
+
+    Intervals are over resampled classes.
+    """
+
+    spec: str
+    auroc: Estimate
+    behind: Estimate
+    fpr95: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "score": self.spec,
+            "auroc": self.auroc._asdict(),
+            "behind": self.behind._asdict(),
+            "fpr95": self.fpr95,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Choice(Shown):
+    """Candidates from best to worst, and what they were ranked on."""
+
+    ranking: list[Candidate]
+    classes: int
+    images: int
+    folds: int
+    seed: int
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    @property
+    def best(self) -> str:
+        """The spec of the best candidate."""
+        return self.ranking[0].spec
+
+    @property
+    def caveat(self) -> str:
+        """What the ranking cannot know."""
+        return NEAR_ONLY
+
+    def _facts(self) -> dict[str, object]:
+        first = self.ranking[0].auroc
+        facts: dict[str, object] = {
+            "best": f"{self.best}, AUROC {first.value:.1%} ({first.low:.1%} to {first.high:.1%})",
+            "candidates": len(self.ranking),
+            "images": f"{self.images} of {self.classes} classes",
+        }
+        if len(self.ranking) > 1:
+            facts["next"] = f"{self.ranking[1].spec}, {self.ranking[1].behind.value:.1%} behind"
+        if self.unreadable:
+            facts["unreadable"] = len(self.unreadable)
+        return facts
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {
+            "best": self.best,
+            "ranking": [candidate.to_dict() for candidate in self.ranking],
+            "classes": self.classes,
+            "images": self.images,
+            "folds": self.folds,
+            "seed": self.seed,
+            "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
+            "caveat": self.caveat,
+        }
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """Unit features on the model's device, the position and the name of each image's class, and those not read."""
+
+    features: torch.Tensor
+    truth: Ints
+    names: list[str]
+    unreadable: list[Unreadable]
+
+
+def choose(
+    classifier: Classifier,
+    images: Any,
+    scores: Iterable[str | Score] | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Choice:
+    """Rank scores by how well they detect classes left off the class list.
+
+    Args:
+        classifier: knows all classes.
+        images: known images whose class is known (a folder with one folder per class, a table with labels), or unit
+            features with `labels`.
+        scores: candidates; those that look at patches or pixels cannot take part. By default `candidate_scores`.
+        labels: class name of each row of features.
+        folds: into how many parts the classes are split; each is left out once. At most one per class.
+        seed: of the split and the resamples.
+        resamples: how many the intervals come from; classes are resampled with all their images.
+        confidence: of the intervals.
+        batch_size: images per step of the image tower.
+        progress: told how many images are encoded.
+    """
+    candidates = _candidates(classifier, scores)
+    known = labelled_features(classifier, images, labels, batch_size, progress)
+    return choose_from_features(
+        classifier,
+        known.features,
+        known.truth,
+        candidates,
+        folds=folds,
+        seed=seed,
+        resamples=resamples,
+        confidence=confidence,
+        unreadable=known.unreadable,
+    )
+
+
+def choose_from_features(
+    classifier: Classifier,
+    features: torch.Tensor,
+    truth: Ints,
+    scores: Sequence[str | Score],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    unreadable: Sequence[Unreadable] = (),
+    progress: Progress | None = None,
+) -> Choice:
+    """`choose` from unit features (N, D) and the position of each image's class in the class list.
+
+    `progress` is told how many folds are done.
+    """
+    candidates = [make_score(score) for score in scores]
+    # A name that stands twice is one class: its columns come and go together.
+    name_of = np.array(first_of_name(classifier.classes))
+    seen, member = np.unique(name_of[truth], return_inverse=True)
+    if len(seen) < 2:
+        raise InputError(f"choose needs images of at least two classes, and found {len(seen)}.")
+    if folds < 2:
+        raise InputError(f"folds must be at least 2, got {folds!r}: with one fold no class would be kept.")
+    parts = leave_out.folds(len(seen), folds, seed)
+    resampled = leave_out.resample_classes(parts, resamples, seed)
+    inputs = _inputs(classifier, features)
+    check_predictions(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
+    # Of each fold and candidate: AUROC, FPR95, and the AUROC of each resample.
+    aurocs, fprs, drawn = [], [], []
+    for number, left_out in enumerate(parts, start=1):
+        columns = np.flatnonzero(~np.isin(name_of, seen[left_out])).tolist()
+        unknown = np.isin(member, left_out)
+        sides = [
+            ScoreInputs(taken.similarities[:, columns], taken.features)
+            for taken in (inputs.take(np.flatnonzero(side).tolist()) for side in (~unknown, unknown))
+        ]
+        members = member[~unknown], member[unknown]
+        with torch.inference_mode():
+            # Bound and fitted again: nothing learned in another fold.
+            scorers = bind_all(ClassSubset(classifier, columns), candidates)
+            values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
+        ranked = [RankedScores(*both) for both in values]
+        aurocs.append([one.auroc() for one in ranked])
+        fprs.append([one.fpr() for one in ranked])
+        wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
+        drawn.append([leave_out.resampled_auroc(one, *members, resampled) for one in wins])
+        if progress is not None:
+            progress(number, len(parts))
+    choice = Choice(
+        # A resample that has none of a fold's classes counts for the other folds only.
+        rank(
+            [score.spec for score in candidates],
+            np.mean(aurocs, axis=0),
+            np.mean(fprs, axis=0),
+            np.nanmean(drawn, axis=0),
+            confidence,
+        ),
+        classes=len(seen),
+        images=len(truth),
+        folds=len(parts),
+        seed=seed,
+        unreadable=list(unreadable),
+    )
+    warnings.warn(choice.caveat, OnlyStandIns, stacklevel=2)
+    return choice
+
+
+def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, confidence: float) -> list[Candidate]:
+    """Candidates by AUROC, the earlier one of two that are equal; `drawn` are the AUROCs of resamples."""
+    order = np.argsort(-auroc.round(DECIMALS), kind="stable")
+    best = order[0]
+
+    def estimate(value: float, drawn: Floats) -> Estimate:
+        low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+        return Estimate(float(value), float(low), float(high))
+
+    return [
+        Candidate(
+            specs[i],
+            estimate(auroc[i], drawn[i]),
+            estimate(auroc[best] - auroc[i], drawn[best] - drawn[i]),
+            float(fpr95[i]),
+        )
+        for i in order
+    ]
+
+
+def disagreement_of(
+    classifier: Classifier, known: LabelledFeatures, choice: Choice, count: int = 8
+) -> ScoreDisagreement:
+    """The best score beside a rival: of those that may be as good, the least like it; else the second best.
+
+    All classes are on the class list here, so every image is a known one.
+    """
+    if len(choice.ranking) < 2:
+        raise InputError("A disagreement takes two candidate scores, and there is one.")
+    rivals = [one.spec for one in choice.ranking[1:] if one.behind.low <= 0] or [choice.ranking[1].spec]
+    inputs, folds = _inputs(classifier, known.features), deal_folds(known.truth.tolist())
+    with torch.inference_mode():
+        scorers = [make_score(spec).bind(classifier) for spec in (choice.best, *rivals)]
+    fitted = [scorer if scorer.fitted else cross_fit(scorer, inputs, folds) for scorer in scorers]
+    return disagreement_with(choice.best, score_inputs(fitted, inputs, known=True), count)
+
+
+def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:
+    with torch.inference_mode():
+        return ScoreInputs(classifier(Inputs(features)).similarities, features)
+
+
+def labelled_features(
+    classifier: Classifier,
+    images: Any,
+    labels: Sequence[str] | None = None,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> LabelledFeatures:
+    """Encode images whose class is known; every label is checked before this long work."""
+    if is_feature_array(images):
+        if labels is None:
+            raise InputError("choose needs the class of every row of features: give labels.")
+        if len(labels) != len(images):
+            raise InputError(f"labels has {len(labels)} entries for {len(images)} rows of features.")
+        items = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
+    elif labels is not None:
+        raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
+    else:
+        images = items = load_images(images)
+    if needs := classifier.needs_to_predict & OF_IMAGES:
+        raise InputError(
+            f"A classifier by {classifier.method.name} needs {', '.join(sorted(need.value for need in needs))}: choose "
+            "compares scores of features alone."
+        )
+    truth = class_indices(items, classifier.classes, "In-distribution images")
+    position = dict(zip((item.id for item in items), truth))
+    found = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+    assert found.features is not None
+    features = torch.from_numpy(found.features).to(classifier.model.device)
+    names = [item.id for item in found.items]
+    return LabelledFeatures(
+        features, np.array([position[name] for name in names], dtype=np.int64), names, found.unreadable
+    )
+
+
+def given_to_choose(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
+    """What choose has for scores: features, whatever the images are."""
+    others = {need: FEATURES_ALONE for need in Need if need not in TO_CHOOSE_WITH}
+    given = given_by(images, classifier)
+    return Given({**given.lacks, **others}, given.method)
+
+
+def candidate_scores(given: Given) -> tuple[list[Score], str | None]:
+    """`CANDIDATES` and every score and named setting that is cheap and can run; and one line on the others."""
+    usable, left_out = runnable_scores(given)
+    unique = {score.spec: score for score in (*map(make_score, CANDIDATES), *usable)}
+    return list(unique.values()), left_out
+
+
+def _candidates(classifier: Classifier, scores: Iterable[str | Score] | None) -> list[Score]:
+    given = given_to_choose(classifier=classifier)
+    if scores is None:
+        return candidate_scores(given)[0]
+    named = [make_score(score) for score in scores]
+    if not named:
+        raise InputError("choose needs at least one candidate score.")
+    check_runnable(named, given)
+    return named

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Scope
 from deltaenergy import __version__
 from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.serve import explained, pages, v1, v2
-from deltaenergy.serve.answers import ClassifyRequest, Problem, VerdictRequest
+from deltaenergy.serve.schemas import ClassifyRequest, Problem, VerdictRequest
 from deltaenergy.serve.bodies import Refused, field_errors
 from deltaenergy.serve.description import describe
 from deltaenergy.serve.engine import Busy, Engine

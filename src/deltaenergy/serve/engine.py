@@ -21,7 +21,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.scores.registry import make_score
-from deltaenergy.serve.answers import ImageAnswer
+from deltaenergy.serve.schemas import ImageAnswer
 from deltaenergy.serve.batcher import Batcher
 from deltaenergy.serve.cores import Cores
 from deltaenergy.serve.limits import Limits

@@ -14,7 +14,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
 from deltaenergy.explanation import Explainer
 from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.serve.answers import SentImage
+from deltaenergy.serve.schemas import SentImage
 from deltaenergy.serve.bodies import (
     Refused,
     decode_base64,

@@ -128,7 +128,7 @@ def _length(headers: Mapping[bytes, bytes]) -> int:
 
 async def refuse(send: Send, status: int, message: str, *, bearer: bool = False) -> None:
     """A JSON error."""
-    from deltaenergy.serve.answers import Problem
+    from deltaenergy.serve.schemas import Problem
 
     body = Problem(error=message).model_dump_json(exclude_none=True).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

@@ -20,7 +20,7 @@ from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import check_features
 from deltaenergy.scores.base import Scorer
 from deltaenergy.scoring import score_encoded
-from deltaenergy.serve.answers import ClassConfidence, DetectorInfo, ImageAnswer
+from deltaenergy.serve.schemas import ClassConfidence, DetectorInfo, ImageAnswer
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from deltaenergy.serve import samples
-from deltaenergy.serve.answers import (
+from deltaenergy.serve.schemas import (
     CalibrationScores,
     ClassifyRequest,
     DetectorInfo,

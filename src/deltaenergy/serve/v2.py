@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from deltaenergy import __version__
-from deltaenergy.serve.answers import ImageAnswer
+from deltaenergy.serve.schemas import ImageAnswer
 from deltaenergy.serve.bodies import Refused, decode_base64, read_json, while_connected
 from deltaenergy.serve.description import json_body
 from deltaenergy.serve.engine import Engine

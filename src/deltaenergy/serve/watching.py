@@ -12,7 +12,7 @@ from pathlib import Path
 from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.monitor import Monitor
 from deltaenergy.monitor.state import state_of, write_state
-from deltaenergy.serve.answers import ImageAnswer
+from deltaenergy.serve.schemas import ImageAnswer
 from deltaenergy.serve.metrics import Metrics
 
 # What a killed process may lose.

@@ -107,12 +107,12 @@ class Scene:
         return rows
 
     def by_service(self) -> list[Row]:
-        files = [("images", (file, Path(file).read_bytes(), "image/png")) for file in self.files]
-        return self._post(data={"detector": "d"}, files=files)
+        files = [("files", (file, Path(file).read_bytes(), "image/png")) for file in self.files]
+        return self._post("verdicts", data={"detector": "d"}, files=files)
 
     def by_service_features(self) -> list[Row]:
         features = self.detector.classifier.model.encode_images(self.files)
-        rows = self._post(json={"detector": "d", "features": features.tolist()})
+        rows = self._post("features", json={"detector": "d", "features": features.tolist()})
         return [{**row, "id": file} for row, file in zip(rows, self.files, strict=True)]
 
     def _command(self, name: str) -> Path:
@@ -126,7 +126,7 @@ class Scene:
         assert not ended.value.code
         return printed.getvalue()
 
-    def _post(self, **request: Any) -> list[Row]:
+    def _post(self, route: str, **request: Any) -> list[Row]:
         pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
         from starlette.testclient import TestClient
 
@@ -135,7 +135,7 @@ class Scene:
 
         engine = make_engine([("d", self.detector)], self.detector.classifier.model, None)
         with TestClient(create_app(engine)) as client:
-            answer = client.post("/v1/verdicts", **request)
+            answer = client.post(f"/v1/{route}", **request)
         assert answer.status_code == 200, answer.text
         rows: list[Row] = answer.json()["images"]
         return rows

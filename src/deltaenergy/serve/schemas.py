@@ -1,4 +1,4 @@
-"""What the service answers for one image: as a verdict, without a threshold, or why there is none."""
+"""What the service answers, and the one request of /v1 that is JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE
 
 
 class ClassConfidence(BaseModel):
-    """One of the likeliest classes."""
+    """One of the closest classes."""
 
     label: str
     confidence: float = Field(description="Softmax probability at the model's own temperature.")
@@ -20,8 +20,8 @@ class ClassConfidence(BaseModel):
 class ImageAnswer(BaseModel):
     """One image: either `error`, or everything else."""
 
-    id: str = Field(description="The file's name or the id that was sent with it, else its position.")
-    label: str | None = Field(default=None, description="The most similar class.")
+    id: str = Field(description="The file's name, or its position.")
+    label: str | None = Field(default=None, description="The closest class.")
     confidence: float | None = None
     score: float | None = Field(
         default=None, description="Larger = more like the known classes. Null if it is not a number."
@@ -45,38 +45,46 @@ class Verdicts(BaseModel):
     version: str | None = None
     score: str = Field(description="Which score was used, with its parameters.")
     threshold: float | None = None
-    guarantee: str | None = Field(default=None, description="What the threshold promises.")
+    guarantee: str | None = Field(default=None, description="What the threshold guarantees.")
     images: list[ImageAnswer]
 
 
-class SentImage(BaseModel):
-    """An image in a JSON request."""
+class FeaturesRequest(BaseModel):
+    """Rows of unit features."""
 
-    id: str | None = Field(default=None, max_length=1000)
-    data: str = Field(description="The file's bytes, base64.")
-
-
-class VerdictRequest(BaseModel):
-    """`images` or `features`."""
-
-    detector: str | None = Field(default=None, description="Its name; may be left out if there is one alone.")
-    images: list[SentImage] | None = None
-    features: list[list[float]] | None = Field(default=None, description="Unit features of the detector's own model.")
+    detector: str | None = Field(default=None, description="Its name; optional if there is only one.")
+    features: list[list[float]] = Field(min_length=1, description="Unit features of the detector's own model.")
     top_k: int = Field(default=5, ge=1, le=1000)
 
 
-class ClassifyRequest(BaseModel):
-    """Class names of your own, on the service's model."""
+class Thresholds(BaseModel):
+    """A threshold, what it guarantees, and what it makes of some scores."""
 
-    classes: list[str] | str = Field(description="Names, or one text with commas.")
-    images: list[SentImage]
-    template: str | None = Field(default=None, max_length=500)
-    score: str | None = Field(default=None, max_length=500, description="A score that needs no calibration images.")
-    top_k: int = Field(default=5, ge=1, le=1000)
+    threshold: float
+    rank: int = Field(description="The threshold is this one of the known images' scores in ascending order.")
+    keep: float = Field(description="Share of known images to keep; `/v1/calibrate` sets this threshold with it.")
+    images: int = Field(description="Number of known images.")
+    guarantee: str
+    p_values: list[float | None] = Field(description="One for each of `scores`.")
+    is_ood: list[bool] = Field(description="One for each of `scores`: whether it is rejected.")
+
+
+class Explained(BaseModel):
+    """A heatmap of an image."""
+
+    id: str
+    label: str
+    verdict: str | None = None
+    method: str
+    target: str = Field(description="`score`, or the class whose similarity is explained.")
+    value: float | None = Field(description="The score, or the similarity of that class. Null if it is not a number.")
+    heatmap: list[list[float]] = Field(description="Rows of cells; larger = supports the target more.")
+    overlay: str = Field(description="The heatmap over the image in grey, a PNG as a data URL.")
+    alternative: str = Field(description="What the overlay shows, in words.")
 
 
 class DetectorInfo(BaseModel):
-    """A detector that the service has."""
+    """A detector of the service."""
 
     name: str
     version: str
@@ -93,15 +101,34 @@ class DetectorInfo(BaseModel):
 
 
 class CalibrationScores(BaseModel):
-    """The scores that the threshold was set among, ascending; at most 2,000 of them, evenly taken."""
+    """The scores of a detector's known images in ascending order; at most 2,000 of them, evenly taken."""
 
     scores: list[float]
     images: int
     threshold: float | None
+    rank: int | None = Field(description="Which of all scores is the threshold; null without a single threshold.")
+
+
+class Sample(BaseModel):
+    """A sample photo."""
+
+    name: str
+    label: str | None
+
+
+class Settings(BaseModel):
+    """What can be requested."""
+
+    own_classes: bool = Field(description="Whether there is a model for class names of a request.")
+    scores: list[str] = Field(description="Scores for class names of a request.")
+    default_score: str
+    files: int = Field(description="The most images in a request.")
+    body_mb: float
+    samples: list[Sample]
 
 
 class Problem(BaseModel):
-    """An answer that is none."""
+    """A request that was refused, or that failed."""
 
     error: str
     detail: Any = None

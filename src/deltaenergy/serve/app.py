@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, FastAPI, File, Form, Request, Security, UploadFile
+from fastapi import APIRouter, Depends, FastAPI, File, Form, Request, Security, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.security import APIKeyHeader, HTTPBearer
@@ -66,7 +66,6 @@ SAMPLE_SIDE = 640
 router = APIRouter(prefix="/v1", tags=["verdicts"])
 operation = APIRouter(tags=["operation"])
 
-
 Files = Annotated[list[UploadFile], File(description="Images.")]
 DetectorName = Annotated[str | None, Form(description="Its name; optional if there is only one.")]
 ClassNames = Annotated[list[str], Form(description="Class names, separated by commas.")]
@@ -79,6 +78,33 @@ Numbers = Json[list[FiniteFloat]]
 KnownScores = Annotated[
     Numbers, Form(default_factory=list, description="Scores that /v1/classify gave to known images, a JSON list.")
 ]
+
+
+async def class_list(
+    request: Request, engine: TheEngine, classes: ClassNames, template: Template = None, score: ScoreName = None
+) -> Predictor:
+    """What classifies by class names of the request."""
+    work = engine.run_in_background(engine.class_list, split_names(classes), template, score)
+    found: Predictor = await while_connected(request, work, engine.limits.seconds)
+    return found
+
+
+async def detector_or_classes(
+    request: Request,
+    engine: TheEngine,
+    detector: DetectorName = None,
+    classes: SomeClassNames = None,
+    template: Template = None,
+    score: ScoreName = None,
+) -> Predictor:
+    """A detector of the service, unless there are class names."""
+    if classes is None:
+        return engine.detector(detector)
+    return await class_list(request, engine, classes, template, score)
+
+
+ByClasses = Annotated[Predictor, Depends(class_list)]
+ByEither = Annotated[Predictor, Depends(detector_or_classes)]
 
 
 @router.get("/detectors", summary="The detectors of the service")
@@ -122,40 +148,29 @@ async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) 
 
 @router.post("/classify", summary="The same with class names of your own")
 async def classify(
-    request: Request,
-    engine: TheEngine,
-    files: Files,
-    classes: ClassNames,
-    template: Template = None,
-    score: ScoreName = None,
-    top_k: TopK = 5,
+    request: Request, engine: TheEngine, predictor: ByClasses, files: Files, top_k: TopK = 5
 ) -> Verdicts:
     """Labels, confidences and scores; without known images there is no threshold, and no verdict."""
-    predictor = await engine.run_in_background(engine.class_list, split_names(classes), template, score)
     return await _predicted(request, engine, predictor, files, top_k)
 
 
 @router.post("/thresholds", summary="A threshold, and what it makes of some scores")
 async def thresholds(
     engine: TheEngine,
+    predictor: ByEither,
     known: KnownScores,
-    scores: Annotated[Numbers, Form(default_factory=list, description="Scores to judge by it, a JSON list.")],
-    detector: DetectorName = None,
-    classes: SomeClassNames = None,
-    template: Template = None,
-    score: ScoreName = None,
+    scores: Annotated[Numbers, Form(default_factory=list, description="Scores to compare with it, a JSON list.")],
     keep: Keep = 0.95,
     rank: Annotated[int | None, Form(description="Which known score is the threshold, instead of `keep`.")] = None,
 ) -> Thresholds:
     """Of a detector with a single threshold, or of class names and the scores of known images."""
     _check_count("scores", scores, engine.limits.rows)
-    if classes is None:
-        found = engine.detector(detector).one_threshold
-        if found is None:
-            raise InputError(f"detector: {detector!r} has no single threshold, so none can be chosen.")
-    else:
-        predictor = await engine.run_in_background(engine.class_list, split_names(classes), template, score)
+    if predictor.detector is None:
         found = _calibrated(engine, predictor, known, keep).require_calibration()
+    elif predictor.one_threshold is None:
+        raise InputError(f"detector: {predictor.name!r} has no single threshold, so none can be chosen.")
+    else:
+        found = predictor.one_threshold
     if rank is not None:
         found = at_rank(found, rank)
     values = np.array(scores, np.float64)
@@ -196,7 +211,7 @@ async def calibrate(
         work = engine.run_in_background(_calibrate, engine, split_names(classes), template, score, items, keep)
         detector, notes = await while_connected(request, work, engine.limits.seconds)
     else:
-        predictor = await engine.run_in_background(engine.class_list, split_names(classes), template, score)
+        predictor = await class_list(request, engine, classes, template, score)
         detector, notes = _calibrated(engine, predictor, known, keep), []
     about = {
         "threshold": detector.threshold,
@@ -214,21 +229,14 @@ async def calibrate(
 async def explain(
     request: Request,
     engine: TheEngine,
+    predictor: ByEither,
     files: Annotated[list[UploadFile], File(min_length=1, max_length=1, description="One image.")],
-    detector: DetectorName = None,
-    classes: SomeClassNames = None,
-    template: Template = None,
-    score: ScoreName = None,
     method: Annotated[
         str, Form(max_length=100, description="auto, value-path, rollout, grad-cam or occlusion.")
     ] = "auto",
     target: Annotated[str, Form(max_length=1000, description="class, score, or the name of a class.")] = "class",
 ) -> Explained:
     """By a detector of the service, or with class names of your own."""
-    if classes is None:
-        predictor = engine.detector(detector)
-    else:
-        predictor = await engine.run_in_background(engine.class_list, split_names(classes), template, score)
     ((name, data),) = await _read(files)
     work = engine.with_pixels(predictor, data, lambda pixels: explain_pixels(predictor, name, pixels, method, target))
     explained: Explained = await while_connected(request, work, engine.limits.seconds)

@@ -18,7 +18,8 @@ from deltaenergy.stats.thresholds import rank_of
 from tests.serve.conftest import CLASSES, make_client, png
 
 KNOWN = np.random.default_rng(0).normal(size=60).tolist()
-OTHERS = [-9.0, *np.random.default_rng(1).normal(size=20).tolist(), 9.0]
+# The known scores themselves are kept down to the threshold, and so is what rounding makes of them.
+OTHERS = [-9.0, *np.random.default_rng(1).normal(size=20).tolist(), 9.0, *KNOWN, *(x - 1e-7 for x in KNOWN)]
 NAMES = {"classes": ",".join(CLASSES), "score": "mcm"}
 
 

@@ -128,7 +128,7 @@ class Load:
         """Note an answer that is not what the detector itself says."""
         right = self.expected.get(name)
         if right is None:
-            if status != 422 or found["detail"][0]["id"] != name:
+            if status != 422 or found["detail"][0]["path"] != name:
                 self.wrong.append(f"{name}: {status}")
             return
         image = found["images"][0] if status == 200 else {}

@@ -8,8 +8,8 @@ Every file has an answer of its own.
 
 from __future__ import annotations
 
-import base64
 import json
+import secrets
 import sys
 import time
 import urllib.error
@@ -20,9 +20,15 @@ from typing import Any
 
 def verdicts(url: str, detector: str, files: list[str], tries: int = 5) -> list[dict[str, Any]]:
     """One answer per file, in their order: a verdict, or an error of its own."""
-    images = [{"id": file, "data": base64.b64encode(Path(file).read_bytes()).decode()} for file in files]
-    body = json.dumps({"detector": detector, "images": images}).encode()
-    request = urllib.request.Request(f"{url}/v1/verdicts", body, {"Content-Type": "application/json"})
+    mark = secrets.token_hex(16)
+    parts = [f'--{mark}\r\nContent-Disposition: form-data; name="detector"\r\n\r\n{detector}\r\n'.encode()]
+    for file in files:
+        name = file.replace('"', "%22")
+        head = f'--{mark}\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n\r\n'
+        parts += [head.encode(), Path(file).read_bytes(), b"\r\n"]
+    body = b"".join([*parts, f"--{mark}--\r\n".encode()])
+    kind = {"Content-Type": f"multipart/form-data; boundary={mark}"}
+    request = urllib.request.Request(f"{url}/v1/verdicts", body, kind)
     for _ in range(tries):
         try:
             with urllib.request.urlopen(request) as answer:

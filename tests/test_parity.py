@@ -105,13 +105,13 @@ class Scene:
         return rows
 
     def by_service(self) -> list[Row]:
-        files = [("images", (file, Path(file).read_bytes(), "image/png")) for file in self.files]
-        return self._post(data={"detector": "d"}, files=files)
+        files = [("files", (file, Path(file).read_bytes(), "image/png")) for file in self.files]
+        return self._post("verdicts", data={"detector": "d"}, files=files)
 
     def by_service_features(self) -> list[Row]:
         features = self.detector.classifier.model.encode_images(self.files)
-        rows = self._post(json={"detector": "d", "features": features.tolist()})
-        return [{**row, "id": file} for row, file in zip(rows, self.files, strict=True)]
+        rows = self._post("features", json={"detector": "d", "features": features.tolist()})
+        return [{**row, "path": file} for row, file in zip(rows, self.files, strict=True)]
 
     def _command(self, name: str) -> Path:
         self._run("score", str(self.images), "--detector", str(self.saved), "--out", str(self.folder / name))
@@ -124,7 +124,7 @@ class Scene:
         assert not ended.value.code
         return printed.getvalue()
 
-    def _post(self, **request: Any) -> list[Row]:
+    def _post(self, route: str, **request: Any) -> list[Row]:
         pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
         from starlette.testclient import TestClient
 
@@ -133,7 +133,7 @@ class Scene:
 
         engine = make_engine([("d", self.detector)], self.detector.classifier.model, None)
         with TestClient(create_app(engine)) as client:
-            answer = client.post("/v1/verdicts", **request)
+            answer = client.post(f"/v1/{route}", **request)
         assert answer.status_code == 200, answer.text
         rows: list[Row] = answer.json()["images"]
         return rows
@@ -175,9 +175,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, tiny_clip_folder: Path) -> S
 WAYS = sorted(name.removeprefix("by_") for name in vars(Scene) if name.startswith("by_") and name != "by_predict")
 VALUES = COLUMNS[1:]
 # What differs today, and why. Each goes when there is one verdict table (`Verdicts`), and fails this test then.
-DIFFERENT = {
-    **{(way, "columns"): "the service has its own list" for way in ("service", "service_features")},
-}
+DIFFERENT: dict[tuple[str, str], str] = {}
 # The service makes batches of what comes in at the same time, and the last bits of a feature depend on its batch.
 BATCHED_BY_TIME = 1e-5
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")

@@ -282,7 +282,7 @@ def _request() -> Any:
     client = TestClient(create_app(make_engine([("d", detector)], detector.classifier.model, None)))
 
     def job() -> None:
-        files = [("images", (file.name, file.read_bytes(), "image/png")) for file in sorted(Path("others").iterdir())]
+        files = [("files", (file.name, file.read_bytes(), "image/png")) for file in sorted(Path("others").iterdir())]
         with client:
             client.post("/v1/verdicts", files=files).raise_for_status()
 

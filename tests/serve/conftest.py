@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 
 import deltaenergy as de
 from deltaenergy.serve.app import create_app
-from deltaenergy.serve.limits import Limits
-from deltaenergy.serve.server import make_engine
+from deltaenergy.serve.server import Limits, make_engine
 
 CLASSES = ["red square", "green field", "blue sky", "grey wall"]
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from deltaenergy.serve.cores import MOST_WORKERS, Cores
+from deltaenergy.serve.engine import MOST_WORKERS, Cores
 
 
 @pytest.fixture

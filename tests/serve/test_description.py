@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from deltaenergy.serve.guard import OPEN_PATHS, Keys
+from tests.serve.conftest import make_client
 from tests.serve.process import Service
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
@@ -52,11 +54,28 @@ def test_what_the_description_refers_to_is_in_it(client: Any) -> None:
     found = client.get("/openapi.json").json()
     named = {one.removeprefix("#/components/schemas/") for one in references(found)}
     assert named and named <= set(found["components"]["schemas"])
-    body = found["paths"]["/v1/verdicts"]["post"]["requestBody"]["content"]
-    assert set(body) == {"multipart/form-data", "application/json"}
 
 
 def test_a_wrong_path_is_a_problem_like_any_other(client: Any) -> None:
     answer = client.get("/v1/samples/x")
     assert answer.status_code == 422
-    assert answer.json()["detail"][0]["field"] == "path.number"
+    assert answer.json()["detail"][0]["field"] == "number"
+
+
+def test_the_key_is_named_and_required_where_it_is(detectors: Any, lite: Any, client: Any) -> None:
+    with make_client(detectors, lite, keys=Keys(["right-key-of-some-length"])) as locked:
+        found = locked.get("/openapi.json").json()
+        schemes = found["components"]["securitySchemes"]
+        assert {(one["type"], one.get("scheme"), one.get("name")) for one in schemes.values()} == {
+            ("http", "bearer", None),
+            ("apiKey", None, "X-API-Key"),
+        }
+        either = [{name: []} for name in schemes]
+        for path, routes in found["paths"].items():
+            for method, route in routes.items():
+                assert route.get("security", []) == ([] if path in OPEN_PATHS else either), path
+                refused = locked.request(method, path).status_code == 401
+                assert refused == (path not in OPEN_PATHS), path
+    # Without keys nothing is required.
+    optional = client.get("/openapi.json").json()["paths"]["/v1/verdicts"]["post"]["security"]
+    assert optional == [*either, {}]

@@ -72,7 +72,7 @@ def test_lines_for_curl(text: str, service: Service, place: Path) -> None:
         assert done.returncode == 0, done.stderr
         answers.append(json.loads(done.stdout))
     verdicts = answers[0]
-    assert [image["id"] for image in verdicts["images"]] == ["photo.jpg", "other.jpg"]
+    assert [image["path"] for image in verdicts["images"]] == ["photo.jpg", "other.jpg"]
     assert all(image["verdict"] in ("known", "none of these") for image in verdicts["images"])
     assert all(classified["images"][0]["label"] in ("dog", "cat", "horse") for classified in answers[1:])
 

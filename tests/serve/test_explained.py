@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import deltaenergy as de
-from deltaenergy.serve.limits import Limits
+from deltaenergy.serve.server import Limits
 from tests.serve.conftest import CLASSES, PICTURES, make_client
 
 
@@ -36,20 +36,19 @@ def test_the_map_is_that_of_de_explain(client: Any, detectors: Any, target: str)
         assert overlay.format == "PNG" and overlay.size == (224, 224)
 
 
-def test_json_and_class_names_of_the_request(client: Any, lite: Any) -> None:
-    sent = {"id": "x", "data": base64.b64encode(PICTURES[1]).decode()}
-    asked = {"image": sent, "classes": CLASSES[:2], "score": "mcm", "target": "score", "method": "value-path"}
-    body = client.post("/v1/explain", json=asked).json()
+def test_class_names_of_the_request(client: Any, lite: Any) -> None:
+    asked = {"classes": ",".join(CLASSES[:2]), "score": "mcm", "target": "score", "method": "value-path"}
+    body = client.post("/v1/explain", data=asked, files=one_file(PICTURES[1])).json()
     judge = de.Detector(de.ZeroShotClassifier(lite, CLASSES[:2]), "mcm")
     (expected,) = de.explain(judge, [PICTURES[1]], method="value-path", target="score")
     np.testing.assert_allclose(body["heatmap"], expected.heatmap, rtol=1e-3, atol=1e-6)
-    assert body["id"] == "x" and body["verdict"] is None
+    assert body["id"] == "mine.png" and body["verdict"] is None
 
 
 @pytest.mark.parametrize(
     ("fields", "files", "status", "message"),
     [
-        ({"detector": "colours"}, [], 422, "Send one picture"),
+        ({"detector": "colours"}, [], 422, "files: Field required"),
         ({"detector": "colours"}, one_file() * 2, 422, "not 2"),
         ({"detector": "nowhere"}, one_file(), 404, "There is no detector"),
         ({"detector": "colours", "target": "blue ski"}, one_file(), 422, "Did you mean 'blue sky'"),

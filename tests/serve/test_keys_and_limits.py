@@ -11,9 +11,8 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.serve.keys import Keys
-from deltaenergy.serve.limits import Limits
-from deltaenergy.serve.server import listen, make_engine, named
+from deltaenergy.serve.guard import Keys
+from deltaenergy.serve.server import Limits, listen, make_engine, named
 from tests.colours import ColourModel
 
 KEY = "0123456789abcdef"

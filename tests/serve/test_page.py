@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 import threading
 import zipfile
@@ -9,11 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import deltaenergy as de
+from deltaenergy.data.items import ImageItem
+from deltaenergy.scores.registry import DEFAULT_SCORE
 from deltaenergy.serve.app import create_app
-from deltaenergy.serve.keys import Keys
+from deltaenergy.serve.engine import at_rank
+from deltaenergy.serve.guard import Keys
 from deltaenergy.serve.server import listen, make_engine
 from tests.serve.conftest import CLASSES, PICTURES, png
 
@@ -80,7 +85,27 @@ class Visit:
         self.looked_at()
 
     def looked_at(self) -> None:
-        self.page.locator("#status", has_text="looked at.").wait_for()
+        self.page.locator("#status", has_text="classified.").wait_for()
+
+    def move(self, rank: int) -> str:
+        """Move the slider, wait for the service's answer, and return the guarantee that is shown then."""
+        with self.page.expect_response("**/v1/thresholds") as answer:
+            self.page.locator("#rank").fill(str(rank))
+        text = str(answer.value.json()["guarantee"])
+        self.page.locator("#guarantee", has_text=text).wait_for()
+        return str(self.page.locator("#guarantee").text_content())
+
+    def own_classes(self, names: str) -> None:
+        self.page.select_option("#by", "")
+        self.page.fill("#classes", names)
+        self.page.locator("#classes").blur()
+
+    def save(self, button: str, path: Path) -> Path:
+        """What a button downloads."""
+        with self.page.expect_download() as download:
+            self.page.click(button)
+        download.value.save_as(path)
+        return path
 
     def verdicts(self) -> list[str]:
         return [str(text) for text in self.page.locator(".card .verdict").all_text_contents()]
@@ -97,13 +122,19 @@ def test_upload_and_slider(browser: Any, address: str, pictures: list[str], dete
     visit.upload(pictures)
     expected = ["none of these" if v.is_ood else v.label for v in detectors["colours"].predict(pictures)]
     assert visit.verdicts() == expected
-    slider = visit.page.locator("#threshold")
-    slider.fill("1000")
-    assert visit.verdicts() == ["none of these"] * 4
-    slider.fill("0")
-    assert visit.verdicts() == [v.label for v in detectors["colours"].predict(pictures)]
-    assert "Keeps 100 %" in str(visit.page.locator("#kept").text_content())
+    seen = {tuple(expected)}
+    for rank in (30, 1, 5, 4):
+        lower = at_rank(detectors["colours"].require_calibration(), rank)
+        guarantee = visit.move(rank)
+        by_rank = [
+            "none of these" if lower.rejects(np.array([verdict.score]))[0] else verdict.label
+            for verdict in detectors["colours"].predict(pictures)
+        ]
+        assert visit.verdicts() == by_rank and guarantee == str(lower.guarantee)
+        seen.add(tuple(by_rank))
+    assert len(seen) > 2
     visit.page.click("#reset")
+    visit.page.locator("#guarantee", has_text=str(detectors["colours"].guarantee)).wait_for()
     assert visit.verdicts() == expected
     visit.page.select_option("#by", "letters")
     visit.looked_at()
@@ -130,12 +161,12 @@ def test_keyboard_alone(browser: Any, address: str, pictures: list[str]) -> None
             assert attempt < 6, "Enter opens no file dialogue"
     chooser.value.set_files(pictures)
     visit.looked_at()
-    before = visit.page.locator("#threshold-value").text_content()
-    visit.page.locator("#threshold").focus()
-    for _ in range(30):
+    before = str(visit.page.locator("#threshold").text_content())
+    visit.page.locator("#rank").focus()
+    for _ in range(8):
         keyboard.press("ArrowRight")
-    assert visit.page.locator("#threshold-value").text_content() != before
-    assert "keeps" in str(visit.page.locator("#threshold").get_attribute("aria-valuetext"))
+    visit.page.locator("#threshold").filter(has_not_text=before).wait_for()
+    assert "kept on average" in str(visit.page.locator("#rank").get_attribute("aria-valuetext"))
     visit.check_quiet()
 
 
@@ -147,12 +178,10 @@ def test_a_wrong_file_is_told_beside_the_others(
     visit = Visit(browser, address)
     visit.upload([*pictures[:1], str(wrong)])
     first, second = visit.verdicts()
-    assert "not read: not an image" in second and "not read" not in first
+    assert "unreadable: not an image" in second and "unreadable" not in first
     assert visit.page.locator(".card .name").nth(1).text_content() == "<b>notes.txt"
     assert "1 unreadable" in str(visit.page.locator("#counts").text_content())
-    visit.page.select_option("#by", "")
-    visit.page.fill("#classes", "x" * 300)
-    visit.page.locator("#classes").blur()
+    visit.own_classes("x" * 300)
     visit.page.locator("#trouble", has_text="more than 200 characters").wait_for()
     # A refused request is an error for the browser's console, and for nothing else.
     visit.said = [text for text in visit.said if "422" not in text]
@@ -168,23 +197,15 @@ def test_own_classes_calibrated_and_downloaded(
         path.write_bytes(png(500 + seed))
         known.append(str(path))
     visit = Visit(browser, address)
-    visit.page.select_option("#by", "")
-    visit.page.fill("#classes", ", ".join(CLASSES))
-    visit.page.locator("#classes").blur()
+    visit.own_classes(", ".join(CLASSES))
     visit.upload(known)
     visit.page.click("#known")
-    assert "6 known, 0 none of these" in str(visit.page.locator("#counts").text_content())
-    with visit.page.expect_download() as download:
-        visit.page.click("#download")
-    saved = tmp_path / "detector.zip"
-    download.value.save_as(saved)
+    visit.page.locator("#counts", has_text="6 known, 0 none of these").wait_for()
+    saved = visit.save("#download", tmp_path / "detector.zip")
     zipfile.ZipFile(saved).extractall(tmp_path / "zip")
     loaded = de.Detector.load(tmp_path / "zip" / "detector", model=lite)
     assert loaded.classifier.classes == tuple(CLASSES) and len(loaded.calibration_scores) == 6
-    with visit.page.expect_download() as download:
-        visit.page.click("#export")
-    download.value.save_as(tmp_path / "verdicts.csv")
-    rows = (tmp_path / "verdicts.csv").read_text().splitlines()
+    rows = visit.save("#export", tmp_path / "verdicts.csv").read_text().splitlines()
     assert rows[0].startswith("path,label,confidence,score") and len(rows) == 7
     visit.check_quiet()
 
@@ -200,7 +221,7 @@ def test_a_key_is_asked_for(browser: Any, detectors: Any, lite: Any, pictures: l
         page.keyboard.press("Enter")
         page.locator("#by option").first.wait_for(state="attached")
         page.set_input_files("#files", pictures)
-        page.locator("#status", has_text="looked at.").wait_for()
+        page.locator("#status", has_text="classified.").wait_for()
         context.close()
 
 
@@ -239,11 +260,113 @@ def test_a_picture_s_map_is_shown_when_it_is_asked_for(browser: Any, address: st
     image = card.locator("img")
     picture = image.get_attribute("src")
     card.get_by_role("button", name="Show what decided").click()
-    card.get_by_role("button", name="Show the picture").wait_for()
+    card.get_by_role("button", name="Show the image").wait_for()
     assert (image.get_attribute("src") or "").startswith("data:image/png;base64,")
     assert (image.get_attribute("alt") or "").startswith("Map over picture 0.png of what speaks for")
-    assert "Yellow: speaks most for" in card.inner_text()
-    card.get_by_role("button", name="Show the picture").click()
+    assert "Yellow: supports" in card.inner_text()
+    card.get_by_role("button", name="Show the image").click()
     assert image.get_attribute("src") == picture
     assert (image.get_attribute("alt") or "").startswith("picture 0.png: ")
     visit.check_quiet()
+
+
+def drawn(folder: Path, seeds: range) -> list[str]:
+    """Images as files."""
+    for seed in seeds:
+        (folder / f"{seed}.png").write_bytes(png(seed))
+    return [str(folder / f"{seed}.png") for seed in seeds]
+
+
+def test_the_downloaded_detector_is_the_one_that_the_page_showed(
+    browser: Any, address: str, lite: Any, tmp_path: Path
+) -> None:
+    """More known images than a request may have, the slider moved, and other images added."""
+    visit = Visit(browser, address)
+    visit.own_classes(", ".join(CLASSES))
+    assert visit.page.locator("#score").input_value() == DEFAULT_SCORE
+    known, others = drawn(tmp_path, range(700, 770)), drawn(tmp_path, range(900, 912))
+    visit.upload(known)
+    visit.page.click("#known")
+    visit.page.locator("#guarantee", has_text="(set on 70 images)").wait_for()
+    for rank in (None, 40):
+        if rank is not None:
+            visit.move(rank)
+        visit.page.set_input_files("#files", others)
+        visit.page.locator("#status", has_text="12 images classified.").wait_for()
+        rows = list(csv.DictReader(visit.save("#export", tmp_path / "shown.csv").open(newline="")))
+        zipfile.ZipFile(visit.save("#download", tmp_path / "detector.zip")).extractall(tmp_path / "zip")
+        loaded = de.Detector.load(tmp_path / "zip" / "detector", model=lite)
+        assert loaded.score.spec == DEFAULT_SCORE and str(loaded.guarantee) == visit.page.inner_text("#guarantee")
+        known_scores = np.array([float(row["score"]) for row in rows[:70]])
+        assert np.array_equal(loaded.calibration_scores, np.sort(known_scores)), "to the last bit"
+        assert loaded.threshold == np.sort(known_scores)[(3 if rank is None else rank) - 1]
+        scores = np.array([float(row["score"]) for row in rows])
+        assert [row["is_ood"] for row in rows] == [str(one).lower() for one in loaded.rejects(scores)]
+        assert [float(row["p_value"]) for row in rows] == loaded.p_values(scores).tolist()
+        assert [one.is_ood for one in loaded.predict(others)] == [row["is_ood"] == "true" for row in rows[-12:]]
+        assert {row["is_ood"] for row in rows} == {"true", "false"}
+    visit.check_quiet()
+
+
+def test_a_click_is_not_lost_while_the_class_names_have_the_focus(
+    browser: Any, address: str, pictures: list[str]
+) -> None:
+    visit = Visit(browser, address)
+    visit.own_classes("sky, grass")
+    visit.upload(pictures)
+    visit.page.locator("#classes").fill("wall, floor, roof")
+    visit.page.click("#known")
+    visit.page.locator("#counts", has_text="4 known, 0 none of these").wait_for()
+    assert set(visit.verdicts()) <= {"wall", "floor", "roof"}
+    assert visit.page.locator("#decide").is_visible()
+    visit.check_quiet()
+
+
+def test_the_button_waits_until_all_images_are_classified(
+    browser: Any, address: str, pictures: list[str], tmp_path: Path
+) -> None:
+    visit = Visit(browser, address)
+    visit.own_classes(", ".join(CLASSES))
+    held: list[Any] = []
+    visit.page.route("**/v1/classify", lambda route: held.append(route) if not held else route.continue_())
+    with visit.page.expect_response("**/v1/classify"):
+        visit.page.set_input_files("#files", drawn(tmp_path, range(8)))
+    visit.page.locator("#status", has_text="4 of 8 images").wait_for()
+    assert visit.page.locator("#known").is_disabled()
+    held[0].continue_()
+    visit.looked_at()
+    assert visit.page.locator("#known").is_enabled()
+    visit.check_quiet()
+
+
+def test_an_error_is_shown_where_the_user_looks(browser: Any, address: str, tmp_path: Path) -> None:
+    visit = Visit(browser, address, viewport={"width": 390, "height": 700})
+    visit.own_classes(", ".join(CLASSES))
+    visit.upload(drawn(tmp_path, range(20)))
+    visit.page.route("**/v1/thresholds", lambda route: route.fulfill(status=422, json={"error": "nothing fits"}))
+    visit.page.click("#known")
+    told = visit.page.locator("#trouble", has_text="nothing fits")
+    for place in (0, 10**6):
+        visit.page.evaluate("y => window.scrollTo(0, y)", place)
+        box = told.bounding_box()
+        assert box is not None and box["y"] >= 0 and box["y"] + box["height"] <= 700
+    assert visit.page.locator("#decide").is_hidden(), "there is no threshold"
+    told.click()
+    assert told.is_hidden()
+    visit.said = [text for text in visit.said if "422" not in text]
+    visit.check_quiet()
+
+
+@pytest.mark.parametrize(("score", "by_class"), [("mahalanobis", False), ("mcm", True)])
+def test_without_a_single_threshold_there_is_no_slider(
+    browser: Any, lite: Any, pictures: list[str], score: str, by_class: bool
+) -> None:
+    known = [ImageItem(str(seed), png(seed), CLASSES[seed % 4]) for seed in range(300, 420)]
+    detector = de.Detector(de.ZeroShotClassifier(lite, CLASSES), score).calibrate(known, 0.5, by_class=by_class)
+    for address in serving({"one": detector}, None):
+        visit = Visit(browser, address)
+        visit.upload(pictures)
+        assert visit.page.locator("#decide").is_hidden()
+        assert str(detector.guarantee) in visit.page.inner_text("#about")
+        assert visit.verdicts() == ["none of these" if v.is_ood else v.label for v in detector.predict(pictures)]
+        visit.check_quiet()

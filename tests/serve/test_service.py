@@ -35,6 +35,15 @@ def service(folders: dict[str, Path]) -> Iterator[Service]:
     running.process.kill()
 
 
+HEAD = f"POST /v1/verdicts HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
+
+
+def half_a_request() -> bytes:
+    """A form that is not sent to its end."""
+    body = form(PICTURES[:1])
+    return f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body[: len(body) // 2]
+
+
 def test_answers_of_many_clients_are_not_swapped(service: Service, detectors: Any) -> None:
     """Each asks with pictures of its own, some of which are none."""
     requests = []
@@ -57,13 +66,12 @@ def test_dawdlers_and_those_who_leave_block_nobody(service: Service) -> None:
     held = []
     for _ in range(20):
         one = socket.create_connection(("127.0.0.1", service.port))
-        one.sendall(b"POST /v1/verdicts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf")
+        one.sendall(half_a_request())
         held.append(one)
     body = form(PICTURES * 4, detector="colours")
-    head = f"POST /v1/verdicts HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
     for _ in range(3):
         one = socket.create_connection(("127.0.0.1", service.port))
-        one.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        one.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         one.close()
     status, answer = service.verdicts(PICTURES[:2])
     assert (status, len(answer["images"])) == (200, 2)
@@ -82,7 +90,7 @@ def test_dawdlers_and_those_who_leave_block_nobody(service: Service) -> None:
 def test_a_body_that_does_not_come_is_given_up(folders: dict[str, Path]) -> None:
     running = Service(folders, "--seconds", "1", "--max-files", "4")
     with socket.create_connection(("127.0.0.1", running.port)) as one:
-        one.sendall(b"POST /v1/verdicts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhalf")
+        one.sendall(half_a_request())
         one.settimeout(60)
         assert b"408" in one.recv(1000).split(b"\r\n")[0]
     assert running.stop() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from starlette.testclient import TestClient
 import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.monitor import Monitor
-from deltaenergy.serve import watching
+from deltaenergy.serve import engine as serve_engine
 from deltaenergy.serve.app import create_app
 from deltaenergy.serve.server import make_engine, watched
 from tests.serve.conftest import PICTURES
@@ -33,19 +32,18 @@ def gauge(client: Any, name: str, **labels: str) -> float:
 def test_every_verdict_is_looked_at(
     detectors: dict[str, de.Detector], lite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "SECONDS", 0.0)
+    monkeypatch.setattr(serve_engine, "SAVE_SECONDS", 0.0)
     path = tmp_path / "state.json"
     with Monitor.open(path, detectors["colours"]) as monitor:
         engine = make_engine(list(detectors.items()), lite, watches={"colours": (monitor, path)})
         with TestClient(create_app(engine)) as client:
             assert gauge(client, "images", detector="colours") == 0
-            images = [{"id": "../../etc/x.png", "data": base64.b64encode(data).decode()} for data in PICTURES]
-            images.append({"id": "broken", "data": base64.b64encode(b"?").decode()})
-            answers = client.post("/v1/verdicts", json={"detector": "colours", "images": images}).json()["images"]
-            client.post("/v1/verdicts", json={"detector": "letters", "images": images[:3]})
-            client.post("/v1/classify", json={"classes": ["a", "b"], "images": images[:3]})
+            files = [("files", ("../../etc/x.png", data)) for data in PICTURES] + [("files", ("broken", b"?"))]
+            answers = client.post("/v1/verdicts", data={"detector": "colours"}, files=files).json()["images"]
+            client.post("/v1/verdicts", data={"detector": "letters"}, files=files[:3])
+            client.post("/v1/classify", data={"classes": "a,b"}, files=files[:3])
             feature = lite.encode_images([PICTURES[0]])[0].tolist()
-            one = client.post("/v1/verdicts", json={"detector": "colours", "features": [feature]}).json()["images"]
+            one = client.post("/v1/features", json={"detector": "colours", "features": [feature]}).json()["images"]
             flagged = sum(answer["is_ood"] for answer in [*answers[:12], *one])
             assert flagged > 0
             assert gauge(client, "images", detector="colours") == 13

@@ -1,18 +1,28 @@
-"""What every request passes: size and time of its body, keys, counters, and headers that browsers heed."""
+"""What every request passes: keys, size and time of its body, counters, headers for browsers; clients that leave."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastapi import Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deltaenergy.serve.keys import Keys
-from deltaenergy.serve.limits import Limits
+from deltaenergy.errors import InputError
 from deltaenergy.serve.metrics import Metrics
 
-# Whether the service is alive may be asked without a key, and the page itself holds nothing secret.
+if TYPE_CHECKING:
+    from deltaenergy.serve.server import Limits
+
+Value = TypeVar("Value")
+# Health needs no key, and the pages have nothing secret.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/v2/health/live", "/v2/health/ready"})
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -21,46 +31,76 @@ HEADERS = (
     (b"cache-control", b"no-store"),
 )
 STRICT = b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+# The status of a request whose client has left: there is no one to send it to, but it is counted.
+CLIENT_LEFT = 499
+SHORTEST_KEY = 16
+LARGEST_KEY_FILE = 1 << 20
 
 
-class TooLarge(Exception):
-    """More bytes came than a body may have."""
+class Keys:
+    """API keys. Only hashes are kept; a comparison takes as long for any key."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._hashes = [_hash(key) for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> Keys:
+        """The keys in a file, one per line; empty lines and those that start with # do not count."""
+        try:
+            if path.stat().st_size > LARGEST_KEY_FILE:
+                raise InputError(f"--api-key-file {path} has more than a megabyte: write one key per line.")
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise InputError(f"--api-key-file {path} is not a text file: write one key per line.") from None
+        except OSError as error:
+            raise InputError(f"--api-key-file {path} cannot be read: {error.strerror or error}.") from None
+        keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if not keys:
+            raise InputError(f"--api-key-file {path} holds no key: write one per line.")
+        for number, key in enumerate(keys, start=1):
+            if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+                raise InputError(
+                    f"--api-key-file {path}: key {number} must have {SHORTEST_KEY} or more printable ASCII characters "
+                    "without spaces. `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes one."
+                )
+        return cls(keys)
+
+    def accepts(self, key: str) -> bool:
+        """Whether `key` is one of them. All are compared, whichever it is."""
+        given, right = _hash(key), False
+        for one in self._hashes:
+            right |= hmac.compare_digest(given, one)
+        return right
 
 
-class TooSlow(Exception):
-    """The body did not come in time."""
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 class Guard:
-    """Wraps the application.
+    """Wraps the application: keys and the announced size are checked before a body is read.
 
     Args:
         app: what is guarded.
         limits: of bodies.
         metrics: where requests are counted.
-        keys: who may ask; None: whoever reaches the service.
+        keys: one of them must be sent; None: no key is needed.
         policies: Content-Security-Policy by path, where it is not the strictest.
-        route_of: the route that a request belongs to, for counters: few values, whatever is asked for.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        limits: Limits,
-        metrics: Metrics,
-        keys: Keys | None,
-        policies: Mapping[str, str],
-        route_of: Callable[[Scope], str],
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, keys: Keys | None, policies: Mapping[str, str]
     ) -> None:
         self.app, self.limits, self.metrics, self.keys = app, limits, metrics, keys
-        self.policies, self.route_of = {path: text.encode() for path, text in policies.items()}, route_of
+        self.policies = {path: text.encode() for path, text in policies.items()}
+        self._too_large = f"The body is larger than {limits.body_mb:g} MB. Send fewer or smaller images."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it here."""
+        """Pass the request on, or refuse it here."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 0
+        began, status = time.perf_counter(), CLIENT_LEFT
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -71,21 +111,25 @@ class Guard:
             await send(message)
 
         headers = {name.lower(): value for name, value in scope["headers"]}
+        length = headers.get(b"content-length", b"0")
+        app: ASGIApp
+        if not self._may(scope["path"], headers):
+            needed = {"error": "An API key is needed: Authorization: Bearer KEY."}
+            app = JSONResponse(needed, 401, {"WWW-Authenticate": "Bearer"})
+        elif length.isdigit() and (len(length) > 18 or int(length) > self.limits.body_bytes):
+            app = JSONResponse({"error": self._too_large}, 413)
+        else:
+            app, receive = self.app, self._bounded(receive)
         try:
-            if not self._may(scope["path"], headers):
-                await refuse(answer, 401, "An API key is needed: Authorization: Bearer KEY.", bearer=True)
-            elif _length(headers) > self.limits.body_bytes:
-                await refuse(answer, 413, too_large(self.limits))
-            else:
-                await self._bounded(scope, receive, answer)
+            await app(scope, receive, answer)
         finally:
-            # A client that went away got no status.
-            route = self.route_of(scope)
-            self.metrics.requests.labels(route, str(status or 499)).inc()
+            # The path of the route; one word for all that match none.
+            route = str(getattr(scope.get("route"), "path", "other"))
+            self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
 
-    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the body's bytes as they come, and give them a time; the application answers for what is over."""
+    def _bounded(self, receive: Receive) -> Receive:
+        """Count the body's bytes as they come, within a time."""
         seen, whole = 0, False
         until = asyncio.get_running_loop().time() + self.limits.seconds
 
@@ -94,45 +138,48 @@ class Guard:
             if whole:
                 return await receive()
             left = until - asyncio.get_running_loop().time()
+            close = {"Connection": "close"}
             try:
                 message = await asyncio.wait_for(receive(), max(0.001, left))
             except TimeoutError:
-                raise TooSlow from None
+                late = f"The body did not come within {self.limits.seconds:g} seconds."
+                raise HTTPException(408, late, headers=close) from None
+            if message["type"] == "http.disconnect":
+                raise HTTPException(CLIENT_LEFT, "The client has left.")
             seen += len(message.get("body", b""))
             if seen > self.limits.body_bytes:
-                raise TooLarge
-            whole = message["type"] == "http.disconnect" or not message.get("more_body", False)
+                raise HTTPException(413, self._too_large, headers=close)
+            whole = not message.get("more_body", False)
             return message
 
-        await self.app(scope, counted, send)
+        return counted
 
     def _may(self, path: str, headers: Mapping[bytes, bytes]) -> bool:
         if self.keys is None or path in OPEN_PATHS:
             return True
-        given = headers.get(b"authorization", b"").decode("latin-1")
-        kind, _, key = given.partition(" ")
+        kind, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if kind.lower() != "bearer":
             key = headers.get(b"x-api-key", b"").decode("latin-1")
         return self.keys.accepts(key.strip())
 
 
-def too_large(limits: Limits) -> str:
-    """What is told of a body with too many bytes."""
-    return f"The body is larger than {limits.body_mb:g} MB. Send fewer or smaller images."
+async def while_connected(request: Request, work: Awaitable[Value], seconds: float) -> Value:
+    """The result of `work`, which is given up when the client leaves or the time is over."""
+    task = asyncio.ensure_future(work)
+    left = asyncio.ensure_future(_until_left(request.receive))
+    try:
+        await asyncio.wait({task, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if left.done():
+            raise HTTPException(CLIENT_LEFT, "The client has left.")
+        raise HTTPException(504, f"No answer within {seconds:g} seconds. Send fewer images, or try again later.")
+    finally:
+        for one in (task, left):
+            one.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
 
 
-def _length(headers: Mapping[bytes, bytes]) -> int:
-    text = headers.get(b"content-length", b"0")
-    return int(text) if text.isdigit() else 0
-
-
-async def refuse(send: Send, status: int, message: str, *, bearer: bool = False) -> None:
-    """A JSON error."""
-    from deltaenergy.serve.answers import Problem
-
-    body = Problem(error=message).model_dump_json(exclude_none=True).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if bearer:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _until_left(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

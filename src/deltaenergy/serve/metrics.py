@@ -1,4 +1,4 @@
-"""Counters for Prometheus, in a registry of their own."""
+"""Counters for Prometheus, in their own registry."""
 
 from __future__ import annotations
 
@@ -14,32 +14,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"{OWN}_{name}", text, labels, registry=own)
+
         self.requests = Counter(f"{OWN}_requests", "Requests by route and status.", ["route", "status"], registry=own)
         self.seconds = Histogram(f"{OWN}_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, registry=own)
-        self.batch_sizes = Histogram(
-            f"{OWN}_batch_images", "Images that shared a run of the tower.", buckets=SIZES, registry=own
-        )
-        self.under_way = Gauge(f"{OWN}_images_under_way", "Images decoded, waiting or being looked at.", registry=own)
-        self.unreadable = Counter(f"{OWN}_unreadable_images", "Images that could not be read.", registry=own)
+        self.batch_sizes = Histogram(f"{OWN}_batch_images", "Images per batch.", buckets=SIZES, registry=own)
+        self.under_way = gauge("images_under_way", "Images that are decoded, waiting or in a batch.")
+        self.unreadable = Counter(f"{OWN}_unreadable_images", "Unreadable images.", registry=own)
         self.verdicts = Counter(f"{OWN}_verdicts", "Verdicts by detector.", ["detector", "verdict"], registry=own)
-        self.monitored = Gauge(
-            f"{OWN}_monitor_images", "Images that the monitor has looked at.", ["detector"], registry=own
-        )
-        self.monitor_rate = Gauge(
-            f"{OWN}_monitor_rate", "Share of them called none of these.", ["detector"], registry=own
-        )
-        self.monitor_bound = Gauge(
-            f"{OWN}_monitor_rate_bound", "Share that the calibration allows for.", ["detector"], registry=own
-        )
-        self.monitor_evidence = Gauge(
-            f"{OWN}_monitor_evidence", "Evidence of a change, log10, by test.", ["detector", "test"], registry=own
-        )
-        self.monitor_bar = Gauge(
-            f"{OWN}_monitor_evidence_bar", "Evidence that raises the alarm, log10.", ["detector"], registry=own
-        )
-        self.monitor_changed = Gauge(
-            f"{OWN}_monitor_changed", "1 once the images have changed, else 0.", ["detector"], registry=own
-        )
+        self.monitored = gauge("monitor_images", "Images that the monitor has seen.", "detector")
+        self.monitor_rate = gauge("monitor_rate", "Share of them that was rejected.", "detector")
+        self.monitor_bound = gauge("monitor_rate_bound", "Share that the calibration allows for.", "detector")
+        self.monitor_evidence = gauge("monitor_evidence", "Evidence of a change, log10, by test.", "detector", "test")
+        self.monitor_bar = gauge("monitor_evidence_bar", "Evidence that raises the alarm, log10.", "detector")
+        self.monitor_changed = gauge("monitor_changed", "1 once the images have changed, else 0.", "detector")
 
     def text(self) -> bytes:
         """All of it, in Prometheus's format."""

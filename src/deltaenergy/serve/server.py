@@ -1,12 +1,14 @@
-"""Load detectors and models, then listen; stop when told to, with what was accepted finished."""
+"""Limits, loading of detectors and models, and listening; on a stop, what was accepted is finished."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from deltaenergy.detector.detector import Detector
@@ -14,22 +16,71 @@ from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.base import TowerModel
 from deltaenergy.monitor import Monitor
 from deltaenergy.serve.app import create_app
-from deltaenergy.serve.engine import Engine
-from deltaenergy.serve.keys import Keys
-from deltaenergy.serve.limits import Limits
+from deltaenergy.serve.engine import Engine, Predictor, Watch
+from deltaenergy.serve.guard import Keys
 from deltaenergy.serve.metrics import Metrics
-from deltaenergy.serve.targets import Target
-from deltaenergy.serve.watching import Watch
 
 LONGEST_NAME = 100
 _M_ARENA_MAX, _ARENAS = -8, 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may contain, and what the service takes on at a time; a refusal names its limit.
+
+    Attributes:
+        body_mb: of a whole request, in megabytes.
+        files: images in a request.
+        megapixels: of one image, as its header tells before it is decoded.
+        seconds: from the first byte of a request to its answer.
+        queue: images that are decoded, waiting or in a batch, of all requests together.
+        batch: images that pass through the image encoder together.
+        wait_ms: how long an image may wait for others to share its batch while the encoder is idle.
+        classes: class names in a request.
+        name_length: characters of a class name.
+        class_lists: class lists whose text features are kept.
+        rows: features or scores in a request.
+    """
+
+    body_mb: float = 64
+    files: int = 64
+    megapixels: float = 50
+    seconds: float = 30
+    queue: int = 256
+    batch: int = 32
+    wait_ms: float = 5
+    classes: int = 1000
+    name_length: int = 200
+    class_lists: int = 32
+    rows: int = 10_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name == "wait_ms" else 1e-9
+            if not (math.isfinite(value) and value >= least):
+                raise InputError(f"The limit {field.name} must be a number above 0, got {value!r}.")
+        if self.queue < self.files:
+            raise InputError(
+                f"The limit queue ({self.queue}) must be at least files ({self.files}): otherwise an allowed request "
+                "would always be refused."
+            )
+
+    @property
+    def body_bytes(self) -> int:
+        """The largest body, in bytes."""
+        return int(self.body_mb * 1_000_000)
+
+    @property
+    def pixels(self) -> int:
+        """The largest image, in pixels."""
+        return int(self.megapixels * 1_000_000)
 
 
 def keep_memory_flat() -> None:
     """Let all threads share two heaps. To be called before they start.
 
     glibc otherwise makes a heap for each of them, and what they free there is not used by the others: under load the
-    process would grow for hours. Other C libraries have no such setting, and no need of it.
+    process would grow for hours. Other C libraries have no such setting, and do not need it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
@@ -39,18 +90,41 @@ def make_engine(
     detectors: Sequence[tuple[str, Detector]],
     model: TowerModel | None,
     limits: Limits | None = None,
-    default_score: str = "mcm",
     watches: Mapping[str, tuple[Monitor, Path]] | None = None,
 ) -> Engine:
     """An engine for named detectors, and for class names on `model`; `watches` are monitors and their state files."""
-    targets: dict[str, Target] = {}
+    predictors: dict[str, Predictor] = {}
     for name, detector in detectors:
-        if name in targets:
+        if name in predictors:
             raise InputError(f"Two detectors are called {name!r}: give each a name, --detector NAME=FOLDER.")
-        targets[name] = Target.of_detector(name, detector)
+        predictors[name] = Predictor.of_detector(name, detector)
     metrics = Metrics()
     watched = {name: Watch(name, monitor, path, metrics) for name, (monitor, path) in (watches or {}).items()}
-    return Engine(targets, model, default_score, limits or Limits(), metrics, watched)
+    return Engine(predictors, model, limits or Limits(), metrics, watched)
+
+
+def load(
+    wanted: Sequence[tuple[str, str]],
+    model: str | None,
+    load_detector: Callable[[str], Detector],
+    load_model: Callable[[str], TowerModel],
+) -> tuple[list[tuple[str, Detector]], TowerModel]:
+    """The detectors, and the model for class names of requests: the detectors' own if they share one, or `lite`."""
+    known: dict[str, TowerModel] = {}
+    detectors: list[tuple[str, Detector]] = []
+    for name, folder in wanted:
+        loaded = load_detector(folder)
+        base = loaded.classifier.base_model
+        # Detectors of one model share it, and with it their batches.
+        if base.fingerprint in known and base is not known[base.fingerprint]:
+            loaded = Detector.load(folder, model=known[base.fingerprint])
+        elif isinstance(base, TowerModel):
+            known[base.fingerprint] = base
+        detectors.append((name, loaded))
+    if model is None and len(known) == 1:
+        return detectors, next(iter(known.values()))
+    own = load_model(model or "lite")
+    return detectors, known.get(own.fingerprint, own)
 
 
 def named(argument: str) -> tuple[str, str]:
@@ -82,7 +156,7 @@ def listen(host: str, port: int) -> socket.socket:
         bound = socket.socket(family)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
-    except (TypeError, UnicodeError):  # what a host name cannot hold
+    except (TypeError, UnicodeError):  # what a host name cannot contain
         raise InputError(f"--host {host!r} is not the name or address of a host.") from None
     except OSError as error:
         raise InputError(
@@ -105,7 +179,7 @@ def run(engine: Engine, bound: socket.socket, keys: Keys | None, cors: tuple[str
         timeout_graceful_shutdown=int(engine.limits.seconds) + 5,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    # uvicorn finishes what it accepted and then raises the signal again: a stop that was asked for is no failure.
+    # uvicorn finishes what it accepted and then raises the signal again: a requested stop is not a failure.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         uvicorn.Server(config).run(sockets=[bound])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
 from deltaenergy import __version__
-from deltaenergy.serve.answers import ImageAnswer
-from deltaenergy.serve.bodies import Refused, decode_base64, read_json, while_connected
-from deltaenergy.serve.description import json_body
-from deltaenergy.serve.engine import Engine
-from deltaenergy.serve.targets import Target
+from deltaenergy.errors import InputError
+from deltaenergy.serve.engine import Engine, TheEngine
+from deltaenergy.serve.guard import while_connected
 
-router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
-# Name and type of each output, and where it comes from.
+TAG = "Open Inference Protocol"
+router = APIRouter(prefix="/v2", tags=[TAG])
+# Needs no key.
+health = APIRouter(prefix="/v2/health", tags=[TAG])
+# Name and type of each output, which is the field of an `ImageAnswer`.
 OUTPUTS: dict[str, str] = {
     "label": "BYTES",
     "confidence": "FP64",
@@ -39,7 +43,7 @@ class InferRequest(BaseModel):
     """One input: `image` (BYTES, base64) or `features` (FP32)."""
 
     id: str | None = None
-    inputs: list[Tensor] = Field(min_length=1)
+    inputs: list[Tensor] = Field(min_length=1, max_length=1)
     outputs: list[dict[str, Any]] | None = None
 
 
@@ -52,13 +56,13 @@ class InferResponse(BaseModel):
     outputs: list[Tensor]
 
 
-@router.get("/health/live", summary="Whether the process answers")
+@health.get("/live", summary="Whether the process answers")
 async def live() -> dict[str, bool]:
-    """Always true, if it comes at all."""
+    """Always true."""
     return {"live": True}
 
 
-@router.get("/health/ready", summary="Whether models are loaded")
+@health.get("/ready", summary="Whether models are loaded")
 async def ready() -> dict[str, bool]:
     """Models are loaded before the service listens."""
     return {"ready": True}
@@ -71,96 +75,77 @@ async def server() -> dict[str, Any]:
 
 
 @router.get("/models/{name}", summary="A detector as a model")
-async def model(request: Request, name: str) -> dict[str, Any]:
+async def model(engine: TheEngine, name: str) -> dict[str, Any]:
     """Its inputs and outputs."""
-    target = _target(request, name)
-    width = target.classifier.model.feature_dim
-    inputs = [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
-    if target.takes_features:
-        inputs.append({"name": "features", "datatype": "FP32", "shape": [-1, width]})
+    predictor = engine.detector(name)
+    inputs: list[dict[str, Any]] = [{"name": "image", "datatype": "BYTES", "shape": [-1]}]
+    if predictor.takes_features:
+        inputs.append({"name": "features", "datatype": "FP32", "shape": [-1, predictor.classifier.model.feature_dim]})
     return {
         "name": name,
-        "versions": [target.version],
+        "versions": [predictor.version],
         "platform": "deltaenergy",
         "inputs": inputs,
         "outputs": [{"name": key, "datatype": kind, "shape": [-1]} for key, kind in OUTPUTS.items()],
     }
 
 
-@router.get("/models/{name}/ready", summary="Whether a detector is there")
-async def model_ready(request: Request, name: str) -> dict[str, Any]:
+@router.get("/models/{name}/ready", summary="Whether a detector is loaded")
+async def model_ready(engine: TheEngine, name: str) -> dict[str, Any]:
     """It is loaded, or it is not known."""
-    return {"name": _target(request, name).name, "ready": True}
+    return {"name": engine.detector(name).name, "ready": True}
 
 
-@router.post("/models/{name}/infer", summary="Verdicts as tensors", openapi_extra=json_body(InferRequest))
-async def infer(request: Request, name: str) -> InferResponse:
+@router.post("/models/{name}/infer", summary="Verdicts as tensors")
+async def infer(request: Request, engine: TheEngine, name: str, asked: InferRequest) -> InferResponse:
     """`image`: base64 texts; `features`: rows of unit features."""
-    engine: Engine = request.app.state.engine
-    target = _target(request, name)
-    asked = await read_json(request, InferRequest)
-    if len(asked.inputs) != 1 or asked.inputs[0].name not in {"image", "features"}:
-        raise Refused(422, "There must be one input, named image or features.")
-    given = asked.inputs[0]
-    wanted = _wanted(asked)
-    if given.name == "image":
-        answers = await while_connected(request, engine.judge(target, _images(given, engine), 1), engine.limits.seconds)
-    else:
-        rows = _features(given, engine)
-        answers = await while_connected(request, engine.judge_features(target, rows, 1), engine.limits.seconds)
-    return InferResponse(
-        model_name=name,
-        model_version=target.version,
-        id=asked.id,
-        outputs=[_output(key, answers) for key in wanted],
-    )
-
-
-def _wanted(asked: InferRequest) -> list[str]:
-    if asked.outputs is None:
-        return list(OUTPUTS)
-    names = [str(output.get("name")) for output in asked.outputs]
-    unknown = next((name for name in names if name not in OUTPUTS), None)
+    predictor, (given,) = engine.detector(name), asked.inputs
+    wanted = [str(output.get("name")) for output in asked.outputs or []] or list(OUTPUTS)
+    unknown = next((output for output in wanted if output not in OUTPUTS), None)
     if unknown is not None:
-        raise Refused(422, f"There is no output {unknown[:40]!r}. There are: {', '.join(OUTPUTS)}.")
-    return names
+        raise InputError(f"outputs: there is no {unknown[:40]!r}. There are: {', '.join(OUTPUTS)}.")
+    if given.name == "image":
+        work = engine.predict(predictor, _images(given, engine), 1)
+    elif given.name == "features":
+        work = engine.predict_features(predictor, _features(given, engine), 1)
+    else:
+        raise InputError("inputs: there must be one, named image or features.")
+    answers = await while_connected(request, work, engine.limits.seconds)
+    shape = [len(answers)]
+    outputs = [
+        Tensor(name=key, shape=shape, datatype=OUTPUTS[key], data=[getattr(answer, key) for answer in answers])
+        for key in wanted
+    ]
+    return InferResponse(model_name=name, model_version=predictor.version, id=asked.id, outputs=outputs)
 
 
 def _images(given: Tensor, engine: Engine) -> list[tuple[str, bytes]]:
     if given.datatype != "BYTES" or given.shape != [len(given.data)] or not given.data:
-        raise Refused(422, "image must be of datatype BYTES and shape [N], with N base64 texts as data.")
+        raise InputError("inputs: image must have datatype BYTES and shape [N], with N base64 texts as data.")
     if len(given.data) > engine.limits.files:
-        raise Refused(413, f"There are {len(given.data):,} images, and {engine.limits.files} are the most.")
-    if not all(isinstance(text, str) for text in given.data):
-        raise Refused(422, "image must hold base64 texts.")
-    return [(str(i), decode_base64(text, f"image {i}")) for i, text in enumerate(given.data)]
+        most = f"{engine.limits.files} are the most"
+        raise HTTPException(413, f"inputs: image has {len(given.data):,} images, and {most}.")
+    return [(str(i), _from_base64(text, i)) for i, text in enumerate(given.data)]
+
+
+def _from_base64(text: Any, position: int) -> bytes:
+    """The bytes of an image; the prefix of a data URL may precede them."""
+    try:
+        return base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)
+    except (AttributeError, binascii.Error, ValueError):
+        raise InputError(f"inputs: image {position} is not base64.") from None
 
 
 def _features(given: Tensor, engine: Engine) -> list[list[float]]:
     """Rows, from nested lists or from one flat list."""
     right = given.datatype in {"FP32", "FP64"} and len(given.shape) == 2 and min(given.shape) >= 1
     if not right or given.shape[0] > engine.limits.rows:
-        raise Refused(
-            422, f"features must be of datatype FP32 and shape [N, D], with N from 1 to {engine.limits.rows}."
-        )
+        most = f"N from 1 to {engine.limits.rows}"
+        raise InputError(f"inputs: features must have datatype FP32 and shape [N, D], with {most}.")
     rows, width = given.shape
     flat = given.data
     if flat and isinstance(flat[0], list):
         flat = [value for row in flat if isinstance(row, list) for value in row]
     if len(flat) != rows * width or not all(type(value) in (int, float) for value in flat):
-        raise Refused(422, f"features must hold {rows} × {width} numbers.")
+        raise InputError(f"inputs: features must have {rows} × {width} numbers.")
     return [[float(value) for value in flat[i * width : (i + 1) * width]] for i in range(rows)]
-
-
-def _output(name: str, answers: list[ImageAnswer]) -> Tensor:
-    return Tensor(
-        name=name, shape=[len(answers)], datatype=OUTPUTS[name], data=[getattr(answer, name) for answer in answers]
-    )
-
-
-def _target(request: Request, name: str) -> Target:
-    engine: Engine = request.app.state.engine
-    try:
-        return engine.detector(name)
-    except KeyError as error:
-        raise Refused(404, str(error.args[0])) from None

@@ -15,7 +15,6 @@ from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.models.base import TowerModel
     from deltaenergy.monitor import Monitor
 
 
@@ -64,8 +63,7 @@ def serve(
     """
     try:
         from deltaenergy.serve import server
-        from deltaenergy.serve.keys import Keys
-        from deltaenergy.serve.limits import Limits
+        from deltaenergy.serve.guard import Keys
     except ModuleNotFoundError as error:
         raise InputError(
             f"serve needs {error.name}, which is not installed: pip install 'deltaenergy[serve]'."
@@ -75,7 +73,7 @@ def serve(
 
     place = common.Place(device, backend, precision, calibrate_on)
     server.keep_memory_flat()
-    limits = Limits(
+    limits = server.Limits(
         body_mb=max_body,
         files=max_files,
         megapixels=max_megapixels,
@@ -91,9 +89,16 @@ def serve(
     with contextlib.ExitStack() as held:
         held.callback(bound.close)
         use_heic(heic)
-        detectors, own = _load(wanted, model, place)
+        detectors, own = server.load(
+            wanted,
+            model,
+            lambda folder: common.prepare(common.load_detector(folder, place)),
+            lambda name: common.load_model_with_status(name, place),
+        )
         watches = _watches(watching, dict(detectors), held)
-        engine = server.make_engine(detectors, own, limits, watches=watches)
+        engine = server.make_engine(detectors, own, limits, watches)
+        with common.status("Encoding the words of the default score …"):
+            engine.prepare()
         bound.listen(1024)  # whoever asks from now on is answered, if only in a moment
         address = bound.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
@@ -115,30 +120,6 @@ def _watches(
             raise InputError(f"--monitor names two state files for the detector {name!r}.")
         watches[name] = held.enter_context(Monitor.open(path, detectors[name])), path
     return watches
-
-
-def _load(
-    wanted: list[tuple[str, str]], model: str | None, place: common.Place
-) -> tuple[list[tuple[str, Detector]], TowerModel | None]:
-    """The detectors, and the model for class names of requests."""
-    from deltaenergy.detector.detector import Detector
-    from deltaenergy.models.base import TowerModel
-
-    known: dict[str, TowerModel] = {}
-    detectors: list[tuple[str, Detector]] = []
-    for name, folder in wanted:
-        loaded = common.load_detector(folder, place)
-        base = loaded.classifier.base_model
-        # Detectors of one model share it, and with it their batches.
-        if base.fingerprint in known and loaded.classifier.base_model is not known[base.fingerprint]:
-            loaded = Detector.load(folder, model=known[base.fingerprint])
-        elif isinstance(base, TowerModel):
-            known[base.fingerprint] = base
-        detectors.append((name, common.prepare(loaded)))
-    if model is None and len(known) == 1:
-        return detectors, next(iter(known.values()))
-    own = common.load_model_with_status(model or "lite", place)
-    return detectors, known.get(own.fingerprint, own)
 
 
 def _is_loopback(host: str) -> bool:

@@ -24,7 +24,7 @@ from deltaenergy.store.manifest import DTYPES, RECORD, Manifest, StoreRecord, re
 from deltaenergy.store.plan import FOLDER
 from deltaenergy.store.run import JustFinished, Run
 from deltaenergy.store.store import FeatureStore, check_same_model
-from deltaenergy.store.to_do import stored_already
+from deltaenergy.store.to_do import LIMITS, PlanLimits, stored_already
 
 __all__ = ["Fill", "Filled", "Task", "build_store", "fill_store"]
 
@@ -93,6 +93,7 @@ def fill_store(
     batch_size: int = 32,
     progress: Progress | None = None,
     fill: Fill | None = None,
+    limits: PlanLimits = LIMITS,
 ) -> None:
     """`build_store` without opening the store in the end: memory does not grow with the number of new images."""
     place, encoder = place_at(out), require_encoder(model)
@@ -102,7 +103,7 @@ def fill_store(
     for attempt in range(_ATTEMPTS):
         with Hold(place) as hold:
             manifest = _open_or_create(place, encoder, patches, dtype, shard_size, stream)
-            run = Run(place, manifest, stream, retry_unreadable, hold)
+            run = Run(place, manifest, stream, retry_unreadable, hold, limits)
             try:
                 plan = run.plan()
                 if plan is not None:

@@ -23,9 +23,9 @@ from PIL import Image
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.files.atomic import json_bytes
+from deltaenergy.source import build_store
 from deltaenergy.store.manifest import RECORD
 from deltaenergy.store.store import FeatureStore, verify_store
-from deltaenergy.store.writer import build_store
 from tests.data.colour_model import MeanColour
 from tests.sampling import examples
 

@@ -19,7 +19,7 @@ from deltaenergy.data.content import content_or_error
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.source import image_stream
+from deltaenergy.source import build_store, image_stream
 from deltaenergy.store.filling import Filled, Filler, InThisProcess, PlanGone, Task
 from deltaenergy.store.folder import LocalPlace
 from deltaenergy.store.manifest import read_manifest
@@ -27,7 +27,7 @@ from deltaenergy.store.plan import FOLDER, RECORD, PlanReader, free_numbers, rea
 from deltaenergy.store.store import FeatureStore
 from deltaenergy.store.summary import summarise
 from deltaenergy.store.to_do import PlanLimits, ToDo
-from deltaenergy.store.writer import MOST_SHARDS, build_store, fill_store, usual_shard_size
+from deltaenergy.store.writer import MOST_SHARDS, fill_store, usual_shard_size
 from tests.data.colour_model import MeanColour
 
 IMAGES = 11
@@ -74,7 +74,7 @@ class Some:
 
 def begin(pictures: Any, out: Path, *positions: int) -> None:
     with pytest.raises(Stop):
-        fill_store(MeanColour(), pictures, out, shard_size=4, fill=Some(*positions))
+        fill_store(MeanColour(), image_stream(pictures), out, shard_size=4, fill=Some(*positions))
 
 
 def test_the_plan_says_what_each_shard_will_hold(pictures: Path, tmp_path: Path) -> None:
@@ -346,9 +346,9 @@ def test_images_that_change_while_they_are_listed_are_said(pictures: Path) -> No
 
 def test_copies_beyond_the_limit_are_found_within_a_shard(pictures: Path, tmp_path: Path) -> None:
     few = PlanLimits(contents=0)
-    fill_store(MeanColour(), pictures, tmp_path / "a", shard_size=4, limits=few)
+    fill_store(MeanColour(), image_stream(pictures), tmp_path / "a", shard_size=4, limits=few)
     assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "a")).shards or ()) == IMAGES - 2
-    fill_store(MeanColour(), pictures, tmp_path / "b", shard_size=100, limits=few)
+    fill_store(MeanColour(), image_stream(pictures), tmp_path / "b", shard_size=100, limits=few)
     assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "b")).shards or ()) == IMAGES - 3
     store, apart = FeatureStore.open(tmp_path / "a"), FeatureStore.open(tmp_path / "b")
     np.testing.assert_array_equal(store.features, apart.features)

@@ -16,14 +16,13 @@ from deltaenergy.data.references import refer, resolve
 from deltaenergy.data.remote.client import Connections, RemoteFile, forget_connections
 from deltaenergy.data.remote.stores import Limits, open_store
 from deltaenergy.errors import ArtifactError, InputError, UnreachableError
-from deltaenergy.source import load_images
+from deltaenergy.source import build_store, load_images
 from deltaenergy.store.folder import place_at
 from deltaenergy.store.manifest import is_store, read_manifest
 from deltaenergy.store.remote_folder import RemotePlace
 from deltaenergy.store.shards import read_shards
 from deltaenergy.store.store import FeatureStore, verify_store
 from deltaenergy.store.store_pass import names_a_store
-from deltaenergy.store.writer import build_store
 from tests.cli.runner import Runner
 from tests.data.archives import picture_bytes
 from tests.data.colour_model import MeanColour

@@ -39,9 +39,8 @@ from deltaenergy.data.remote.table import RemoteColumns
 from deltaenergy.data.remote.tar import RemoteMember, TarLists, forget_lists
 from deltaenergy.data.remote.version import Changed, RemoteObject, described, fetch_unchanged
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.source import image_stream, load_images
+from deltaenergy.source import build_store, image_stream, load_images
 from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.writer import build_store
 from tests.cli.runner import Runner
 from tests.data.archives import damaged, picture_bytes, valid_archive
 from tests.data.colour_model import MeanColour

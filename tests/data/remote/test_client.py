@@ -15,9 +15,8 @@ from deltaenergy.data.remote.client import Connections, RemoteFile, fetch, forge
 from deltaenergy.data.remote.listing import UNLISTED
 from deltaenergy.data.remote.stores import Limits
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.source import load_images
+from deltaenergy.source import build_store, load_images
 from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.writer import build_store
 from tests.data.archives import picture_bytes
 from tests.data.colour_model import MeanColour
 from tests.data.conftest import IMPATIENT

@@ -130,7 +130,7 @@ class Run:
         self.place.tidy()
         self.place.remove_folder(FOLDER)
         if not self.todo.lines:
-            if self.base.damaged or not self.manifest.record.complete or self.manifest.shards is None:
+            if self.base.damaged or not self.manifest.record.complete:
                 write_manifest(self.place, replace(self.record, complete=True), self._listed)
             self._remove_damaged()
             return None

@@ -50,7 +50,7 @@ def test_each_file_is_sound(name: str) -> None:
         assert dataset.names_hash == name_list(dataset.names_from).hash
         assert len(dataset.names) > 1
     # Where a person gets it is said in words: hosts come and go.
-    text = (resources.files("deltaenergy.data") / "datasets" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (resources.files("deltaenergy.data.catalogue") / "datasets" / f"{name}.yaml").read_text(encoding="utf-8")
     assert not re.search(r"https?://|www\.", text)
 
 

@@ -243,6 +243,18 @@ def _is_heic(start: bytes) -> bool:
     return start[4:8] == b"ftyp" and start[8:12] in _HEIC_BRANDS
 
 
+def begins_as_image(start: bytes) -> bool:
+    """Whether a file that begins so (12 bytes are enough) is an image in one of the formats that have a signature."""
+    if start.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")):
+        return True
+    if start.startswith((b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")):  # TIFF, JPEG 2000
+        return True
+    is_webp = start.startswith(b"RIFF") and start[8:12] == b"WEBP"
+    is_bmp = start.startswith(b"BM") and start[6:10] == bytes(4)
+    is_avif = start[4:12] in (b"ftypavif", b"ftypavis")
+    return is_webp or is_bmp or is_avif or _is_heic(start)
+
+
 def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if not width or not height:

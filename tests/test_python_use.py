@@ -14,7 +14,7 @@ from deltaenergy.core.display import in_table
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import named_sets
-from deltaenergy.store.writer import build_store
+from deltaenergy.source import build_store
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ _PUBLIC = {
     "image_stream": "deltaenergy.source",
     "load_images": "deltaenergy.source",
     "FeatureStore": "deltaenergy.store.store",
-    "build_store": "deltaenergy.store.writer",
+    "build_store": "deltaenergy.source",
     "choose": "deltaenergy.evaluation.choose",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.explain",
@@ -110,9 +110,8 @@ if TYPE_CHECKING:
     from deltaenergy.report import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
-    from deltaenergy.source import image_stream, load_images
+    from deltaenergy.source import build_store, image_stream, load_images
     from deltaenergy.store.store import FeatureStore
-    from deltaenergy.store.writer import build_store
     from deltaenergy.tuning.stored import LabelledFeatures
     from deltaenergy.tuning.tune import tune
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import EXTENSIONS, ImageSource
 from deltaenergy.data.formats.folder import does_not_exist, folder_label, labelled_folders, no_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
@@ -28,13 +29,15 @@ from deltaenergy.data.formats.walk import Kind, Listed, tree, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.remote.addresses import is_address
-from deltaenergy.data.remote.listing import PARTS, remote_images
+from deltaenergy.data.remote.listing import PARTS, folder_images, remote_images
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
+from deltaenergy.store.encoder import Describes
 from deltaenergy.store.manifest import is_store
 from deltaenergy.store.store import FeatureStore, StoredImage
+from deltaenergy.store.writer import Fill, fill_store
 
-__all__ = ["image_stream", "labelled_folders", "load_images", "with_unique_ids"]
+__all__ = ["build_store", "image_stream", "labelled_folders", "load_images", "with_unique_ids"]
 
 # A path, an image, pictures in memory, or what gives images as they are asked for.
 Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[ImageSource] | Callable[[], Iterator[ImageItem]]
@@ -66,6 +69,51 @@ def image_stream(images: Any) -> ImageStream:
 def load_images(images: Any) -> list[ImageItem]:
     """All images of `image_stream` in a list."""
     return list(image_stream(images))
+
+
+def build_store(
+    model: Describes,
+    images: Any,
+    out: str | Path,
+    *,
+    patches: bool = False,
+    dtype: str | None = None,
+    shard_size: int | None = None,
+    retry_unreadable: bool = False,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+    fill: Fill | None = None,
+) -> FeatureStore:
+    """Encode `images` into the store at `out`, which is made if it is not there and else gone on with.
+
+    Images that the store has already are not encoded again; a file whose bytes changed is. Pictures with equal bytes
+    are encoded once and have a row each. Damaged shards are found by their checksums and encoded anew.
+
+    Args:
+        model: the model; a store that another one made is an error.
+        images: whatever counts as images. An image is known by its id, and replaces an earlier one of that id.
+        out: the store's folder.
+        patches: store patch features too (P times as large).
+        dtype: `float32` (default) or `float16`.
+        shard_size: images per shard; work since the last whole shard is lost when the run is killed.
+        retry_unreadable: try those again that could not be read before.
+        batch_size: images per pass of the image tower.
+        progress: called with (done, total) images.
+        fill: who encodes the shards, such as `deltaenergy.scale.Processes`; this process if left out.
+    """
+    fill_store(
+        model,
+        image_stream(images),
+        out,
+        patches=patches,
+        dtype=dtype,
+        shard_size=shard_size,
+        retry_unreadable=retry_unreadable,
+        batch_size=batch_size,
+        progress=progress,
+        fill=fill,
+    )
+    return FeatureStore.open(out)
 
 
 def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
@@ -129,7 +177,7 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageI
     if not isinstance(text, str) or not text:
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
     if is_address(text):
-        return remote_images(text, alone=alone)
+        return remote_images(text, _remote_folder, alone=alone)
     path = user_path(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.
     if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
@@ -146,6 +194,10 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageI
     if alone or path.suffix.lower() in TABLE_EXTENSIONS | TAR_EXTENSIONS:
         raise does_not_exist(path)
     return iter([ImageItem(path.as_posix(), path)])
+
+
+def _remote_folder(address: str) -> Iterator[ImageItem]:
+    return iter(FeatureStore.open(address).items()) if is_store(address) else folder_images(address)
 
 
 def _from_file(path: Path) -> Iterator[ImageItem]:

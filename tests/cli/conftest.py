@@ -12,6 +12,8 @@ from types import FrameType
 import pytest
 
 from deltaenergy import Model
+from deltaenergy.data.remote.client import Connections, forget_connections
+from deltaenergy.data.remote.stores import Limits
 from tests.cli.runner import Runner
 from tests.cli.world import World, content, make_world
 
@@ -65,6 +67,8 @@ def no_hang() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_patience() -> Iterator[None]:
     """A server that refuses the connection is asked again at once."""
-    monkeypatch.setattr("deltaenergy.data.remote.client.FIRST_WAIT", 0.001)
+    forget_connections(Connections(Limits(first_wait=0.001)))
+    yield
+    forget_connections()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from deltaenergy.data.formats import parquet as parquet_images
-from deltaenergy.data.remote import blocks as remote_parts
-from deltaenergy.data.remote import client as remote
-from deltaenergy.data.remote import stores as remote_stores
-from deltaenergy.data.remote import tar as remote_tar
+from deltaenergy.data.formats.parquet import forget_readers
+from deltaenergy.data.remote.blocks import forget_parts
+from deltaenergy.data.remote.client import Connections, forget_connections
+from deltaenergy.data.remote.stores import Limits
+from deltaenergy.data.remote.tar import forget_lists
 from tests.clouds import (
     AzureBucket,
     Front,
@@ -29,17 +29,25 @@ from tests.servers import Bucket, FaultyServer, faulty_server
 _NUMBERS = itertools.count()
 
 
+IMPATIENT = Limits(first_wait=0.001, inner_attempts=1)
+
+
+def forget_all() -> None:
+    """Nothing is known, or kept, of servers, archives and tables."""
+    forget_connections()
+    forget_lists()
+    forget_parts()
+    forget_readers()
+
+
 @pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Attempts follow each other at once, and nothing is known, or kept, of servers of other tests."""
-    monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
-    monkeypatch.setattr(remote_stores, "INNER_ATTEMPTS", 1)
-    monkeypatch.setattr(remote, "_STORES", {})
-    monkeypatch.setattr(remote, "_ANSWERED", {})
-    remote_tar.forget_lists()
-    remote_parts.forget_parts()
-    parquet_images._readers.clear()
+    forget_all()
+    forget_connections(Connections(IMPATIENT))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield
+    forget_all()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import io
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from deltaenergy import TowerModel
-from deltaenergy.data import decode
 from deltaenergy.data.content import content_or_error
-from deltaenergy.data.decode import open_image, opened
+from deltaenergy.data.decode import DecodeLimits, open_image, opened
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.pixel_budget import DEFAULT_PIXELS, PixelBudget
 from deltaenergy.errors import InputError
@@ -128,7 +128,7 @@ def test_a_thread_that_gives_up_waiting_stops_nobody(monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(budget._changed, "wait_for", interrupted)
+        patch.setattr(threading.Condition, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt), budget.hold(1):
             pass
     with budget.hold(1):
@@ -211,18 +211,14 @@ def encoded(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
     return stream.getvalue()
 
 
-@pytest.fixture
-def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if 10 million pixels were huge; those of the tests have 20."""
-    monkeypatch.setattr(decode, "DRAFT_ABOVE", 10_000_000)
+# As if 10 million pixels were huge; those of the tests have 20.
+LOW = DecodeLimits(draft_above=10_000_000)
 
 
 @pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 50}, {"subsampling": 0}])
-def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(
-    large: Image.Image, low_limit: None, options: dict[str, object]
-) -> None:
+def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(large: Image.Image, options: dict[str, object]) -> None:
     data = encoded(large, **options)
-    small = open_image(data)
+    small = open_image(data, LOW)
     assert small.size == (2400, 2100)
     full = Image.open(io.BytesIO(data)).convert("RGB")
     seen, expected = (np.asarray(Preprocessing().frame(image)).astype(int) for image in (small, full))
@@ -230,37 +226,35 @@ def test_a_huge_jpeg_is_decoded_smaller_and_looks_the_same(
     assert np.abs(seen - expected).mean() < 0.25
 
 
-def test_other_pictures_are_decoded_in_full(
-    large: Image.Image, low_limit: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert np.array_equal(np.asarray(open_image(encoded(large, "BMP"))), np.asarray(large))
+def test_other_pictures_are_decoded_in_full(large: Image.Image) -> None:
+    assert np.array_equal(np.asarray(open_image(encoded(large, "BMP"), LOW)), np.asarray(large))
     # Too narrow to be made smaller, and not above the limit.
     narrow = encoded(large.crop((0, 0, 4000, 2600)))
-    assert open_image(narrow).size == (4000, 2600)
-    monkeypatch.setattr(decode, "DRAFT_ABOVE", 4800 * 4200)
+    assert open_image(narrow, LOW).size == (4000, 2600)
     data = encoded(large)
-    assert np.array_equal(np.asarray(open_image(data)), np.asarray(Image.open(io.BytesIO(data))))
+    limits = DecodeLimits(draft_above=4800 * 4200)
+    assert np.array_equal(np.asarray(open_image(data, limits)), np.asarray(Image.open(io.BytesIO(data))))
 
 
-def test_huge_and_rotated_or_in_pairs(large: Image.Image, low_limit: None) -> None:
+def test_huge_and_rotated_or_in_pairs(large: Image.Image) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    assert open_image(encoded(large, exif=exif)).size == (2100, 2400)
+    assert open_image(encoded(large, exif=exif), LOW).size == (2100, 2400)
     pair = encoded(large, "MPO", save_all=True, append_images=[large.resize((100, 100))])
-    assert open_image(pair).size == (2400, 2100)
-    assert open_image(encoded(large.convert("L"))).mode == "RGB"
-    assert open_image(encoded(large.convert("CMYK"))).size == (2400, 2100)
+    assert open_image(pair, LOW).size == (2400, 2100)
+    assert open_image(encoded(large.convert("L")), LOW).mode == "RGB"
+    assert open_image(encoded(large.convert("CMYK")), LOW).size == (2400, 2100)
 
 
-def test_what_is_taken_from_the_budget(large: Image.Image, low_limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_taken_from_the_budget(large: Image.Image) -> None:
     budget = PixelBudget(1)
-    monkeypatch.setattr(decode, "PIXELS", budget)
+    limits = replace(LOW, budget=budget)
     for data, pixels in (
         (encoded(large), 2400 * 2100),
         (encoded(large, progressive=True), 4800 * 4200),  # held whole while it is decoded
         (encoded(large.crop((0, 0, 300, 200)), "PNG"), 300 * 200),
     ):
-        with opened(data):
+        with opened(data, limits):
             assert budget._held == pixels
         assert budget._held == 0
 
@@ -269,10 +263,10 @@ def test_what_is_taken_from_the_budget(large: Image.Image, low_limit: None, monk
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7, 1000])
-def test_conversions_do_not_depend_on_the_strips(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_conversions_do_not_depend_on_the_strips(rows: int) -> None:
     rng = np.random.default_rng(0)
     width, height = 37, 29
-    monkeypatch.setattr(decode, "_STRIP_PIXELS", rows * width)
+    limits = DecodeLimits(strip_pixels=rows * width)
     colours = Image.fromarray(rng.integers(0, 256, (height, width, 4), dtype=np.uint8))
     palette = colours.convert("RGB").quantize(16)
     palette.info["transparency"] = bytes(int(v) for v in rng.integers(0, 256, 16))
@@ -283,7 +277,7 @@ def test_conversions_do_not_depend_on_the_strips(monkeypatch: pytest.MonkeyPatch
     for image in (colours, palette, grey, keyed, colours.convert("LA"), colours.convert("RGBa")):
         rgba = image.convert("RGBA")
         expected = Image.alpha_composite(Image.new("RGBA", image.size, "white"), rgba).convert("RGB")
-        np.testing.assert_array_equal(np.asarray(open_image(image)), np.asarray(expected))
+        np.testing.assert_array_equal(np.asarray(open_image(image, limits)), np.asarray(expected))
     for values in (
         rng.integers(0, 65536, (height, width)).astype(np.uint16),
         rng.integers(-500, 70_000, (height, width)).astype(np.int32),
@@ -292,7 +286,7 @@ def test_conversions_do_not_depend_on_the_strips(monkeypatch: pytest.MonkeyPatch
         exact = values.astype(np.float64)
         low, high = (0, 65535) if values.dtype == np.uint16 else (exact.min(), exact.max())
         expected_grey = np.rint((exact - low) * (255 / (high - low)))
-        np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[..., 0], expected_grey)
+        np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values), limits))[..., 0], expected_grey)
 
 
 def test_pictures_with_equal_numbers_and_other_palettes_differ() -> None:

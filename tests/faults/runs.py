@@ -11,8 +11,8 @@ from deltaenergy.benchmarks.results import Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.pipeline import TRAINING, tune_detector
+from deltaenergy.source import build_store
 from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.writer import build_store
 from tests.benchmarks.small import small_spec
 from tests.data.colour_model import MeanColour
 from tests.faults.harness import Fault, Outcome, campaign

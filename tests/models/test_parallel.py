@@ -19,7 +19,7 @@ from deltaenergy.models.base import TowerModel
 from deltaenergy.models.parallel import side_by_side
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
-from deltaenergy.store.writer import build_store
+from deltaenergy.source import build_store
 from tests.checkpoints import write_clip
 from tests.models.test_encoding import MeanColour, directions, flat_images
 

@@ -91,16 +91,9 @@ def test_lines_that_share_a_picture_or_were_replaced(
     assert rows == {row["path"]: row for row in expected.to_pylist()}
 
 
-def test_an_older_store_is_read_by_its_file_names(scene: Scene) -> None:
-    lines = lines_of(scene.store)
-    older = lines.drop_columns(["shard"])
-    scorer = Scorer(scene.detector, scene.store)
-    with pytest.raises(InputError, match="include_paths=True"):
-        scorer(older)
-    paths = [f"/somewhere/{number:05d}.index.parquet" for number in lines["shard"].to_pylist()]
-    assert scorer(older.append_column("path", pa.array(paths))).equals(scorer(lines))
-    with pytest.raises(InputError, match="include_paths=True"):
-        scorer(older.append_column("path", pa.array([f"{path}.old" for path in paths])))
+def test_lines_say_their_shard(scene: Scene) -> None:
+    with pytest.raises(InputError, match="shard"):
+        Scorer(scene.detector, scene.store)(lines_of(scene.store).drop_columns(["shard"]))
 
 
 @pytest.mark.parametrize("form", ["lists", "array", "objects", "tensors"])

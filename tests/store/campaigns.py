@@ -17,9 +17,9 @@ import numpy as np
 from PIL import Image
 
 from deltaenergy.errors import ArtifactError
+from deltaenergy.source import build_store
 from deltaenergy.store.manifest import is_store
 from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.writer import build_store
 from tests.data.archives import damaged, outcome, picture_bytes, picture_outcome, valid_archive
 from tests.data.colour_model import MeanColour
 from tests.faults.harness import Fault, Outcome, campaign

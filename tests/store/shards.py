@@ -10,10 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from deltaenergy.data.remote import blocks as remote_parts
-from deltaenergy.data.remote.version import RemoteObject
+from deltaenergy.data.remote.blocks import Parts, forget_parts
+from deltaenergy.data.remote.version import RemoteObject, fetch_unchanged
 from tests.data.archives import picture_bytes
 
 
@@ -65,19 +64,16 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 class Fetched:
     """What is fetched of large objects, while parts have this size and so many bytes of them are kept."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, part_bytes: int, kept_bytes: int) -> None:
+    def __init__(self, part_bytes: int, kept_bytes: int) -> None:
         self.parts: list[tuple[int, int]] = []
         self._lock = threading.Lock()
-        fetch = remote_parts.fetch_unchanged
 
         def counted(of: RemoteObject, start: int, end: int) -> bytes:
             with self._lock:
                 self.parts.append((start, end))
-            return fetch(of, start, end)
+            return fetch_unchanged(of, start, end)
 
-        monkeypatch.setattr(remote_parts, "fetch_unchanged", counted)
-        monkeypatch.setattr(remote_parts, "PART_BYTES", part_bytes)
-        monkeypatch.setattr(remote_parts, "KEPT_BYTES", kept_bytes)
+        forget_parts(Parts(counted, part_bytes=part_bytes, kept_bytes=kept_bytes))
 
     @property
     def bytes(self) -> int:

@@ -24,7 +24,7 @@ from types import SimpleNamespace
 import numpy as np
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import Unreadable
-from deltaenergy.store.writer import build_store
+from deltaenergy.source import build_store
 
 class MeanColour:
     feature_dim = 3

@@ -19,14 +19,15 @@ from deltaenergy.data.content import content_or_error
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.store import to_do
+from deltaenergy.source import build_store, image_stream
 from deltaenergy.store.filling import Filled, Filler, InThisProcess, PlanGone, Task
 from deltaenergy.store.folder import LocalPlace
 from deltaenergy.store.manifest import read_manifest
 from deltaenergy.store.plan import FOLDER, RECORD, PlanReader, free_numbers, read_plan, remove_plan
 from deltaenergy.store.store import FeatureStore
 from deltaenergy.store.summary import summarise
-from deltaenergy.store.writer import MOST_SHARDS, build_store, fill_store, usual_shard_size
+from deltaenergy.store.to_do import PlanLimits, ToDo
+from deltaenergy.store.writer import MOST_SHARDS, fill_store, usual_shard_size
 from tests.data.colour_model import MeanColour
 
 IMAGES = 11
@@ -73,7 +74,7 @@ class Some:
 
 def begin(pictures: Any, out: Path, *positions: int) -> None:
     with pytest.raises(Stop):
-        fill_store(MeanColour(), pictures, out, shard_size=4, fill=Some(*positions))
+        fill_store(MeanColour(), image_stream(pictures), out, shard_size=4, fill=Some(*positions))
 
 
 def test_the_plan_says_what_each_shard_will_hold(pictures: Path, tmp_path: Path) -> None:
@@ -325,36 +326,31 @@ def test_a_picture_far_away_is_known_by_address_and_stamp_without_being_fetched(
     assert len({first, content("s3://nowhere/a.jpg", "2"), content("s3://nowhere/b.jpg", "1")}) == 3
 
 
-def test_images_that_change_while_they_are_listed_are_said(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(to_do, "MOST_KEPT", 5)
-    found = to_do.hash_all
-
-    monkeypatch.setattr(to_do, "_HASHED_AT_ONCE", 3)
-    build_store(MeanColour(), pictures, tmp_path / "kept", shard_size=4)
+def test_images_that_change_while_they_are_listed_are_said(pictures: Path) -> None:
+    """Of many images the list is made twice; of few it is kept, and later changes are for the next run."""
     (pictures / "z").mkdir()
-    Image.new("RGB", (8, 8), "red").save(pictures / "z" / "1.png")
+    stream, few = image_stream(pictures), PlanLimits(kept=5, hashed_at_once=3)
+    assert list(ToDo(stream, [], False, few).planned()) == list(ToDo(stream, [], False).planned())
+    for limits in (few, PlanLimits(hashed_at_once=3)):
+        todo = ToDo(stream, [], False, limits)
+        planned = todo.planned()
+        lines = [next(planned)]
+        Image.new("RGB", (8, 8), "red").save(pictures / "z" / f"{limits.kept}.png")
+        if limits is few:
+            with pytest.raises(InputError, match="being listed"):
+                list(planned)
+        else:
+            lines += planned
+            assert len(lines) == todo.lines
 
-    def add(items: Any) -> Any:
-        Image.new("RGB", (8, 8), "blue").save(pictures / "z" / f"{len(list((pictures / 'z').iterdir())) + 1}.png")
-        return found(items)
 
-    monkeypatch.setattr(to_do, "hash_all", add)
-    with pytest.raises(InputError, match="being listed"):
-        build_store(MeanColour(), pictures, tmp_path / "store", shard_size=4)
-    monkeypatch.undo()
-    assert len(build_store(MeanColour(), pictures, tmp_path / "store")) >= IMAGES - 1
-
-
-def test_copies_beyond_the_limit_are_found_within_a_shard(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(to_do, "MOST_CONTENTS", 0)
-    store = build_store(MeanColour(), pictures, tmp_path / "a", shard_size=4)
-    assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "a")).shards or ()) == IMAGES - 2
-    apart = build_store(MeanColour(), pictures, tmp_path / "b", shard_size=100)
-    assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "b")).shards or ()) == IMAGES - 3
+def test_copies_beyond_the_limit_are_found_within_a_shard(pictures: Path, tmp_path: Path) -> None:
+    few = PlanLimits(contents=0)
+    fill_store(MeanColour(), image_stream(pictures), tmp_path / "a", shard_size=4, limits=few)
+    assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "a")).shards) == IMAGES - 2
+    fill_store(MeanColour(), image_stream(pictures), tmp_path / "b", shard_size=100, limits=few)
+    assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "b")).shards) == IMAGES - 3
+    store, apart = FeatureStore.open(tmp_path / "a"), FeatureStore.open(tmp_path / "b")
     np.testing.assert_array_equal(store.features, apart.features)
     assert store.ids == apart.ids
 

@@ -13,21 +13,20 @@ import numpy as np
 import pytest
 
 from deltaenergy.data.references import refer, resolve
-from deltaenergy.data.remote import client as remote
-from deltaenergy.data.remote.client import Refused, RemoteFile
-from deltaenergy.data.remote.faults import Meaning
+from deltaenergy.data.remote.client import Connections, RemoteFile, forget_connections
+from deltaenergy.data.remote.stores import Limits, open_store
 from deltaenergy.errors import ArtifactError, InputError, UnreachableError
-from deltaenergy.source import load_images
-from deltaenergy.store import remote_folder as remote_place
+from deltaenergy.source import build_store, load_images
 from deltaenergy.store.folder import place_at
-from deltaenergy.store.manifest import is_store
+from deltaenergy.store.manifest import is_store, read_manifest
 from deltaenergy.store.remote_folder import RemotePlace
+from deltaenergy.store.shards import read_shards
 from deltaenergy.store.store import FeatureStore, verify_store
 from deltaenergy.store.store_pass import names_a_store
-from deltaenergy.store.writer import build_store
 from tests.cli.runner import Runner
 from tests.data.archives import picture_bytes
 from tests.data.colour_model import MeanColour
+from tests.data.conftest import IMPATIENT
 from tests.servers import Answer, Bucket, FaultyServer
 
 PICTURES = {f"{i}.png": picture_bytes("PNG", i) for i in range(5)} | {
@@ -86,29 +85,33 @@ def test_a_second_run_changes_nothing_and_adds_what_is_new(bucket: Bucket, photo
 
 
 class _Watched:
-    """The store with something that happens before and after each change."""
+    """The store with something that happens before and after each request of some kinds."""
 
-    def __init__(self, store: Any, happens: Callable[[str], None]) -> None:
-        self._store, self._happens = store, happens
+    def __init__(self, store: Any, kinds: set[str], happens: Callable[[str, str], None]) -> None:
+        self._store, self._kinds, self._happens = store, kinds, happens
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._store, name)
-        if name not in {"pipe_file", "rm_file"}:
+        if name not in self._kinds:
             return value
 
-        def request(*arguments: Any, **options: Any) -> Any:
-            self._happens("before")
-            result = value(*arguments, **options)
-            self._happens("after")
+        def request(address: str, *arguments: Any, **options: Any) -> Any:
+            self._happens("before", address)
+            result = value(address, *arguments, **options)
+            self._happens("after", address)
             return result
 
         return request
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, happens: Callable[[str], None]) -> None:
-    opened = remote.open_store
-    monkeypatch.setattr(remote, "_STORES", {})
-    monkeypatch.setattr(remote, "open_store", lambda scheme: _Watched(opened(scheme), happens))
+CHANGES = {"pipe_file", "rm_file"}
+
+
+def watch(kinds: set[str], happens: Callable[[str, str], None]) -> None:
+    def opener(scheme: str, limits: Limits) -> Any:
+        return _Watched(open_store(scheme, limits), kinds, happens)
+
+    forget_connections(Connections(IMPATIENT, opener=opener))
 
 
 class Killed(BaseException):
@@ -117,17 +120,17 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.campaign)])
 def test_killed_at_moments_and_gone_on_with(
-    every: int, bucket: Bucket, photos: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    every: int, bucket: Bucket, photos: Path, expected: dict[str, bytes]
 ) -> None:
     """After each change to the store: what the next run ends with is what an undisturbed one makes."""
     kill_at = 0
     counter = itertools.count(1)
 
-    def happens(when: str) -> None:
+    def happens(when: str, _: str) -> None:
         if when == "after" and next(counter) == kill_at:
             raise Killed
 
-    watch(monkeypatch, happens)
+    watch(CHANGES, happens)
     kills = 0
     for kill_at in itertools.count(1, every):
         bucket.clear()
@@ -146,15 +149,15 @@ def test_killed_at_moments_and_gone_on_with(
 
 
 def test_a_lost_store_is_a_clear_error_and_the_next_run_goes_on(
-    bucket: Bucket, photos: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, photos: Path, expected: dict[str, bytes]
 ) -> None:
     counter, lost = itertools.count(), True
 
-    def happens(when: str) -> None:
+    def happens(when: str, _: str) -> None:
         if lost and when == "before" and next(counter) > 8:
             raise ConnectionRefusedError("nobody there")
 
-    watch(monkeypatch, happens)
+    watch(CHANGES, happens)
     with pytest.raises(UnreachableError, match=f"{bucket.url} cannot be reached"):
         build(bucket, photos)
     lost = False
@@ -167,16 +170,16 @@ def test_a_lost_store_is_a_clear_error_and_the_next_run_goes_on(
 
 
 def test_an_answer_that_is_lost_on_its_way_changes_nothing(
-    bucket: Bucket, photos: Path, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, photos: Path, expected: dict[str, bytes]
 ) -> None:
     """What was put is there, though nobody was told: the second attempt finds it."""
     counter = itertools.count()
 
-    def happens(when: str) -> None:
+    def happens(when: str, _: str) -> None:
         if when == "after" and next(counter) % 2 == 0:
             raise ConnectionResetError
 
-    watch(monkeypatch, happens)
+    watch(CHANGES, happens)
     build(bucket, photos)
     assert contents(bucket) == expected
 
@@ -229,18 +232,20 @@ def test_damage_is_found_and_mended(bucket: Bucket, photos: Path, expected: dict
         FeatureStore.open(f"{bucket.url}/store")
 
 
-def test_few_arrays_are_kept(bucket: Bucket, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = build(bucket, photos)
+def test_few_arrays_are_kept(bucket: Bucket, photos: Path) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(remote_place, "fetch", lambda *a: asked.append(a[0]) or remote.fetch(*a))
+    watch({"cat_file"}, lambda when, address: asked.append(address) if when == "before" else None)
+    store = build(bucket, photos)
+    asked.clear()
     whole = store.take(range(6))
     assert len(asked) == len(set(asked)) == 3
     store.take(range(6))
     assert len(asked) == 3
     with pytest.raises(ValueError, match="read-only"):
         store.take([0, 1])[0, 0] = 1
-    monkeypatch.setattr(remote_place, "_KEPT_BYTES", 1)
-    store = FeatureStore.open(f"{bucket.url}/store")
+    place = RemotePlace(f"{bucket.url}/store", kept_bytes=1)
+    manifest = read_manifest(place)
+    store = FeatureStore(place, manifest.record, read_shards(place, manifest))
     asked.clear()
     np.testing.assert_array_equal(np.concatenate(list(store.blocks(1))), whole)
     # The last row is a copy of a picture in the second shard.
@@ -300,10 +305,10 @@ def test_wrong_places(bucket: Bucket) -> None:
         build_store(MeanColour(), [picture_bytes("PNG")], f"{bucket.url}/taken")
 
 
-def test_a_store_that_may_not_be_read_is_not_taken_for_none(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(address: str) -> None:
-        raise Refused("no permission to read it", Meaning.DENIED)
+def test_a_store_that_may_not_be_read_is_not_taken_for_none(bucket: Bucket) -> None:
+    def denied(when: str, address: str) -> None:
+        raise PermissionError
 
-    monkeypatch.setattr("deltaenergy.store.remote_folder.describe", denied)
+    watch({"info"}, denied)
     with pytest.raises(UnreachableError, match=r"store\.json"):
         is_store(f"{bucket.url}/store")

@@ -9,6 +9,7 @@ import os
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ import deltaenergy as de
 from deltaenergy import FeatureStore, Model, build_store
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.encoding import EncodedImages
-from deltaenergy.store import holding
+from deltaenergy.store.folder import place_at
+from deltaenergy.store.holding import Hold
 from tests.checkpoints import write_clip
 
 
@@ -28,22 +30,23 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 class Counting:
-    """Counts the images that a model is given to encode."""
+    """A model that counts the images it is given to encode."""
 
-    def __init__(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, model: Model) -> None:
         self.ids: list[str] = []
-        encode = type(model).encode
+        self._model = model
 
-        def counted(this: Model, images: object, **options: object) -> EncodedImages:
-            self.ids += [item.id for item in de.load_images(images)]
-            return encode(this, images, **options)  # type: ignore[arg-type]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
-        monkeypatch.setattr(type(model), "encode", counted)
+    def encode(self, images: object, **options: Any) -> EncodedImages:
+        self.ids += [item.id for item in de.load_images(images)]
+        return self._model.encode(images, **options)
 
 
 @pytest.fixture
-def encoded(tiny_clip: Model, monkeypatch: pytest.MonkeyPatch) -> Counting:
-    return Counting(tiny_clip, monkeypatch)
+def encoded(tiny_clip: Model) -> Counting:
+    return Counting(tiny_clip)
 
 
 def test_rows_are_the_images_features(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
@@ -70,27 +73,27 @@ def test_rows_are_read_from_the_file_without_a_copy(tiny_clip: Model, photos: Pa
     assert all(np.shares_memory(block, store.features) for block in store.blocks(3))
 
 
-def test_second_run_encodes_nothing(tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting) -> None:
-    build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
+def test_second_run_encodes_nothing(photos: Path, tmp_path: Path, encoded: Counting) -> None:
+    build_store(encoded, photos, tmp_path / "store", shard_size=3)
     assert len(encoded.ids) == 8
     before = contents(tmp_path / "store")
-    build_store(tiny_clip, photos, tmp_path / "store")
+    build_store(encoded, photos, tmp_path / "store")
     assert len(encoded.ids) == 8
     assert contents(tmp_path / "store") == before
 
 
-def test_images_can_be_added(tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting) -> None:
-    build_store(tiny_clip, photos / "cat", tmp_path / "store", shard_size=3)
-    store = build_store(tiny_clip, photos / "dog", tmp_path / "store")
+def test_images_can_be_added(photos: Path, tmp_path: Path, encoded: Counting) -> None:
+    build_store(encoded, photos / "cat", tmp_path / "store", shard_size=3)
+    store = build_store(encoded, photos / "dog", tmp_path / "store")
     assert len(encoded.ids) == 8
-    np.testing.assert_allclose(store.features, tiny_clip.encode_images(store.ids), atol=1e-6)
+    np.testing.assert_allclose(store.features, encoded.encode_images(store.ids), atol=1e-6)
 
 
-def test_equal_pictures_are_encoded_once(tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting) -> None:
+def test_equal_pictures_are_encoded_once(photos: Path, tmp_path: Path, encoded: Counting) -> None:
     shutil.copy(photos / "cat" / "0.png", photos / "dog" / "copy.png")  # in the same shard, or in a later one
     for size, name in ((100, "one"), (2, "many")):
         encoded.ids.clear()
-        store = build_store(tiny_clip, photos, tmp_path / name, shard_size=size)
+        store = build_store(encoded, photos, tmp_path / name, shard_size=size)
         assert len(encoded.ids) == 8
         assert len(store) == 9
         copy, original = (store.ids.index((photos / p).as_posix()) for p in ("dog/copy.png", "cat/0.png"))
@@ -99,48 +102,46 @@ def test_equal_pictures_are_encoded_once(tiny_clip: Model, photos: Path, tmp_pat
         assert sum(len(np.load(path)) for path in (tmp_path / name).glob("*.features.npy")) == 8
 
 
-def test_changed_files_are_encoded_again(tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting) -> None:
-    before = build_store(tiny_clip, photos, tmp_path / "store", shard_size=3).features.copy()
+def test_changed_files_are_encoded_again(photos: Path, tmp_path: Path, encoded: Counting) -> None:
+    before = build_store(encoded, photos, tmp_path / "store", shard_size=3).features.copy()
     changed = photos / "cat" / "2.png"
     Image.new("RGB", (30, 30), "red").save(changed)
     os.utime(changed, ns=(1, 1))
     encoded.ids.clear()
-    store = build_store(tiny_clip, photos, tmp_path / "store")
+    store = build_store(encoded, photos, tmp_path / "store")
     assert encoded.ids == [changed.as_posix()]
     assert len(store) == 8
     assert store.ids[2] == changed.as_posix()
-    np.testing.assert_allclose(store.features[2], tiny_clip.encode_images([changed])[0], atol=1e-6)
+    np.testing.assert_allclose(store.features[2], encoded.encode_images([changed])[0], atol=1e-6)
     np.testing.assert_array_equal(np.delete(store.features, 2, 0), np.delete(before, 2, 0))
 
 
-def test_touched_file_is_not_encoded_again(tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting) -> None:
-    build_store(tiny_clip, photos, tmp_path / "store")
+def test_touched_file_is_not_encoded_again(photos: Path, tmp_path: Path, encoded: Counting) -> None:
+    build_store(encoded, photos, tmp_path / "store")
     os.utime(photos / "cat" / "2.png", ns=(1, 1))
     encoded.ids.clear()
-    assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
+    assert len(build_store(encoded, photos, tmp_path / "store")) == 8
     assert encoded.ids == []
 
 
-def test_unreadable_images_are_recorded_and_retried_when_asked(
-    tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting
-) -> None:
+def test_unreadable_images_are_recorded_and_retried_when_asked(photos: Path, tmp_path: Path, encoded: Counting) -> None:
     (photos / "dog" / "bad.png").write_bytes(b"no picture")
     missing = (photos / "dog" / "gone.png").as_posix()
     images = [*sorted(photos.rglob("*.png")), missing]
-    store = build_store(tiny_clip, images, tmp_path / "store", shard_size=4)
+    store = build_store(encoded, images, tmp_path / "store", shard_size=4)
     assert [u.id for u in store.unreadable] == [(photos / "dog" / "bad.png").as_posix(), missing]
     assert "not an image" in store.unreadable[0].reason
     assert len(store) == 8
     encoded.ids.clear()
     before = contents(tmp_path / "store")
-    build_store(tiny_clip, images, tmp_path / "store")
+    build_store(encoded, images, tmp_path / "store")
     assert encoded.ids == []
     assert contents(tmp_path / "store") == before
-    build_store(tiny_clip, images, tmp_path / "store", retry_unreadable=True)
+    build_store(encoded, images, tmp_path / "store", retry_unreadable=True)
     assert encoded.ids == [(photos / "dog" / "bad.png").as_posix()]
     assert contents(tmp_path / "store") == before
     Image.new("RGB", (30, 30), "red").save(missing)  # a file that appears is a change, and needs no asking
-    store = build_store(tiny_clip, images, tmp_path / "store")
+    store = build_store(encoded, images, tmp_path / "store")
     assert [u.id for u in store.unreadable] == [(photos / "dog" / "bad.png").as_posix()]
     assert missing in store.ids
 
@@ -159,11 +160,9 @@ def test_another_model_is_refused_with_what_differs(tiny_clip: Model, photos: Pa
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "index"])
-def test_damaged_shard_is_found_and_encoded_again(
-    tiny_clip: Model, photos: Path, tmp_path: Path, encoded: Counting, damage: str
-) -> None:
+def test_damaged_shard_is_found_and_encoded_again(photos: Path, tmp_path: Path, encoded: Counting, damage: str) -> None:
     folder = tmp_path / "store"
-    build_store(tiny_clip, photos, folder, shard_size=3)
+    build_store(encoded, photos, folder, shard_size=3)
     whole = contents(folder)
     array, index = folder / "00001.features.npy", folder / "00001.index.parquet"
     data = bytearray(array.read_bytes())
@@ -182,7 +181,7 @@ def test_damaged_shard_is_found_and_encoded_again(
             _ = FeatureStore.open(folder).features
     encoded.ids.clear()
     with pytest.warns(UserWarning, match="damaged"):
-        store = build_store(tiny_clip, photos, folder)
+        store = build_store(encoded, photos, folder)
     assert len(encoded.ids) == 3
     assert contents(folder) == whole
     assert store.verify() == []
@@ -225,19 +224,17 @@ def test_options_must_fit_the_store(tiny_clip: Model, photos: Path, tmp_path: Pa
         store.take_patches([0])
 
 
-def test_a_run_that_holds_the_store_alone_is_waited_for_but_not_for_ever(
-    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_holds_the_store_alone_is_waited_for_but_not_for_ever(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(holding, "PATIENCE_SECONDS", 0.2)
-    build_store(tiny_clip, photos, tmp_path / "store")
+    (tmp_path / "store").mkdir()
     with (tmp_path / "store" / ".deltaenergy.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with (
             pytest.warns(UserWarning, match=r"Another run.*waiting"),
             pytest.raises(InputError, match="Another run is writing"),
+            Hold(place_at(tmp_path / "store"), patience=0.2),
         ):
-            build_store(tiny_clip, photos, tmp_path / "store")
+            pass
 
 
 def test_folder_that_cannot_be_written_is_said(
@@ -367,21 +364,21 @@ def write_tar(path: Path, files: dict[str, bytes]) -> None:
             archive.addfile(member, io.BytesIO(data))
 
 
-def test_webdataset_archives(tiny_clip: Model, tmp_path: Path, encoded: Counting) -> None:
+def test_webdataset_archives(tmp_path: Path, encoded: Counting) -> None:
     first, second = tmp_path / "0.tar", tmp_path / "1.tar"
     write_tar(
         first,
         {"a.png": png("red"), "a.cls": b"cat\n", "b.png": png("blue"), "b.json": json.dumps({"label": 3}).encode()},
     )
     write_tar(second, {"x/c.left.png": png("green"), "x/c.cls": b"7", "d.png": b"no picture", "notes.txt": b"hello"})
-    store = build_store(tiny_clip, f"{tmp_path}/*.tar", tmp_path / "store")
+    store = build_store(encoded, f"{tmp_path}/*.tar", tmp_path / "store")
     assert store.ids == [f"{first}/a.png", f"{first}/b.png", f"{second}/x/c.left.png"]
     assert store.labels == ["cat", "3", "7"]
     assert [u.id for u in store.unreadable] == [f"{second}/d.png"]
     colours = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue", "green")]
-    np.testing.assert_allclose(store.features, tiny_clip.encode_images(colours), atol=1e-6)
+    np.testing.assert_allclose(store.features, encoded.encode_images(colours), atol=1e-6)
     encoded.ids.clear()
-    build_store(tiny_clip, [first, second], tmp_path / "store")
+    build_store(encoded, [first, second], tmp_path / "store")
     assert encoded.ids == []
 
 
@@ -408,17 +405,17 @@ def test_bad_archives(tiny_clip: Model, tmp_path: Path) -> None:
         de.load_images([tmp_path / "absent.tar"])
 
 
-def test_hub_data_set(tiny_clip: Model, tmp_path: Path, encoded: Counting) -> None:
+def test_hub_data_set(tmp_path: Path, encoded: Counting) -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]))
     rows = [{"bytes": png("red"), "path": None}, {"bytes": png("blue"), "path": None}]
     data = datasets.Dataset.from_dict({"image": rows, "label": [1, 0]}, features=features)
-    store = build_store(tiny_clip, data, tmp_path / "store")
+    store = build_store(encoded, data, tmp_path / "store")
     assert store.labels == ["dog", "cat"]
     colours = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue")]
-    np.testing.assert_allclose(store.features, tiny_clip.encode_images(colours), atol=1e-6)
+    np.testing.assert_allclose(store.features, encoded.encode_images(colours), atol=1e-6)
     encoded.ids.clear()
-    build_store(tiny_clip, data, tmp_path / "store")
+    build_store(encoded, data, tmp_path / "store")
     assert encoded.ids == []
 
 
@@ -449,12 +446,12 @@ def test_hub_data_set_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         hub_images("hf:owner/name")
 
 
-def test_pictures_in_memory(tiny_clip: Model, tmp_path: Path, encoded: Counting) -> None:
+def test_pictures_in_memory(tmp_path: Path, encoded: Counting) -> None:
     pictures = [Image.new("RGB", (20, 20), colour) for colour in ("red", "blue", "red")]
-    store = build_store(tiny_clip, pictures, tmp_path / "store")
+    store = build_store(encoded, pictures, tmp_path / "store")
     assert len(encoded.ids) == 2
     np.testing.assert_array_equal(store.features[0], store.features[2])
-    build_store(tiny_clip, pictures, tmp_path / "store")
+    build_store(encoded, pictures, tmp_path / "store")
     assert len(encoded.ids) == 2
 
 
@@ -478,20 +475,18 @@ def test_evaluation_of_stores_equals_that_of_images(tiny_clip: Model, photos: Pa
             assert estimate.value == pytest.approx(expected.metrics[name].value, abs=1e-6)
 
 
-def test_many_scores_read_the_features_once(
-    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_scores_read_the_features_once(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     from deltaenergy.scoring import score_images
 
-    store = build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
     taken: list[int] = []
-    take = FeatureStore.take
 
-    def counted(this: FeatureStore, rows: list[int]) -> object:
-        taken.extend(rows)
-        return take(this, rows)
+    class Watched(FeatureStore):
+        def take(self, rows: Any) -> Any:
+            taken.extend(rows)
+            return super().take(rows)
 
-    monkeypatch.setattr(FeatureStore, "take", counted)
+    build_store(tiny_clip, photos, tmp_path / "store", shard_size=3)
+    store = Watched.open(tmp_path / "store")
     classifier = de.ZeroShotClassifier(tiny_clip, ["cat", "dog", "house"])
     specs = ["msp", "mcm", "energy", "entropy", "max-logit", *(f"delta-energy(c={c})" for c in range(1, 4))]
     specs += [f"delta-energy(tau={tau})" for tau in (0.02, 0.1, 0.5, 1.0)]

@@ -19,7 +19,6 @@ from deltaenergy import (
 )
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scoring import score_images
-from deltaenergy.store import store_pass
 from deltaenergy.store.store_pass import names_a_store, pass_over
 from tests.checkpoints import write_clip
 
@@ -60,23 +59,21 @@ def test_scores_are_those_of_the_opened_store(store: FeatureStore, tiny_clip: Mo
     assert seen[-1] == (9, 9)
 
 
-def test_one_shard_is_read_when_the_first_verdict_is_asked_for(
-    store: FeatureStore, tiny_clip: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_shard_is_read_when_the_first_verdict_is_asked_for(store: FeatureStore, tiny_clip: Model) -> None:
     detector = Detector(ZeroShotClassifier(tiny_clip, ["cat", "dog"])).calibrate(store.path)
-    mapped: list[int] = []
-    original = store_pass.map_array
-    monkeypatch.setattr(
-        store_pass,
-        "map_array",
-        lambda folder, shard, *rest: mapped.append(shard.number) or original(folder, shard, *rest),
-    )
+    verdicts = list(detector.predict(store.path))
+    first, last = (Path(store.path) / f"{number:05}.features.npy" for number in (0, 2))
     stream = detector.stream(store.path)
-    assert mapped == []
-    first = next(stream)
-    assert mapped == [0]
-    assert [first.id, *(verdict.path for verdict in stream)] == store.ids
-    assert mapped == [0, 1, 2] and len(stream.unreadable) == 1
+    # What is swapped before its turn comes is what is read; what was read before is not read again.
+    rows = np.load(last)
+    np.save(last, rows[::-1])
+    found = [next(stream)]
+    first.unlink()
+    found += stream
+    assert [verdict.path for verdict in found] == store.ids and len(stream.unreadable) == 1
+    scores, expected = ([verdict.score for verdict in some] for some in (found, verdicts))
+    assert scores[: -len(rows)] == expected[: -len(rows)]
+    np.testing.assert_allclose(scores[-len(rows) :], expected[-len(rows) :][::-1], rtol=1e-5)
 
 
 def test_stores_whose_images_share_pictures_or_were_replaced_are_opened_instead(

@@ -379,7 +379,7 @@ class FeatureCache:
         return [replace(item, source=StoredImage(store, known[item.id])) for item in items if item.id in known]
 
     def _encode(self, items: list[ImageItem], model: Model) -> None:
-        from deltaenergy.store.writer import build_store
+        from deltaenergy.source import build_store
 
         store = build_store(
             model,

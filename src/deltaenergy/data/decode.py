@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from deltaenergy.data.pixel_budget import PIXELS
+from deltaenergy.data.pixel_budget import PIXELS, PixelBudget
 from deltaenergy.data.regular import why_not_a_file
 from deltaenergy.errors import InputError, UnreachableError
 
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
 # About twice Pillow's own warning limit, where Pillow refuses too. Larger pictures are taken for decompression bombs.
 MAX_PIXELS = 178_956_970
 
-# JPEG files above this many pixels are decoded at 1/2, 1/4 or 1/8 of their size (the format's own coarser steps), as
-# small as leaves both sides at this length: nine times the input of a CLIP. Other pictures are decoded in full.
-DRAFT_ABOVE = 50_000_000
+# Huge JPEG files are decoded at 1/2, 1/4 or 1/8 of their size (the format's own coarser steps), as small as leaves both
+# sides at this length: nine times the input of a CLIP. Other pictures are decoded in full.
 DRAFT_SIDE = 2048
 
 # Conversions that need several copies of the pixels are made in strips of about this many.
-_STRIP_PIXELS = 1 << 22
+STRIP_PIXELS = 1 << 22
 
 # Formats that are decoded in this process from their own bytes. Left out on purpose: EPS (starts Ghostscript), ICO
 # and ICNS (their header does not tell the decoded size), TGA (has no signature, so noise passes for it).
@@ -89,6 +88,18 @@ class Streamed(ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """How many pixels are decoded at once: JPEG files above `draft_above` are made smaller while they are decoded."""
+
+    draft_above: int = 50_000_000
+    strip_pixels: int = STRIP_PIXELS
+    budget: PixelBudget = PIXELS
+
+
+_LIMITS = DecodeLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Stands for a picture that cannot be read, so that it is listed with the others of its kind."""
 
@@ -112,22 +123,22 @@ def reading_threads(sources: Iterable[object], near: int) -> int:
     return max(near, FAR_THREADS) if any(isinstance(one, Streamed) and one.far for one in sources) else near
 
 
-def open_image(source: ImageSource) -> Image.Image:
+def open_image(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Image.Image:
     """The image upright, in RGB, first frame only. Raises `UnreadableImage`, and nothing else for a broken image.
 
     Transparent parts are laid on white. An image given as a PIL object is left as it is; the result is a copy.
     """
-    with opened(source) as image:
+    with opened(source, limits) as image:
         return image
 
 
 @contextlib.contextmanager
-def opened(source: ImageSource) -> Iterator[Image.Image]:
+def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Image.Image]:
     """`open_image` for a block that needs the picture but a moment: until it ends, its pixels count as decoded."""
-    _ = PIXELS.limit  # a wrong setting is no fault of the picture's
+    _ = limits.budget.limit  # a wrong setting is no fault of the picture's
     with contextlib.ExitStack() as held:
         with reasons():
-            image = _open(source, held)
+            image = _open(source, held, limits)
         yield image
 
 
@@ -157,32 +168,32 @@ def open_file(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
-def _open(source: ImageSource, held: contextlib.ExitStack) -> Image.Image:
+def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
     if isinstance(source, Image.Image):
         # The budget first: a thread that waited for it with the lock in hand could stop another with the same lock.
         _check_size(source)
-        held.enter_context(PIXELS.hold(source.width * source.height))
+        held.enter_context(limits.budget.hold(source.width * source.height))
         with alone_with(source):
-            rgb = _to_rgb(source)
+            rgb = _to_rgb(source, limits.strip_pixels)
         return rgb.copy() if rgb is source else rgb
     if isinstance(source, bytes):
-        return _decode(io.BytesIO(source), held)
+        return _decode(io.BytesIO(source), held, limits)
     if isinstance(source, Path | Streamed):
         with open_file(source) if isinstance(source, Path) else source.open() as stream:
-            return _decode(stream, held)
-    return _open(source(), held)
+            return _decode(stream, held, limits)
+    return _open(source(), held, limits)
 
 
-def _decode(stream: IO[bytes], held: contextlib.ExitStack) -> Image.Image:
+def _decode(stream: IO[bytes], held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
     image = open_header(stream)
     _check_size(image)
     pixels = image.width * image.height
-    if image.format in {"JPEG", "MPO"} and pixels > DRAFT_ABOVE:
+    if image.format in {"JPEG", "MPO"} and pixels > limits.draft_above:
         image.draft(None, (DRAFT_SIDE, DRAFT_SIDE))
         # A progressive file is held whole while it is decoded, at whatever size.
         pixels = pixels if "progressive" in image.info else image.width * image.height
-    held.enter_context(PIXELS.hold(pixels))
-    return _to_rgb(image)
+    held.enter_context(limits.budget.hold(pixels))
+    return _to_rgb(image, limits.strip_pixels)
 
 
 def open_header(stream: IO[bytes]) -> Image.Image:
@@ -232,6 +243,18 @@ def _is_heic(start: bytes) -> bool:
     return start[4:8] == b"ftyp" and start[8:12] in _HEIC_BRANDS
 
 
+def begins_as_image(start: bytes) -> bool:
+    """Whether a file that begins so (12 bytes are enough) is an image in one of the formats that have a signature."""
+    if start.startswith((b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")):
+        return True
+    if start.startswith((b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")):  # TIFF, JPEG 2000
+        return True
+    is_webp = start.startswith(b"RIFF") and start[8:12] == b"WEBP"
+    is_bmp = start.startswith(b"BM") and start[6:10] == bytes(4)
+    is_avif = start[4:12] in (b"ftypavif", b"ftypavis")
+    return is_webp or is_bmp or is_avif or _is_heic(start)
+
+
 def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if not width or not height:
@@ -244,29 +267,29 @@ def _check_size(image: Image.Image) -> None:
         raise UnreadableImage("its colour space LAB cannot be converted to RGB")
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, strip_pixels: int) -> Image.Image:
     image.load()
     rotation = _UPRIGHT.get(_orientation(image))
     if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
-        image = _eight_bit(image)
+        image = _eight_bit(image, strip_pixels)
     elif image.has_transparency_data:
-        image = _on_white(image)
+        image = _on_white(image, strip_pixels)
     if image.mode != "RGB":
         image = image.convert("RGB")
     return image if rotation is None else image.transpose(rotation)
 
 
-def strips(image: Image.Image) -> Iterator[tuple[tuple[int, int, int, int], Image.Image]]:
+def strips(image: Image.Image, pixels: int = STRIP_PIXELS) -> Iterator[tuple[tuple[int, int, int, int], Image.Image]]:
     """The picture from top to bottom in parts of bounded size, each with its place (left, top, right, bottom)."""
-    rows = max(1, _STRIP_PIXELS // max(1, image.width))
+    rows = max(1, pixels // max(1, image.width))
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
         yield box, image.crop(box)
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def _on_white(image: Image.Image, strip_pixels: int) -> Image.Image:
     result = Image.new("RGB", image.size)
-    for box, strip in strips(image):
+    for box, strip in strips(image, strip_pixels):
         part = strip.convert("LA").convert("RGBA") if strip.mode == "La" else strip.convert("RGBA")
         result.paste(Image.alpha_composite(Image.new("RGBA", part.size, "white"), part).convert("RGB"), box)
     return result
@@ -280,14 +303,14 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
+def _eight_bit(image: Image.Image, strip_pixels: int) -> Image.Image:
     """Grey values of 16 or 32 bits in 8 bits, where Pillow's own conversion would clip all above 255 to white.
 
     Integers count from 0 (black) to 65535 (white), floats from 0 to 1. Values outside these ranges carry no scale
     of their own: there the smallest is black and the largest white.
     """
     low, high = np.inf, -np.inf
-    for _, strip in strips(image):
+    for _, strip in strips(image, strip_pixels):
         values = np.asarray(strip)
         if not np.isfinite(values).all():
             raise UnreadableImage("its grey values hold NaN or infinity")
@@ -297,7 +320,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         black, white = low, high
     scale = 255 / (white - black) if white > black else 0.0
     result = Image.new("L", image.size)
-    for box, strip in strips(image):
+    for box, strip in strips(image, strip_pixels):
         scaled: npt.NDArray[np.float64] = (np.asarray(strip).astype(np.float64) - black) * scale
         result.paste(Image.fromarray(np.rint(scaled).astype(np.uint8)), box)
     return result

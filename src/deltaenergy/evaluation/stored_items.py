@@ -46,7 +46,7 @@ class StoredItems(Sequence[ImageItem]):
         found, hashes = (Growing(kind, expected=stored.images) for kind in (np.int32, np.int64))
         self._ends: list[int] = []
         self.unreadable = end = 0
-        for shard in range(len(stored.manifest.shards or ())):
+        for shard in range(len(stored.manifest.shards)):
             items = self._items_of(shard)
             for item in items:
                 if item.label is not None:

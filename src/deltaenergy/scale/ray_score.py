@@ -225,7 +225,7 @@ def _parts(detector: Detector, images: Any, batch_size: int) -> list[Part]:
 
 def _shards(stored: StorePass) -> list[Part]:
     found = []
-    for position, record in enumerate(stored.manifest.shards or ()):
+    for position, record in enumerate(stored.manifest.shards):
         checksums = [part.checksum for _, part in sorted(record.files.items())]
         one = replace(stored, manifest=Manifest(stored.manifest.record, [record]))
         found.append(Part(_name(position, checksums), record.images, shard=one))
@@ -235,7 +235,7 @@ def _shards(stored: StorePass) -> list[Part]:
 def _stretches(store: FeatureStore, size: int) -> list[Part]:
     """The images of a store some of which share pictures or were replaced: their features are all over its shards."""
     place, count = place_at(store.path), len(store.items())
-    known = [part.checksum for record in read_present(place).shards or () for part in record.files.values()]
+    known = [part.checksum for record in read_present(place).shards for part in record.files.values()]
     stretches = [(start, min(start + size, count)) for start in range(0, count, size)]
     return [
         Part(_name(position, [*known, str(size)]), stop - start, stretch=(place.address, start, stop))

@@ -12,7 +12,6 @@ It needs no Ray itself: `Scorer("detector")({"id": ids, "features": features})` 
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,6 @@ from deltaenergy.scoring import OF_IMAGES, score_encoded, stream_scores
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_INDEX = re.compile(r"(\d{5,})\.index\.parquet")
 _LINES = ("id", "content", "row", "error")
 
 
@@ -172,19 +170,11 @@ def _errors(batch: Batch) -> list[str | None]:
 
 
 def _shards(batch: Batch) -> list[int]:
-    """The shard of each line: a column says it, or the name of the file that the line is from."""
-    if "shard" in batch:
-        numbers = batch.whole_numbers("shard")
-        if None not in numbers:
-            return [number for number in numbers if number is not None]
-    elif "path" in batch:
-        names = [_INDEX.fullmatch(Path(str(path)).name) for path in batch.values("path")]
-        if all(names):
-            return [int(name[1]) for name in names if name is not None]
-    raise InputError(
-        "Lines of this store do not say which shard they are of: it was made by an older version. Run `deltaenergy "
-        "features` again with the same images into a new store, or read it with include_paths=True."
-    )
+    """The shard of each line."""
+    numbers = batch.whole_numbers("shard") if "shard" in batch else [None]
+    if None in numbers:
+        raise InputError("A line of a store needs a number in its column shard.")
+    return [number for number in numbers if number is not None]
 
 
 def _silent(done: int, total: int | None) -> None:

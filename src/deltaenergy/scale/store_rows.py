@@ -50,7 +50,7 @@ class StoreRows:
                 entry.id: (owners[entry.id], place) for entry, place in zip(entries, found)
             }
         else:
-            shards = [Shard(record, []) for record in manifest.shards or ()]
+            shards = [Shard(record, []) for record in manifest.shards]
             self._latest = None
         self._shards = {shard.number: shard for shard in shards}
         self._arrays: dict[tuple[int, str], npt.NDArray[Any]] = {}

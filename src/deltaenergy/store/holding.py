@@ -31,8 +31,8 @@ class Hold:
     `alone` is False if another run is filling the store; then this one may only help.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, patience: float = PATIENCE_SECONDS) -> None:
+        self.place, self._patience = place, patience
         self.alone = True
         self._lock: LockFile | None = None
         self._made_folder = False
@@ -79,7 +79,7 @@ class Hold:
         return busy(self.place.path, self._lock) if self._lock else InputError(f"Another run fills {self.place}.")
 
     def _take(self, lock: LockFile) -> None:
-        until, told = time.monotonic() + PATIENCE_SECONDS, False
+        until, told = time.monotonic() + self._patience, False
         while True:
             if lock.take():
                 return

@@ -1,7 +1,7 @@
 """`store.json`: what made a feature store, and every part of it with its size and checksum.
 
-A shard counts when the manifest lists it. Each value is checked when the manifest is read: its type, its range, and
-whether it fits the others. The manifest's last entry is a checksum of the rest, so that no change to it goes unseen.
+A shard counts when the manifest lists it. Each value is checked when the manifest is read: its type and its range. The
+manifest's last entry is a checksum of the rest, so that no change to it goes unseen.
 """
 
 from __future__ import annotations
@@ -21,23 +21,11 @@ from deltaenergy.files.schema import Where
 from deltaenergy.store.folder import Place, place_at
 
 FORMAT = "deltaenergy feature store 2"
-# Without a list of its shards: those count whose index file is there.
-FIRST_FORMAT = "deltaenergy feature store 1"
 DTYPES = {"float32": 4, "float16": 2}
 RECORD = "store.json"
 # Ten thousand shards take about eight megabytes.
 _MOST_BYTES = 1 << 28
-_MOST_HEADER_BYTES = 1 << 16  # of a .npy file
 
-_RECORD_ENTRIES = {
-    "format": schema.text(among=(FORMAT, FIRST_FORMAT)),
-    "model": schema.record({"name": schema.path_text(), "fingerprint": schema.text()}, others=True),
-    "feature_dim": schema.whole(1),
-    "patches": schema.truth(),
-    "dtype": schema.text(among=DTYPES),
-    "shard_size": schema.whole(1),
-    "complete": schema.truth(),
-}
 _PART = schema.record({"bytes": schema.whole(1), "checksum": schema.text(matching="[0-9a-f]{32}")})
 _SHARD = schema.record(
     {
@@ -46,13 +34,22 @@ _SHARD = schema.record(
         "rows": schema.whole(0),
         "unreadable": schema.whole(0),
         "ids": schema.text(matching="[0-9a-f]{16}"),
-        "files": schema.mapping_of(_PART),
+        "files": schema.record({"features": _PART, "patches": _PART, "index": _PART}, may_lack=["patches"]),
     }
 )
-_CHECKS = {
-    FIRST_FORMAT: schema.record(_RECORD_ENTRIES),
-    FORMAT: schema.record({**_RECORD_ENTRIES, "shards": schema.list_of(_SHARD), CHECKSUM: schema.text()}),
-}
+_MANIFEST = schema.record(
+    {
+        "format": schema.text(),
+        "model": schema.record({"name": schema.path_text(), "fingerprint": schema.text()}, others=True),
+        "feature_dim": schema.whole(1),
+        "patches": schema.truth(),
+        "dtype": schema.text(among=DTYPES),
+        "shard_size": schema.whole(1),
+        "complete": schema.truth(),
+        "shards": schema.list_of(_SHARD),
+        CHECKSUM: schema.text(),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,10 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of `store.json`; `shards` is None in the first format, which does not list them."""
+    """The content of `store.json`."""
 
     record: StoreRecord
-    shards: list[ShardRecord] | None
+    shards: list[ShardRecord]
 
 
 def is_store(path: object) -> bool:
@@ -119,20 +116,18 @@ def read_manifest(place: Place) -> Manifest:
     data = read_checked(place, RECORD, _MOST_BYTES)
     values = parse_json(data, path)
     version = values.get("format") if isinstance(values, dict) else None
-    if not isinstance(version, str) or version not in _CHECKS:
-        raise ArtifactError(f"{path} does not describe a feature store that this version reads ({FORMAT}).")
-    where = Where(path)
-    _CHECKS[version](values, where)
-    record = StoreRecord(**{field.name: values[field.name] for field in fields(StoreRecord)})
-    if version == FIRST_FORMAT:
-        return Manifest(record, None)
+    if version != FORMAT:
+        raise ArtifactError(
+            f"{path} is not of the format that this version reads ({FORMAT}): run `deltaenergy features` with the same "
+            "images and a new folder as --out."
+        )
+    _MANIFEST(values, Where(path))
     check_seal(values, path)
     # The seal is of the values. Written otherwise, if only by a byte less at the end, they are not what we wrote.
     if data != json_bytes(values):
         raise ArtifactError(f"{path} was changed after it was written. Make the store anew in another folder.")
-    shards = [_shard(value) for value in values["shards"]]
-    _check_consistent(record, shards, where.at("shards"))
-    return Manifest(record, shards)
+    record = StoreRecord(**{field.name: values[field.name] for field in fields(StoreRecord)})
+    return Manifest(record, [_shard(value) for value in values["shards"]])
 
 
 def write_manifest(place: Place, record: StoreRecord, shards: Sequence[ShardRecord]) -> None:
@@ -159,21 +154,3 @@ def read_checked(place: Place, name: str, limit: int) -> bytes:
 def _shard(values: dict[str, Any]) -> ShardRecord:
     files = {kind: Part(**part) for kind, part in values["files"].items()}
     return ShardRecord(**{**values, "files": files})
-
-
-def _check_consistent(record: StoreRecord, shards: Sequence[ShardRecord], where: Where) -> None:
-    """Raise `ArtifactError` unless the numbers of each shard fit each other, the shard before, and the store."""
-    last = -1
-    for position, shard in enumerate(shards):
-        here = where.at(position)
-        schema.whole(last + 1)(shard.number, here.at("number"))
-        schema.whole(0, record.shard_size)(shard.images, here.at("images"))
-        schema.whole(0, shard.images)(shard.rows, here.at("rows"))
-        schema.whole(0, shard.images - shard.rows)(shard.unreadable, here.at("unreadable"))
-        if set(shard.files) != {*record.kinds, "index"}:
-            raise here.at("files").wrong(sorted(shard.files), f"the files {', '.join((*record.kinds, 'index'))}")
-        values = shard.rows * record.feature_dim * DTYPES[record.dtype]
-        schema.whole(values + 1, values + _MOST_HEADER_BYTES)(
-            shard.files["features"].bytes, here.at("files").at("features").at("bytes")
-        )
-        last = shard.number

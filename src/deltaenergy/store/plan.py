@@ -179,7 +179,7 @@ def committed(place: Place, plan: Plan) -> Iterator[Shard]:
 def read_present(place: Place) -> Manifest:
     """The manifest; of a store that is being filled, with the planned shards that are there already."""
     manifest = read_manifest(place)
-    if manifest.record.complete or manifest.shards is None or (plan := read_plan(place)) is None:
+    if manifest.record.complete or (plan := read_plan(place)) is None:
         return manifest
     listed = {record.number for record in manifest.shards}
     more = [shard.record for shard in committed(place, plan) if not shard.idle and shard.number not in listed]

@@ -25,18 +25,17 @@ from deltaenergy.store.folder import Place
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Of arrays that were read, so many bytes are kept.
-_KEPT_BYTES = 1 << 28
 # No file of a store is larger; a request must have an end.
 _MOST_BYTES = 1 << 40
 
 
 class RemotePlace(Place):
-    """A folder of an object store."""
+    """A folder of an object store. Of arrays that were read, `kept_bytes` are kept."""
 
     maps = False
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, kept_bytes: int = 1 << 28) -> None:
+        self._kept_bytes = kept_bytes
         self.path = checked(address, "The path given").rstrip("/")
         if is_web(self.path):
             raise InputError(
@@ -92,7 +91,7 @@ class RemotePlace(Place):
         array.flags.writeable = False
         with self._lock:
             self._arrays[name] = array
-            while len(self._arrays) > 1 and sum(kept.nbytes for kept in self._arrays.values()) > _KEPT_BYTES:
+            while len(self._arrays) > 1 and sum(kept.nbytes for kept in self._arrays.values()) > self._kept_bytes:
                 self._arrays.popitem(last=False)
         return array
 

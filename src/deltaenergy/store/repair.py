@@ -14,7 +14,7 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
 from deltaenergy.store.folder import Place
 from deltaenergy.store.manifest import Manifest, ShardRecord
-from deltaenergy.store.shards import Shard, damaged_files, first_format_shards, part_name, read_shard
+from deltaenergy.store.shards import Shard, damaged_files, part_name, read_shard
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,8 @@ class Inspection:
 
 def inspect(place: Place, manifest: Manifest, items: Iterable[ImageItem]) -> Inspection:
     """Read every byte of the store. Damage is a warning if `items` make up for it, else an `ArtifactError`."""
-    if manifest.shards is None:
-        shards: list[Shard | None] = list(first_format_shards(place, manifest.record))
-        records = [shard.record for shard in shards if shard is not None]
-    else:
-        records = manifest.shards
-        shards = [_shard_or_none(place, record) for record in records]
+    records = manifest.shards
+    shards = [_shard_or_none(place, record) for record in records]
     sound: list[Shard] = []
     damaged: list[ShardRecord] = []
     nameless: list[ShardRecord] = []

@@ -16,7 +16,7 @@ from deltaenergy.store.manifest import Manifest, ShardRecord, read_manifest, wri
 from deltaenergy.store.plan import FOLDER, Plan, committed, free_numbers, is_whole, read_plan, remove_plan, write_plan
 from deltaenergy.store.repair import Inspection, inspect
 from deltaenergy.store.shards import Shard, committed_shard, damaged_files, part_name, remove_leftovers, remove_shard
-from deltaenergy.store.to_do import ToDo
+from deltaenergy.store.to_do import LIMITS, PlanLimits, ToDo
 
 
 class JustFinished(Exception):
@@ -27,16 +27,22 @@ class Run:
     """What a run finds in a store and does with it; `hold` is its hold on the store."""
 
     def __init__(
-        self, place: Place, manifest: Manifest, stream: ImageStream, retry_unreadable: bool, hold: Hold
+        self,
+        place: Place,
+        manifest: Manifest,
+        stream: ImageStream,
+        retry_unreadable: bool,
+        hold: Hold,
+        limits: PlanLimits = LIMITS,
     ) -> None:
         self.place, self.record, self.stream, self.hold = place, manifest.record, stream, hold
-        self._retry_unreadable = retry_unreadable
+        self._retry_unreadable, self._limits = retry_unreadable, limits
         self._look(manifest)
 
     def _look(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.base: Inspection = inspect(self.place, manifest, self.stream)
-        self.todo = ToDo(self.stream, self.base.sound, self._retry_unreadable)
+        self.todo = ToDo(self.stream, self.base.sound, self._retry_unreadable, self._limits)
 
     @property
     def _listed(self) -> list[ShardRecord]:
@@ -124,7 +130,7 @@ class Run:
         self.place.tidy()
         self.place.remove_folder(FOLDER)
         if not self.todo.lines:
-            if self.base.damaged or not self.manifest.record.complete or self.manifest.shards is None:
+            if self.base.damaged or not self.manifest.record.complete:
                 write_manifest(self.place, replace(self.record, complete=True), self._listed)
             self._remove_damaged()
             return None

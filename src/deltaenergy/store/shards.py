@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +28,6 @@ from deltaenergy.store.manifest import RECORD, Manifest, Part, ShardRecord, Stor
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
 _ENDINGS = {"features": "features.npy", "patches": "patches.npy", "index": "index.parquet"}
 SHARD_COLUMN = "shard"
@@ -112,11 +110,6 @@ def write_shard(
 
 def read_shards(place: Place, manifest: Manifest) -> list[Shard]:
     """All shards of the store, or an `ArtifactError` for the first that is not whole as far as a quick look tells."""
-    if manifest.shards is None:
-        shards = first_format_shards(place, manifest.record)
-        for shard in shards:
-            check_sizes(place, shard.record)
-        return shards
     for record in manifest.shards:
         check_sizes(place, record)
     return [read_shard(place, record) for record in manifest.shards]
@@ -125,12 +118,10 @@ def read_shards(place: Place, manifest: Manifest) -> list[Shard]:
 def read_shard(place: Place, record: ShardRecord) -> Shard:
     """A shard by its index, if that has the bytes that were written."""
     name = part_name(record.number, "index")
-    data = _read(place, name, REPAIR)
+    data = _read(place, name)
     if hash_bytes(data) != record.files["index"].checksum:
         raise ArtifactError(f"{place.where(name)} is damaged: its checksum differs from that in {RECORD}. {REPAIR}")
-    _, entries = _parse_index(place.where(name), data, REPAIR)
-    if _record(record.number, entries, record.rows, record.files) != record:
-        raise ArtifactError(f"{place.where(name)} holds other images than {RECORD} says. {REPAIR}")
+    _, entries = _parse_index(place.where(name), data)
     return Shard(record, entries)
 
 
@@ -138,30 +129,16 @@ def committed_shard(place: Place, number: int, data: bytes | None = None) -> Sha
     """A shard that no manifest lists yet, by its index alone, which carries a checksum of what it says."""
     name = part_name(number, "index")
     if data is None:
-        data = _read(place, name, REPAIR)
-    metadata, entries = _parse_index(place.where(name), data, REPAIR)
+        data = _read(place, name)
+    metadata, entries = _parse_index(place.where(name), data)
     try:
         shard = _shard(number, data, entries, metadata)
         fits = metadata == _metadata(shard.rows, shard.record.files, entries, shard.idle)
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{place.where(name)} cannot be read: {error!r}. {REPAIR}") from error
     if not fits:
         raise ArtifactError(f"{place.where(name)} is damaged: its checksum does not fit its content. {REPAIR}")
     return shard
-
-
-def first_format_shards(place: Place, record: StoreRecord) -> list[Shard]:
-    """The shards of a store whose manifest does not list them: those whose index is there.
-
-    Indices have no checksum in this format. In a store that was finished, a missing one shows by the gap in the
-    numbers, or by its arrays.
-    """
-    files = [name for name in place.names() if re.fullmatch(_SHARD_FILE, name)]
-    indexed = {int(name.partition(".")[0]) for name in files if name.endswith(_ENDINGS["index"])}
-    seen = {int(name.partition(".")[0]) for name in files}
-    if record.complete and (missing := sorted({*seen, *range(max(indexed, default=-1))} - indexed)):
-        raise ArtifactError(f"{place.where(part_name(missing[0], 'index'))} is missing. {_ANEW}")
-    return [_first_format_shard(place, number, record) for number in sorted(indexed)]
 
 
 def damaged_files(place: Place, record: ShardRecord) -> list[str]:
@@ -220,13 +197,13 @@ def check_sizes(place: Place, record: ShardRecord) -> None:
             )
 
 
-def _read(place: Place, name: str, advice: str) -> bytes:
+def _read(place: Place, name: str) -> bytes:
     if (reason := place.why_not(name)) is not None:
-        raise ArtifactError(f"{place.where(name)} cannot be read: {reason}. {advice}")
+        raise ArtifactError(f"{place.where(name)} cannot be read: {reason}. {REPAIR}")
     try:
         return place.read(name)
     except OSError as error:
-        raise ArtifactError(f"{place.where(name)} cannot be read: {error.strerror or error}. {advice}") from error
+        raise ArtifactError(f"{place.where(name)} cannot be read: {error.strerror or error}. {REPAIR}") from error
 
 
 def _metadata(rows: int, files: Mapping[str, Part], entries: Sequence[Entry], idle: bool) -> dict[str, str]:
@@ -253,63 +230,18 @@ def _record(number: int, entries: list[Entry], rows: int, files: dict[str, Part]
     return ShardRecord(number, len(entries), rows, unreadable, hash_strings(entry.id for entry in entries), files)
 
 
-def _parse_index(path: str, data: bytes, advice: str) -> tuple[dict[str, str], list[Entry]]:
-    """The index's metadata and entries, each value checked, or an `ArtifactError`."""
+def _parse_index(path: str, data: bytes) -> tuple[dict[str, str], list[Entry]]:
+    """The index's metadata and entries, or an `ArtifactError`. Whoever asks compares a checksum of them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        rows = int(metadata["rows"])
-        _check_columns(table)
         columns = [table.column(name).to_pylist() for name in Entry._fields]
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error}. {advice}") from error
-    entries = list(map(Entry._make, zip(*columns)))
-    if (fault := _fault(entries, rows)) is not None:
-        raise ArtifactError(f"{path}: {fault}. {advice}")
-    return metadata, entries
-
-
-def _check_columns(table: pa.Table) -> None:
-    for name in Entry._fields:
-        kind = str(table.schema.field(name).type)
-        if kind != ("int32" if name == "row" else "string"):
-            raise ValueError(f"the column {name!r} holds {kind}")
-
-
-def _fault(entries: list[Entry], rows: int) -> str | None:
-    """What is wrong with the entries, if anything."""
-    counts = Counter(entry.id for entry in entries)
-    for entry in entries:
-        if entry.id is None or entry.stamp is None:
-            return f"an image has no {'id' if entry.id is None else 'stamp'}"
-        if counts[entry.id] > 1:
-            return f"the image {entry.id!r} stands there twice"
-        if entry.row is not None and (entry.content is None or entry.error is not None):
-            return f"the image {entry.id!r} has a row of features and yet could not be read"
-    if sorted(entry.row for entry in entries if entry.row is not None) != list(range(rows)):
-        return f"the images' rows are not the numbers from 0 to {rows - 1}"
-    return None
-
-
-def _first_format_shard(place: Place, number: int, record: StoreRecord) -> Shard:
-    name = part_name(number, "index")
-    data = _read(place, name, _ANEW)
-    metadata, entries = _parse_index(place.where(name), data, _ANEW)
-    try:
-        checksums = json.loads(metadata["checksums"])
-        files = {kind: Part(_size(place, part_name(number, kind)), str(checksums[kind])) for kind in record.kinds}
-    except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{place.where(name)}: its checksums cannot be read: {error}. {_ANEW}") from error
-    files["index"] = Part(len(data), hash_bytes(data))
-    return Shard(_record(number, entries, int(metadata["rows"]), files), entries)
-
-
-def _size(place: Place, name: str) -> int:
-    return place.size(name) if place.why_not(name) is None else 0
+        raise ArtifactError(f"{path} cannot be read: {error}. {REPAIR}") from error
+    return metadata, list(map(Entry._make, zip(*columns)))
 
 
 REPAIR = "Run `deltaenergy features` again with the same images: it encodes anew what is damaged."
-_ANEW = "Without it, nobody knows which images its rows belong to. Make the store anew in another folder."

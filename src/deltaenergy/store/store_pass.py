@@ -52,10 +52,10 @@ class StorePass:
     @property
     def images(self) -> int:
         """How many images the store tells of."""
-        return sum(record.images for record in self.manifest.shards or ())
+        return sum(record.images for record in self.manifest.shards)
 
     def __iter__(self) -> Iterator[StoredPart]:
-        for record in self.manifest.shards or ():
+        for record in self.manifest.shards:
             yield from self._parts(record)
 
     def _parts(self, record: ShardRecord) -> Iterator[StoredPart]:
@@ -93,8 +93,6 @@ def pass_over(path: str | Path, model: Describes, *, patches: bool, size: int) -
     check_same_model(place, manifest.record.model, model)
     if patches and not manifest.record.patches:
         raise no_patches(place)
-    if manifest.shards is None:  # the first format does not list them
-        return None
     for record in manifest.shards:
         check_sizes(place, record)
     if not _in_order(place, manifest.shards):

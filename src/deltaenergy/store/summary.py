@@ -35,8 +35,8 @@ def summarise(path: str | Path) -> StoreSummary:
     images, unreadable, seen = 0, [], SeenHashes()
     copies: dict[str, list[str]] = {}
     failed: dict[str, str] = {}
-    repeated = manifest.shards is None
-    for shard_record in manifest.shards or ():
+    repeated = False
+    for shard_record in manifest.shards:
         entries = read_shard(place, shard_record).entries
         repeated |= seen.add(np.fromiter((hash(entry.id) for entry in entries), np.int64, len(entries)))
         for entry in entries:

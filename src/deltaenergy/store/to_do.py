@@ -19,11 +19,23 @@ from deltaenergy.store.plan import Digest, Planned
 from deltaenergy.store.shards import Shard
 from deltaenergy.store.store import StoredImage, latest_entries
 
-# Copies are looked for among so many different pictures, which takes some 100 MB; beyond, within a shard only.
-MOST_CONTENTS = 1_000_000
-_HASHED_AT_ONCE = 1024
-# Of more images than these the list is not kept between the survey and the plan, but made again.
-MOST_KEPT = 100_000
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """How much is held in memory while a run is planned.
+
+    Attributes:
+        contents: copies are looked for among this many different images (some 100 MB); beyond, within a shard only.
+        hashed_at_once: images that are hashed together.
+        kept: of more images than these the list is not kept between the survey and the plan, but made again.
+    """
+
+    contents: int = 1_000_000
+    hashed_at_once: int = 1024
+    kept: int = 100_000
+
+
+LIMITS = PlanLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,7 @@ class Pending:
 
 
 class ToDo:
-    """The images of a stream that `shards` do not hold, in order. Beyond `MOST_KEPT`, they are listed anew when needed.
+    """The images of a stream that `shards` do not hold, in order; beyond `limits.kept`, listed anew when needed.
 
     Attributes:
         total: how many images the stream has.
@@ -55,8 +67,10 @@ class ToDo:
         in_memory: the pictures that exist only in this process, by id.
     """
 
-    def __init__(self, stream: ImageStream, shards: Sequence[Shard], retry_unreadable: bool) -> None:
-        self._stream, self._retry_unreadable = stream, retry_unreadable
+    def __init__(
+        self, stream: ImageStream, shards: Sequence[Shard], retry_unreadable: bool, limits: PlanLimits = LIMITS
+    ) -> None:
+        self._stream, self._retry_unreadable, self._limits = stream, retry_unreadable, limits
         entries, places = latest_entries(shards)
         self._known = {entry.id: (entry, place) for entry, place in zip(entries, places)}
         self._contents = {entry.content for shard in shards for entry in shard.entries if entry.row is not None}
@@ -74,8 +88,9 @@ class ToDo:
         seen = {content for content in self._contents if content is not None}
         digest = Digest()
         pending = iter(self._listed() if self._kept is None else self._kept)
-        while part := list(itertools.islice(pending, _HASHED_AT_ONCE)):
-            looked_for = [one.item for one in part if not one.withdrawn] if len(seen) < MOST_CONTENTS else []
+        while part := list(itertools.islice(pending, self._limits.hashed_at_once)):
+            few = len(seen) < self._limits.contents
+            looked_for = [one.item for one in part if few and not one.withdrawn]
             found = dict(zip([item.id for item in looked_for], hash_all(looked_for)))
             for one in part:
                 digest.add(one.known)
@@ -95,7 +110,7 @@ class ToDo:
             self.in_memory[pending.item.id] = pending.item
         if self._kept is not None:
             self._kept.append(pending)
-            if len(self._kept) > MOST_KEPT:
+            if len(self._kept) > self._limits.kept:
                 self._kept = None
 
     def _listed(self) -> Iterator[Pending]:

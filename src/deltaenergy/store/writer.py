@@ -8,14 +8,12 @@ runs over the same images share the plan and its shards.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.files.atomic import is_temporary
 from deltaenergy.files.locks import NAME as LOCK
-from deltaenergy.source import image_stream
 from deltaenergy.store.encoder import Describes, Encoder, require_encoder
 from deltaenergy.store.filling import Fill, Filled, InThisProcess, Task, said_if_impossible
 from deltaenergy.store.folder import Place, place_at
@@ -23,10 +21,10 @@ from deltaenergy.store.holding import Hold
 from deltaenergy.store.manifest import DTYPES, RECORD, Manifest, StoreRecord, read_manifest, write_manifest
 from deltaenergy.store.plan import FOLDER
 from deltaenergy.store.run import JustFinished, Run
-from deltaenergy.store.store import FeatureStore, check_same_model
-from deltaenergy.store.to_do import stored_already
+from deltaenergy.store.store import check_same_model
+from deltaenergy.store.to_do import LIMITS, PlanLimits, stored_already
 
-__all__ = ["Fill", "Filled", "Task", "build_store", "fill_store"]
+__all__ = ["Fill", "Filled", "Task", "fill_store"]
 
 SHARD_SIZE = 1024
 # A ViT-B/16 has 196 patches: 128 images of them are 50 MB in float32.
@@ -36,54 +34,9 @@ MOST_SHARDS = 100_000
 _ATTEMPTS = 5
 
 
-def build_store(
-    model: Describes,
-    images: Any,
-    out: str | Path,
-    *,
-    patches: bool = False,
-    dtype: str | None = None,
-    shard_size: int | None = None,
-    retry_unreadable: bool = False,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-    fill: Fill | None = None,
-) -> FeatureStore:
-    """Encode `images` into the store at `out`, which is made if it is not there and else gone on with.
-
-    Images that the store has already are not encoded again; a file whose bytes changed is. Pictures with equal bytes
-    are encoded once and have a row each. Damaged shards are found by their checksums and encoded anew.
-
-    Args:
-        model: the model; a store that another one made is an error.
-        images: whatever counts as images. An image is known by its id, and replaces an earlier one of that id.
-        out: the store's folder.
-        patches: store patch features too (P times as large).
-        dtype: `float32` (default) or `float16`.
-        shard_size: images per shard; work since the last whole shard is lost when the run is killed.
-        retry_unreadable: try those again that could not be read before.
-        batch_size: images per pass of the image tower.
-        progress: called with (done, total) images.
-        fill: who encodes the shards, such as `deltaenergy.scale.Processes`; this process if left out.
-    """
-    fill_store(
-        model,
-        images,
-        out,
-        patches=patches,
-        dtype=dtype,
-        shard_size=shard_size,
-        retry_unreadable=retry_unreadable,
-        batch_size=batch_size,
-        progress=progress,
-        fill=fill,
-    )
-    return FeatureStore.open(out)
-
-
 def fill_store(
     model: Describes,
-    images: Any,
+    stream: ImageStream,
     out: str | Path,
     *,
     patches: bool = False,
@@ -93,16 +46,19 @@ def fill_store(
     batch_size: int = 32,
     progress: Progress | None = None,
     fill: Fill | None = None,
+    limits: PlanLimits = LIMITS,
 ) -> None:
-    """`build_store` without opening the store in the end: memory does not grow with the number of new images."""
+    """Encode a stream's images into the store at `out`, as `build_store` says, in memory that does not grow with them.
+
+    `limits` say how much is held in memory while the run is planned.
+    """
     place, encoder = place_at(out), require_encoder(model)
-    stream = image_stream(images)
     if stream.stored:
         raise stored_already()
     for attempt in range(_ATTEMPTS):
         with Hold(place) as hold:
             manifest = _open_or_create(place, encoder, patches, dtype, shard_size, stream)
-            run = Run(place, manifest, stream, retry_unreadable, hold)
+            run = Run(place, manifest, stream, retry_unreadable, hold, limits)
             try:
                 plan = run.plan()
                 if plan is not None:

@@ -26,8 +26,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.source import load_images
-from deltaenergy.store.writer import build_store
+from deltaenergy.source import build_store, load_images
 from deltaenergy.testing.models import tiny_model
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from deltaenergy.tuning.tune import tune

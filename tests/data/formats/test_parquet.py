@@ -18,8 +18,7 @@ from PIL import Image
 
 from deltaenergy.data.content import content_or_error, hash_bytes, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.formats import parquet as parquet_images
-from deltaenergy.data.formats.parquet import ParquetImage
+from deltaenergy.data.formats.parquet import ColumnReader, ParquetImage, forget_readers
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
@@ -32,7 +31,7 @@ PICTURES = [picture_bytes("PNG", seed) for seed in range(7)]
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     yield
-    parquet_images._readers.clear()
+    forget_readers()
 
 
 def message(call: Callable[[], object]) -> str:
@@ -193,45 +192,26 @@ def test_parts_in_a_folder_or_by_a_pattern() -> None:
 # Reading.
 
 
-class Decoded:
-    """How many rows are decoded from Parquet."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rows, advance = 0, parquet_images.ColumnReader._advance
-
-        def counted(reader: parquet_images.ColumnReader, place: parquet_images._Place) -> None:
-            advance(reader, place)
-            self.rows += place.row - place.start
-
-        monkeypatch.setattr(parquet_images.ColumnReader, "_advance", counted)
-
-
 @pytest.mark.parametrize("group", [7, 100, 1000])
-def test_in_order_each_row_is_decoded_once(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
+def test_in_order_each_row_is_decoded_once(group: int) -> None:
     rng = np.random.default_rng(0)
     cells = [rng.bytes(int(size)) for size in rng.integers(0, 2000, 1000)]
     write({"image": cells}, row_group_size=group)
-    monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 20_000)
-    monkeypatch.setattr(parquet_images, "_KEPT_BYTES", 100_000)
-    decoded = Decoded(monkeypatch)
-    items = load_images("t.parquet")
-    assert decoded.rows == 0
 
-    def read(item: ImageItem) -> bytes:
-        with item.source.open() as file:  # type: ignore[union-attr]
-            return file.read()
+    def opened() -> ColumnReader:
+        return ColumnReader(Path("t.parquet"), "image", batch_bytes=20_000, kept_bytes=100_000)
 
-    assert [read(item) for item in items] == cells
-    assert decoded.rows == 1000
+    reader = opened()
+    assert [reader.cell(row) for row in range(1000)] == cells
+    assert reader.decoded == 1000
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(read, items)) == cells
+        assert list(pool.map(reader.cell, range(1000))) == cells
     # One that goes over the same rows again, some way behind, has a place of its own.
-    parquet_images._readers.clear()
-    decoded.rows = 0
+    reader = opened()
     for start in range(0, 1000, 200):
         for _ in range(2):
-            assert [read(item) for item in items[start : start + 200]] == cells[start : start + 200]
-    assert decoded.rows <= 2100  # a group that was finished is begun again for its last rows
+            assert [reader.cell(row) for row in range(start, start + 200)] == cells[start : start + 200]
+    assert reader.decoded <= 2100  # a group that was finished is begun again for its last rows
 
 
 def test_in_any_order() -> None:
@@ -244,21 +224,18 @@ def test_in_any_order() -> None:
             assert file.read() == cells[row]
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded() -> None:
     """A row group of 64 MB is never held whole, whatever is read of it."""
-    monkeypatch.setattr(parquet_images, "_KEPT_BYTES", 4 << 20)
-    monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 1 << 20)
     rng = np.random.default_rng(0)
     options = {"compression": "none", "use_dictionary": False, "write_batch_size": 8}  # small pages
     write({"image": [rng.bytes(64_000) for _ in range(1000)]}, **options)
     assert pq.ParquetFile("t.parquet").num_row_groups == 1
-    items = load_images("t.parquet")
+    reader = ColumnReader(Path("t.parquet"), "image", batch_bytes=1 << 20, kept_bytes=4 << 20)
     pool = pa.default_memory_pool()
     before, most = pool.bytes_allocated(), 0
     tracemalloc.start()
-    for item in items:
-        with item.source.open() as file:  # type: ignore[union-attr]
-            assert len(file.read()) == 64_000
+    for row in range(1000):
+        assert len(reader.cell(row)) == 64_000
         most = max(most, pool.bytes_allocated() - before)
     python = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -290,24 +267,29 @@ def test_truncated_files_are_refused_whole() -> None:
     assert "'t.parquet' cannot be read" in message(lambda: load_images("t.parquet"))
 
 
-def test_a_damaged_page_costs_its_rows_and_those_after_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_page_costs_its_rows_and_those_after_in_its_group() -> None:
     rng = np.random.default_rng(0)
     cells = [rng.bytes(1000) for _ in range(300)]
     options = {"compression": "none", "use_dictionary": False, "data_page_size": 10_000, "write_batch_size": 10}
     write({"image": cells}, row_group_size=100, **options)
-    monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 10_000)
     chunk = pq.ParquetFile("t.parquet").metadata.row_group(1).column(0)
     data = bytearray(Path("t.parquet").read_bytes())
     middle = chunk.data_page_offset + chunk.total_compressed_size // 2
     data[middle : middle + 25_000] = b"\xff" * 25_000
     Path("t.parquet").write_bytes(data)
-    decoded = Decoded(monkeypatch)
-    items = load_images("t.parquet")
-    found = contents(items)
-    assert decoded.rows < 300, "the way to the damage is gone once, not for every row behind it"
-    assert found[:140] == [hash_bytes(cell) for cell in cells[:140]]
+    reader = ColumnReader(Path("t.parquet"), "image", batch_bytes=10_000)
+    found: list[bytes | None] = []
+    for row in range(300):
+        try:
+            found.append(reader.cell(row))
+        except UnreadableImage:
+            found.append(None)
+    assert reader.decoded < 300, "the way to the damage is gone once, not for every row behind it"
+    assert found[:140] == cells[:140]
     assert found[160:200] == [None] * 40
-    assert found[200:] == [hash_bytes(cell) for cell in cells[200:]]
+    assert found[200:] == cells[200:]
+    items = load_images("t.parquet")
+    assert contents(items)[200:] == [hash_bytes(cell) for cell in cells[200:]]
     assert "the table is damaged from row" in reason(items[190])
     assert "it ends there" not in reason(items[190]), "what went wrong first is said of all"
 

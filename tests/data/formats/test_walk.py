@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.formats.walk import MOST_LINKS_TO_A_FOLDER
@@ -48,6 +48,22 @@ def reason(item: ImageItem) -> str | None:
 
 def outcome(items: list[ImageItem], folder: Path) -> dict[str, str | None]:
     return {Path(item.id).relative_to(folder).as_posix(): reason(item) for item in items}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "JPEG2000", "AVIF"])
+def test_images_without_an_ending_are_known_by_their_first_bytes(tmp_path: Path, kind: str) -> None:
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow writes no AVIF")
+    folder = tmp_path / "cat"
+    folder.mkdir()
+    Image.new("RGB", (4, 4)).save(folder / "IMG_0001", kind)
+    (folder / "linked").symlink_to(folder / "IMG_0001")
+    for name, data in {"README": b"BMX bikes", "empty": b"", "notes.txt": (folder / "IMG_0001").read_bytes()}.items():
+        (folder / name).write_bytes(data)
+    expected = [(f"{folder}/{name}", "cat", None) for name in ("IMG_0001", "linked")]
+    for items in (load_images(tmp_path), labelled_folders(tmp_path)):
+        assert [(item.id, item.label, reason(item)) for item in items] == expected
+    assert [item.id for item in load_images(f"{folder}/*")] == [name for name, _, _ in expected]
 
 
 @pytest.mark.parametrize("form", ["folder", "pattern", "deep pattern", "labelled", "list"])

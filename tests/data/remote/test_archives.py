@@ -4,9 +4,11 @@ bytes of two versions.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import os
-from collections.abc import Iterator
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,23 +20,31 @@ import pytest
 import deltaenergy as de
 from deltaenergy.data.content import content_or_error, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.formats import parquet as parquet_images
+from deltaenergy.data.formats.parquet import forget_readers
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.references import refer, resolve
-from deltaenergy.data.remote import blocks as remote_parts
-from deltaenergy.data.remote import client as remote
-from deltaenergy.data.remote import tar as remote_tar
+from deltaenergy.data.remote.blocks import (
+    MOST_AHEAD,
+    PartReader,
+    Parts,
+    forget_parts,
+    shared_ahead,
+    shared_part,
+    to_the_end,
+)
+from deltaenergy.data.remote.client import Connections, Refused, forget_connections
 from deltaenergy.data.remote.parquet import RemoteParquetImage
+from deltaenergy.data.remote.stores import Limits, open_store
 from deltaenergy.data.remote.table import RemoteColumns
-from deltaenergy.data.remote.tar import RemoteMember
-from deltaenergy.data.remote.version import Changed, RemoteObject, fetch_unchanged
+from deltaenergy.data.remote.tar import RemoteMember, TarLists, forget_lists
+from deltaenergy.data.remote.version import Changed, RemoteObject, described, fetch_unchanged
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.source import image_stream, load_images
+from deltaenergy.source import build_store, image_stream, load_images
 from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.writer import build_store
 from tests.cli.runner import Runner
 from tests.data.archives import damaged, picture_bytes, valid_archive
 from tests.data.colour_model import MeanColour
+from tests.data.conftest import IMPATIENT
 from tests.servers import Answer, Bucket, FaultyServer
 from tests.store.shards import SHARDS, Fetched, parquet_bytes, rows, samples, tar_bytes, write
 
@@ -42,16 +52,18 @@ KINDS = pytest.mark.parametrize("ending", [".tar", ".parquet"])
 PICTURE = picture_bytes("PNG")
 
 
-# The client of S3, which takes longer to make than most of these tests.
-_CLIENT: dict[tuple[int, str], Any] = {}
+@functools.cache
+def one_client(scheme: str, limits: Limits) -> Any:
+    """The client of S3, which takes longer to make than most of these tests."""
+    return open_store(scheme, limits)
 
 
 @pytest.fixture
-def bucket(bucket: Bucket) -> Iterator[Bucket]:
-    """A new bucket, read by one client in all tests of this file."""
-    remote._STORES.update(_CLIENT)
-    yield bucket
-    _CLIENT.update((key, store) for key, store in remote._STORES.items() if key[1] == "s3")
+def bucket(bucket: Bucket) -> Bucket:
+    """A new bucket, on S3 read by one client in all tests of this file."""
+    if bucket.url.startswith("s3://"):
+        forget_connections(Connections(IMPATIENT, opener=one_client))
+    return bucket
 
 
 def message(images: object) -> str:
@@ -163,15 +175,13 @@ def test_on_a_web_server(web: FaultyServer, tmp_path: Path, ending: str) -> None
 
 @KINDS
 @pytest.mark.parametrize("threads", [1, 32])
-def test_a_pass_fetches_each_part_once(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, ending: str, threads: int
-) -> None:
+def test_a_pass_fetches_each_part_once(bucket: Bucket, ending: str, threads: int) -> None:
     """However many threads ask, nearly in order."""
     data = SHARDS[ending](150)
     bucket.put({f"a{ending}": data})
     items = load_images(f"{bucket.url}/a{ending}")
-    remote_parts.forget_parts()
-    fetched = Fetched(monkeypatch, 1 << 17, 1 << 20)
+    forget_parts()
+    fetched = Fetched(1 << 17, 1 << 20)
     with ThreadPoolExecutor(threads) as pool:
         found = list(pool.map(lambda item: open_image(item.source).size, items))
     assert found == [(40, 30)] * 150
@@ -179,36 +189,36 @@ def test_a_pass_fetches_each_part_once(
     assert 0.9 * len(data) < fetched.bytes <= 1.1 * len(data)
 
 
-def test_an_archive_is_listed_by_reading_it_once(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_listed_by_reading_it_once(bucket: Bucket) -> None:
     data = samples(100)
     bucket.put({"a.tar": data})
-    fetched = Fetched(monkeypatch, 1 << 14, 1 << 18)
+    fetched = Fetched(1 << 14, 1 << 18)
     stream = image_stream(f"{bucket.url}/a.tar")
     assert stream.survey() == 100
     assert fetched.bytes == len(data)
     # What is known of it is kept: whoever goes over the pictures fetches them alone.
-    again = Fetched(monkeypatch, 1 << 14, 1 << 18)
+    again = Fetched(1 << 14, 1 << 18)
     assert [item.id for item in stream] == [f"{bucket.url}/a.tar/{number:04}.png" for number in range(100)]
     assert not again.parts
     bucket.put({"a.tar": samples(100, 1)})
     assert next(iter(image_stream(f"{bucket.url}/a.tar"))).id.endswith("0001.png")
 
 
-def test_large_files_in_an_archive_are_passed_over(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_in_an_archive_are_passed_over(bucket: Bucket) -> None:
     data = tar_bytes({f"{number}.{kind}": bytes(1 << 17) for number in range(8) for kind in ("png", "mp4")})
     bucket.put({"a.tar": data})
-    fetched = Fetched(monkeypatch, 1 << 12, 1 << 20)
+    fetched = Fetched(1 << 12, 1 << 20)
     assert len(load_images(f"{bucket.url}/a.tar")) == 8
     assert fetched.bytes < len(data) / 8
 
 
 @pytest.mark.parametrize("group", [5, 1000])
-def test_of_a_parquet_file_only_names_are_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, group: int) -> None:
+def test_of_a_parquet_file_only_names_are_listed(bucket: Bucket, group: int) -> None:
     records = [{"bytes": np.random.default_rng(row).bytes(200_000), "path": None} for row in range(20)]
     columns = {"id": list(range(20)), "image": records, "label": ["cat"] * 20}
     data = parquet_bytes(columns, row_group_size=group)
     bucket.put({"a.parquet": data})
-    fetched = Fetched(monkeypatch, 1 << 20, 1 << 26)
+    fetched = Fetched(1 << 20, 1 << 26)
     items = load_images(f"{bucket.url}/a.parquet")
     assert [(item.id, item.label) for item in items] == [(str(row), "cat") for row in range(20)]
     assert fetched.bytes < len(data) / 20
@@ -216,11 +226,11 @@ def test_of_a_parquet_file_only_names_are_listed(bucket: Bucket, monkeypatch: py
     assert len(set(fetched.parts)) == len(fetched.parts) <= 2 + 1 + -(-20 // group)
 
 
-def test_survey_and_pass_of_a_feature_store(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survey_and_pass_of_a_feature_store(bucket: Bucket, tmp_path: Path) -> None:
     """One reading for the list, one for the pictures, and nothing for hashes."""
     data = samples(120)
     bucket.put({"a.tar": data})
-    fetched = Fetched(monkeypatch, 1 << 14, 1 << 18)
+    fetched = Fetched(1 << 14, 1 << 18)
     build_store(MeanColour(), f"{bucket.url}/a.tar", tmp_path / "store", shard_size=25)
     assert fetched.bytes <= 2.1 * len(data)
     before = len(fetched.parts)
@@ -234,13 +244,12 @@ def test_survey_and_pass_of_a_feature_store(bucket: Bucket, tmp_path: Path, monk
 class Lines:
     """An object in memory whose parts are fetched by this process."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    def __init__(self, size: int, part_bytes: int = 10, kept_bytes: int = 1 << 26) -> None:
         self.data = np.random.default_rng(0).bytes(size)
         self.of = RemoteObject("s3://bucket/a.tar", size, "1")
         self.asked: list[int] = []
-        monkeypatch.setattr(remote_parts, "PART_BYTES", 10)
-        monkeypatch.setattr(remote_parts, "fetch_unchanged", self._fetch)
-        remote_parts.forget_parts()
+        self.parts = Parts(self._fetch, part_bytes=part_bytes, kept_bytes=kept_bytes)
+        forget_parts(self.parts)
 
     def _fetch(self, of: RemoteObject, start: int, end: int) -> bytes:
         self.asked.append(start // 10)
@@ -248,23 +257,23 @@ class Lines:
 
     def settled(self) -> list[int]:
         """What was asked for, once all requests are answered."""
-        for future in list(remote_parts._parts.found.values()):
+        for future in list(self.parts.found.values()):
             future.result()
         return sorted(self.asked)
 
 
-def test_any_bytes_through_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, rng = Lines(monkeypatch, 995), np.random.default_rng(1)
-    reader = remote_parts.PartReader(lines.of)
+def test_any_bytes_through_parts(no_patience: None) -> None:
+    lines, rng = Lines(995), np.random.default_rng(1)
+    reader = PartReader(lines.of)
     for _ in range(300):
         start, count = int(rng.integers(0, 1010)), int(rng.integers(0, 120))
         assert reader.read(start, start + count) == lines.data[start : start + count]
     assert len(set(lines.settled())) == len(lines.asked)
 
 
-def test_reading_ahead_is_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = Lines(monkeypatch, 1000)
-    reader = remote_parts.PartReader(lines.of)
+def test_reading_ahead_is_in_proportion(no_patience: None) -> None:
+    lines = Lines(1000)
+    reader = PartReader(lines.of)
     for part in (70, 30, 50):  # leaps
         reader.read(10 * part, 10 * part + 1)
     assert lines.settled() == [30, 50, 70]
@@ -272,8 +281,8 @@ def test_reading_ahead_is_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None
         reader.read(10 * part, 10 * part + 1)
     assert lines.settled() == [30, *range(50, 67), 70]
     # One who will read to the end asks for more each time, and never beyond the end.
-    lines = Lines(monkeypatch, 1000)
-    file = remote_parts.to_the_end(lines.of)
+    lines = Lines(1000)
+    file = to_the_end(lines.of)
     file.read(1)
     assert lines.settled() == [0, 1]
     file.seek(10)
@@ -282,13 +291,13 @@ def test_reading_ahead_is_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None
     for part in range(2, 100):
         file.seek(10 * part)
         file.read(1)
-        assert max(lines.settled()) <= part + remote_parts.MOST_AHEAD
+        assert max(lines.settled()) <= part + MOST_AHEAD
     assert lines.settled() == list(range(100))
 
 
-def test_pieces_of_columns_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_columns_are_asked_for_ahead(no_patience: None) -> None:
     """Wherever reading begins and ends, the bytes are those of the file."""
-    lines, rng = Lines(monkeypatch, 995), np.random.default_rng(1)
+    lines, rng = Lines(995), np.random.default_rng(1)
     file = RemoteColumns(lines.of)
     file._pieces = [(start, start + 20) for start in range(100, 900, 40)]
     file.seek(105)
@@ -300,44 +309,63 @@ def test_pieces_of_columns_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) 
         assert file.read(count) == lines.data[start : start + count]
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = Lines(monkeypatch, 100_000)
-    monkeypatch.setattr(remote_parts, "PART_BYTES", 2000)
-    monkeypatch.setattr(remote_parts, "KEPT_BYTES", 9000)
-    reader = remote_parts.PartReader(lines.of, caution=1000)
+def test_what_is_kept_is_bounded(no_patience: None) -> None:
+    lines = Lines(100_000, part_bytes=2000, kept_bytes=9000)
+    reader = PartReader(lines.of, caution=1000)
     for start in range(0, 100_000, 500):
         reader.read(start, start + 500)
         lines.settled()
-        assert remote_parts._parts.cost <= 9000
-    assert len(remote_parts._parts.found) == 4
+        assert lines.parts.cost <= 9000
+    assert len(lines.parts.found) == 4
     assert sorted(lines.asked) == sorted(part * 200 for part in range(50))
 
 
-def test_lists_that_are_kept_are_bounded(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_that_are_kept_are_bounded(bucket: Bucket) -> None:
     bucket.put({f"{number}.tar": samples(20, number) for number in range(6)})
+    lists = TarLists()
+    forget_lists(lists)
     first = load_images(f"{bucket.url}/*.tar")
-    packed = [len(one) for one in remote_tar._kept._lists.values()]
-    assert len(packed) == 6
-    monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
-    monkeypatch.setattr(remote_tar, "KEPT_BYTES", max(packed) * 2)
+    archives = [described(f"{bucket.url}/{number}.tar") for number in range(6)]
+
+    def sizes() -> list[int]:
+        return [0 if (found := lists.get(of)) is None else len(found.packed()) for of in archives]
+
+    assert all(sizes())
+    most = max(sizes()) * 2
+    lists = TarLists(most)
+    forget_lists(lists)
     for _ in range(3):
         assert load_images(f"{bucket.url}/*.tar") == first
-        assert 0 < sum(map(len, remote_tar._kept._lists.values())) <= max(packed) * 2
-        # Whatever had to go, the one that was used last is there.
-        assert f"{bucket.url}/5.tar" in [of.address for of in remote_tar._kept._lists]
-    monkeypatch.setattr(remote_tar, "KEPT_BYTES", 10)
+        assert 0 < sum(sizes()) <= most
+        assert sizes()[5], "whatever had to go, the one that was used last is there"
+    forget_lists(TarLists(10))
     load_images(f"{bucket.url}/{{0..5}}.tar")
 
 
-def test_a_forked_process_asks_anew(bucket: Bucket) -> None:
+def test_a_forked_process_asks_anew(no_patience: None) -> None:
     """Requests of the process that it was forked from are never answered in it."""
-    of = RemoteObject("s3://bucket/a.tar", 3, "1")
-    remote_parts._parts._future((of, 0, 3))
-    assert remote_parts._parts.found
+    of, answers = RemoteObject("s3://bucket/a.tar", 3, "1"), threading.Event()
+
+    def slow(*_: object) -> bytes:
+        answers.wait(60)
+        return b"abc"
+
+    def asked(*_: object) -> None:
+        raise InputError("asked")
+
+    forget_connections(Connections(opener=asked))
+    forget_parts(Parts(slow))
+    shared_ahead(of, 0, 3)
     child = os.fork()
     if not child:
-        os._exit(len(remote_parts._parts.found))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        signal.alarm(60)
+        try:
+            shared_part(of, 0, 3)
+        except InputError:
+            os._exit(7)
+        os._exit(0)
+    answers.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 # Faults.
@@ -352,50 +380,49 @@ def test_passing_failures_are_tried_again(web: FaultyServer, ending: str) -> Non
 
 
 @KINDS
-def test_a_lost_store_ends_the_run(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+def test_a_lost_store_ends_the_run(bucket: Bucket, ending: str) -> None:
     bucket.put({f"a{ending}": SHARDS[ending](30)})
     url = f"{bucket.url}/a{ending}"
     items = load_images(url)
-    remote_parts.forget_parts()
-    fetch = remote_parts.fetch_unchanged
+    lost = True
 
-    def lost(*_: object) -> bytes:
-        raise UnreachableError("gone")
+    def fetch(of: RemoteObject, start: int, end: int) -> bytes:
+        if lost:
+            raise UnreachableError("gone")
+        return fetch_unchanged(of, start, end)
 
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", lost)
+    forget_parts(Parts(fetch))
     with pytest.raises(UnreachableError, match="gone"):
         open_image(items[0].source)
     # It is back: nothing of the failure stays.
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", fetch)
+    lost = False
     assert open_image(items[0].source).size == (40, 30)
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", lost)
-    monkeypatch.setattr(remote_tar, "_kept", remote_tar._Kept())
-    remote_parts.forget_parts()
+    lost = True
+    forget_lists()
+    forget_parts(Parts(fetch))
     with pytest.raises(UnreachableError, match="gone"):
         load_images(url)
 
 
 @KINDS
-def test_a_refused_part_is_no_damage(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+def test_a_refused_part_is_no_damage(bucket: Bucket, ending: str) -> None:
     """It makes its pictures unreadable, and leaves the others; asked again, it may be there."""
     bucket.put({f"a{ending}": SHARDS[ending](40)})
     items = load_images(f"{bucket.url}/a{ending}")
-    remote_parts.forget_parts()
-    parquet_images._readers.clear()
-    fetch, refused = remote_parts.fetch_unchanged, [True]
+    forget_readers()
+    refused = True
 
     def some(of: RemoteObject, start: int, end: int) -> bytes:
-        if refused[0] and start == 1 << 16:
-            raise remote.Refused("its bytes break off")
-        return fetch(of, start, end)
+        if refused and start == 1 << 16:
+            raise Refused("its bytes break off")
+        return fetch_unchanged(of, start, end)
 
-    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 16)
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", some)
+    forget_parts(Parts(some, part_bytes=1 << 16))
     open_image(items[0].source)
     what = "archive" if ending == ".tar" else "table"
     assert reason(items[14]) == f"its {what} cannot be read: its bytes break off"
     open_image(items[39].source)
-    refused[0] = False
+    refused = False
     open_image(items[14].source)
 
 
@@ -405,58 +432,54 @@ def test_an_archive_that_changes_is_never_read_as_a_mixture(bucket: Bucket, endi
     make = SHARDS[ending]
     bucket.put({f"a{ending}": make(6)})
     items = load_images(f"{bucket.url}/a{ending}")
-    remote_parts.forget_parts()
+    forget_parts()
     bucket.put({f"a{ending}": make(6, 22)})
     assert {reason(item)[-30:] for item in items} == {"it changed after it was listed"}
     assert {stamp_of(item) for item in items}.isdisjoint(map(stamp_of, load_images(f"{bucket.url}/a{ending}")))
     bucket.put({f"a{ending}": b""})
-    remote_parts.forget_parts()
+    forget_parts()
     assert "changed after it was listed" in reason(items[0])
     bucket.clear()
-    remote_parts.forget_parts()
+    forget_parts()
     assert "nothing is at this address" in reason(items[0])
 
 
-def test_a_changed_archive_costs_a_request_a_part(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_archive_costs_a_request_a_part(bucket: Bucket) -> None:
     bucket.put({"a.tar": samples(30)})
     items = load_images(f"{bucket.url}/a.tar")
-    remote_parts.forget_parts()
+    forget_parts()
     bucket.put({"a.tar": samples(30, 7)})
-    fetched = Fetched(monkeypatch, 1 << 22, 1 << 26)
+    fetched = Fetched(1 << 22, 1 << 26)
     assert all("changed" in reason(item) for item in items)
     assert len(fetched.parts) == 1
 
 
-def test_an_archive_that_changes_while_it_is_listed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_changes_while_it_is_listed(bucket: Bucket) -> None:
     bucket.put({"a.tar": samples(50)})
-    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
-    fetch, others = remote_parts.fetch_unchanged, [samples(50, 1)]
+    others = [samples(50, 1)]
 
     def overtaken(of: RemoteObject, start: int, end: int) -> bytes:
         while start and others:
             bucket.put({"a.tar": others.pop()})
-        return fetch(of, start, end)
+        return fetch_unchanged(of, start, end)
 
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", overtaken)
+    forget_parts(Parts(overtaken, part_bytes=1 << 14))
     said = message(f"{bucket.url}/a.tar")
     assert f"The archive {bucket.url}/a.tar cannot be read: it changed after it was listed" in said
 
 
-def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket) -> None:
     """Not even where tarfile reads the headers, which takes it for damage."""
     bucket.put({"a.tar": tar_bytes({f"{number}.png": PICTURE for number in range(20)}, {"comment": "of the whole"})})
     assert len(load_images(f"{bucket.url}/a.tar")) == 20
-    remote_tar.forget_lists()
-    remote_parts.forget_parts()
-    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
-    fetch = remote_parts.fetch_unchanged
+    forget_lists()
 
     def refused(of: RemoteObject, start: int, end: int) -> bytes:
         if start:
-            raise remote.Refused("no permission to read it")
-        return fetch(of, start, end)
+            raise Refused("no permission to read it")
+        return fetch_unchanged(of, start, end)
 
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", refused)
+    forget_parts(Parts(refused, part_bytes=1 << 14))
     assert f"The archive {bucket.url}/a.tar cannot be read: no permission" in message(f"{bucket.url}/a.tar")
 
 
@@ -466,7 +489,7 @@ def test_versions_on_the_web(web: FaultyServer, tags: tuple[str | None, str | No
     first, other = ({} if tag is None else {"ETag": tag} for tag in tags)
     url = web.says("/a.tar", Answer(body=samples(3), headers=first))
     items = load_images(url)
-    remote_parts.forget_parts()
+    forget_parts()
     web.says("/a.tar", Answer(body=samples(3 if tags[0] else 9), headers=other))
     assert reason(items[0]) == "its archive cannot be read: it changed after it was listed"
 
@@ -488,11 +511,9 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-def test_other_stores_are_asked_behind_each_part(
-    no_patience: None, monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
+def test_other_stores_are_asked_behind_each_part(no_patience: None, scheme: str) -> None:
     store = Elsewhere(samples(4))
-    monkeypatch.setattr(remote, "_STORES", {(os.getpid(), scheme): store})
+    forget_connections(Connections(opener=lambda *_: store))
     items = load_images(f"{scheme}://bucket/a.tar")
     assert [open_image(item.source).size for item in items] == [(40, 30)] * 4
     store.after = lambda: setattr(store, "tag", "2")
@@ -501,28 +522,28 @@ def test_other_stores_are_asked_behind_each_part(
             RemoteObject(f"{scheme}://bucket/a.tar", len(store.data), f"{len(store.data)} bytes, tag 1"), 0, 9
         )
     store = Elsewhere(samples(4), short=1)
-    monkeypatch.setattr(remote, "_STORES", {(os.getpid(), scheme): store})
-    with pytest.raises(remote.Refused, match="fewer bytes"):
+    forget_connections(Connections(IMPATIENT, opener=lambda *_: store))
+    with pytest.raises(Refused, match="fewer bytes"):
         fetch_unchanged(
             RemoteObject(f"{scheme}://bucket/a.tar", len(store.data), f"{len(store.data)} bytes, tag 1"), 0, 9
         )
 
 
 @KINDS
-def test_a_server_must_give_parts(web: FaultyServer, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+def test_a_server_must_give_parts(web: FaultyServer, ending: str) -> None:
     data = SHARDS[ending](30)
     url = web.says(f"/a{ending}", Answer(body=data, headers={"No-Ranges": "1"}))
-    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
+    forget_parts(Parts(part_bytes=1 << 14))
     said = message(url)
     assert url in said and "its server does not give parts of a file" in said
     if ending == ".tar":  # a part that is the whole is given by any server
-        monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 22)
+        forget_parts()
         assert open_image(load_images(url)[29].source).size == (40, 30)
 
 
 def test_other_parts_than_asked_for_are_refused(web: FaultyServer) -> None:
     url = web.says("/a.tar", Answer(206, samples(2), headers={"Content-Range": "bytes 1-4/9"}))
-    with pytest.raises(remote.Refused, match="other parts"):
+    with pytest.raises(Refused, match="other parts"):
         fetch_unchanged(RemoteObject(url, 9, "9 bytes, undated"), 2, 5)
 
 
@@ -564,26 +585,32 @@ def test_what_is_no_archive(bucket: Bucket) -> None:
         assert "compressed archive" in said and "Unpack" in said
 
 
-def test_one_closed_archive_does_not_close_a_folder(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_closed_archive_does_not_close_a_folder(bucket: Bucket) -> None:
     bucket.put({"a.tar": samples(1), "b.tar": samples(1), "c.tar": samples(1)})
-    from deltaenergy.data.remote import listing as remote_listing
 
-    described = remote_listing.described
+    class Closed:
+        """The bucket's client, whom one archive is denied."""
 
-    def closed(address: str) -> RemoteObject:
-        if address.endswith("b.tar"):
-            raise remote.Refused("no permission to read it")
-        return described(address)
+        def __init__(self, scheme: str, limits: Limits) -> None:
+            self._client = open_store(scheme, limits)
 
-    monkeypatch.setattr(remote_listing, "described", closed)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def info(self, address: str) -> dict[str, Any]:
+            if address.endswith("b.tar"):
+                raise PermissionError
+            return dict(self._client.info(address))
+
+    forget_connections(Connections(IMPATIENT, opener=Closed))
     for form in ("", "*.tar"):
         a, b, c = load_images(f"{bucket.url}/{form}")
         assert (b.id, reason(b)) == (f"{bucket.url}/b.tar", "no permission to read it")
         assert [item.id[-14:] for item in (a, c)] == ["a.tar/0000.png", "c.tar/0000.png"]
 
 
-def test_too_large_and_out_of_reach(no_patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MAX_REMOTE_BYTES", 100)
+def test_too_large_and_out_of_reach(no_patience: None) -> None:
+    forget_connections(Connections(Limits(image_bytes=100)))
     assert "too large" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 512, 101)))
     assert "ends before" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 950, 51)))
 
@@ -629,25 +656,20 @@ def test_features_are_those_of_local_files(bucket: Bucket, tmp_path: Path, tiny_
 
 
 @KINDS
-def test_a_run_that_lost_its_store_goes_on(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+def test_a_run_that_lost_its_store_goes_on(bucket: Bucket, tmp_path: Path, ending: str) -> None:
     data = SHARDS[ending](60)
     bucket.put({f"a{ending}": data})
     url = f"{bucket.url}/a{ending}"
     whole = build_store(MeanColour(), url, tmp_path / "whole", shard_size=10)
-    monkeypatch.setattr(remote_parts, "PART_BYTES", 1 << 14)
-    monkeypatch.setattr(remote_parts, "KEPT_BYTES", 1 << 16)
-    remote_parts.forget_parts()
-    parquet_images._readers.clear()
-    fetch, lost = remote_parts.fetch_unchanged, [len(data) >> 15 << 14]
+    forget_readers()
+    lost = [len(data) >> 15 << 14]
 
     def failing(of: RemoteObject, start: int, end: int) -> bytes:
         if start in lost:
             raise UnreachableError("gone")
-        return fetch(of, start, end)
+        return fetch_unchanged(of, start, end)
 
-    monkeypatch.setattr(remote_parts, "fetch_unchanged", failing)
+    forget_parts(Parts(failing, part_bytes=1 << 14, kept_bytes=1 << 16))
     with pytest.raises(UnreachableError):
         build_store(MeanColour(), url, tmp_path / "store", shard_size=10)
     with pytest.warns(UserWarning, match="not finished"):

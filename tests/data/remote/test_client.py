@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,15 @@ import pytest
 from deltaenergy.data.content import content_or_error, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote import client as remote
-from deltaenergy.data.remote import stores as remote_stores
-from deltaenergy.data.remote.client import RemoteFile, fetch
+from deltaenergy.data.remote.client import Connections, RemoteFile, fetch, forget_connections
 from deltaenergy.data.remote.listing import UNLISTED
+from deltaenergy.data.remote.stores import Limits
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.source import load_images
+from deltaenergy.source import build_store, load_images
 from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.writer import build_store
 from tests.data.archives import picture_bytes
 from tests.data.colour_model import MeanColour
+from tests.data.conftest import IMPATIENT
 from tests.servers import Answer, Bucket, FaultyServer, faulty_server
 
 PICTURE = picture_bytes("PNG")
@@ -53,23 +53,22 @@ def test_a_cut_answer_is_tried_again(web: FaultyServer) -> None:
     assert "break off" in reason(web.says("/b.png", Answer(body=PICTURE, cut=100)))
 
 
-def test_waits_double_and_are_drawn_at_random(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_double_and_are_drawn_at_random(web: FaultyServer) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(remote, "FIRST_WAIT", 0.5)
-    monkeypatch.setattr(remote, "_sleep", waits.append)
+    forget_connections(Connections(sleep=waits.append))
     url = web.says("/a.png", Answer(500))
     for _ in range(3):
         assert "status 500" in reason(url)
-    assert len(web.asked) == 3 * remote.ATTEMPTS
+    assert len(web.asked) == 3 * Limits().attempts
     for round_ in np.reshape(waits, (3, -1)):
-        assert len(round_) == remote.ATTEMPTS - 1
+        assert len(round_) == Limits().attempts - 1
         for attempt, wait in enumerate(round_):
             assert 0.25 * 2**attempt <= wait <= 0.5 * 2**attempt
     assert len(set(waits)) == len(waits)
 
 
-def test_after_the_longest_time_there_is_no_new_attempt(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MOST_SECONDS", -1.0)
+def test_after_the_longest_time_there_is_no_new_attempt(web: FaultyServer) -> None:
+    forget_connections(Connections(Limits(most_seconds=-1.0)))
     reason(web.says("/a.png", Answer(500)))
     assert len(web.asked) == 1
 
@@ -83,22 +82,23 @@ def test_what_is_missing_or_forbidden_is_said_at_once(web: FaultyServer, status:
     assert len(web.asked) == 1
 
 
-def test_a_slow_answer_is_given_up(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_stores, "SILENT_SECONDS", 0.05)
+def test_a_slow_answer_is_given_up(web: FaultyServer) -> None:
+    short = replace(IMPATIENT, silent_seconds=0.05)
+    forget_connections(Connections(short))
     url = web.says("/a.png", Answer(body=PICTURE, delay=0.4), FINE)
     assert fetch(url, 0, 1 << 20) == PICTURE
-    monkeypatch.setattr(remote, "_ANSWERED", {})
+    forget_connections(Connections(short))
     with pytest.raises(UnreachableError, match="in time"):
         fetch(web.says("/b.png", Answer(body=PICTURE, delay=0.4)), 0, 1 << 20)
 
 
-def test_more_than_the_limit_is_never_read(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MAX_REMOTE_BYTES", len(PICTURE) - 1)
+def test_more_than_the_limit_is_never_read(web: FaultyServer) -> None:
+    forget_connections(Connections(Limits(image_bytes=len(PICTURE) - 1)))
     assert "too large" in reason(web.says("/a.png", FINE))
     with pytest.raises(UnreadableImage, match="too large"):
         file(f"{web.url}/never-asked.png", len(PICTURE)).open()
     assert web.asked == ["/a.png"]
-    monkeypatch.setattr(remote, "MAX_REMOTE_BYTES", len(PICTURE))
+    forget_connections(Connections(Limits(image_bytes=len(PICTURE))))
     open_image(file(f"{web.url}/a.png"))
 
 
@@ -133,30 +133,30 @@ def test_a_refused_connection_ends_the_run(web: FaultyServer) -> None:
         open_image(file(url))
 
 
-def test_a_dead_server_of_a_list_does_not_end_the_run(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_server_of_a_list_does_not_end_the_run(web: FaultyServer) -> None:
     """It never answered while another one does. One that answered before, and is gone, ends it."""
-    with faulty_server() as dead:
-        url = dead.says("/a.png", FINE)
-        fetch(url, 0, 10)
     alive = web.says("/a.png", FINE)
 
     def other_threads_read(_: float) -> None:
         fetch(alive, 0, 10)
 
-    monkeypatch.setattr(remote, "_sleep", other_threads_read)
+    forget_connections(Connections(IMPATIENT, sleep=other_threads_read))
+    with faulty_server() as dead:
+        url = dead.says("/a.png", FINE)
+        fetch(url, 0, 10)
     with pytest.raises(UnreachableError, match="cannot be reached"):
         open_image(file(url))
-    remote._ANSWERED.clear()
+    forget_connections(Connections(IMPATIENT, sleep=other_threads_read))
     assert "its server cannot be reached" in reason(url)
 
 
-def test_one_page_that_hangs_does_not_end_the_run(web: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_page_that_hangs_does_not_end_the_run(web: FaultyServer) -> None:
     """As long as its server gives something else meanwhile."""
-    monkeypatch.setattr(remote_stores, "SILENT_SECONDS", 0.1)
+    short, gives_something = replace(IMPATIENT, silent_seconds=0.1), True
     hangs, fine = web.says("/a.png", Answer(body=PICTURE, delay=0.5)), web.says("/b.png", FINE)
-    monkeypatch.setattr(remote, "_sleep", lambda _: fetch(fine, 0, 10))
+    forget_connections(Connections(short, sleep=lambda _: gives_something and fetch(fine, 0, 10)))
     assert "its server cannot be reached: it does not answer in time" in reason(hangs)
-    monkeypatch.setattr(remote, "_sleep", lambda _: None)
+    gives_something = False
     with pytest.raises(UnreachableError):
         open_image(file(hangs))
 
@@ -191,7 +191,7 @@ class TestS3:
         import fsspec.config
 
         s3_bucket.client.put_object(Bucket=s3_bucket.name, Key="a.png", Body=PICTURE, ACL="public-read")
-        remote._STORES.clear()
+        forget_connections()
         settings: dict[str, dict[str, object]] = {}
         fsspec.config.set_conf_env(settings, {"FSSPEC_S3_ANON": "true"})  # as fsspec does when it is imported
         monkeypatch.setitem(fsspec.config.conf, "s3", settings["s3"])
@@ -221,7 +221,7 @@ class TestS3:
         web.says("/bucket/a.png", Answer(status, body, headers={"Content-Type": "application/xml"}))
         with pytest.raises(UnreachableError if ends else UnreadableImage):
             open_image(file("s3://bucket/a.png"))
-        assert len(web.asked) == (remote.ATTEMPTS if status >= 500 else 1)
+        assert len(web.asked) == (Limits().attempts if status >= 500 else 1)
 
     def test_passing_failures_are_tried_again(self, web: FaultyServer, s3_environment: pytest.MonkeyPatch) -> None:
         pytest.importorskip("s3fs", reason="S3 needs the extra cloud")
@@ -250,7 +250,7 @@ def test_a_lost_store_is_not_recorded_as_unreadable_pictures(web: FaultyServer, 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "http", "https"])
 def test_a_missing_package_is_named(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_STORES", {})
+    forget_connections()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name != "fsspec" else object())
     with pytest.raises(InputError, match=r"deltaenergy\[cloud\]"):
         load_images(f"{scheme}://somewhere/a.png")

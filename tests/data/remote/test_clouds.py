@@ -12,14 +12,22 @@ import numpy as np
 import pytest
 
 from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.remote import client as remote
-from deltaenergy.data.remote.client import UNLISTED, RemoteFile, fetch, stamp_of_info
+from deltaenergy.data.remote.client import (
+    UNLISTED,
+    Connections,
+    RemoteFile,
+    fetch,
+    forget_connections,
+    stamp_of_info,
+)
 from deltaenergy.data.remote.faults import in_words
+from deltaenergy.data.remote.stores import Limits, open_store
 from deltaenergy.errors import DeltaEnergyError, InputError, UnreachableError
 from deltaenergy.source import load_images
 from deltaenergy.store.folder import place_at
 from tests.clouds import ACCOUNT_KEY, AzureBucket, GoogleBucket, Message, azure_error, connection_string, google_error
 from tests.data.archives import picture_bytes
+from tests.data.conftest import IMPATIENT
 
 PICTURE = picture_bytes("PNG")
 VARIABLES = {"gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_ACCOUNT_KEY"}
@@ -63,7 +71,7 @@ def test_a_store_that_fails_is_asked_a_few_times_and_ends_the_run(fronted: Any, 
     fronted.front.always = error(fronted, status)
     with pytest.raises(UnreachableError, match=f"{fronted.url} cannot be reached: .*status {status}"):
         open_image(file(fronted))
-    assert len(fronted.front.asked) == remote.ATTEMPTS
+    assert len(fronted.front.asked) == Limits().attempts
 
 
 def test_a_store_that_is_gone_ends_the_run(fronted: Any) -> None:
@@ -183,7 +191,7 @@ class TestGoogle:
         gs_bucket.put({"a.png": PICTURE})
         assert fetch(f"{gs_bucket.url}/a.png", 0, 5) == PICTURE[:5]
         assert [method for method, _ in gs_bucket.front.asked] == ["GET"]
-        assert type(remote._store("gs")).__module__ == "gcsfs.core"
+        assert type(open_store("gs")).__module__ == "gcsfs.core"
 
 
 class TestAzure:
@@ -191,7 +199,7 @@ class TestAzure:
         """The store itself says so here; neither key is printed."""
         wrong = "c2VjcmV0" * 8
         for key in (wrong, "no base64"):
-            remote._STORES.clear()
+            forget_connections(Connections(IMPATIENT))
             monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection_string(az_bucket.front.url, key))
             for ask in (lambda: open_image(file(az_bucket)), lambda: load_images(f"{az_bucket.url}/")):
                 with pytest.raises(UnreachableError, match="STORAGE_CONNECTION_STRING") as caught:
@@ -230,8 +238,10 @@ def test_a_command_ends_clearly_and_quietly(fronted: Any, tiny_clip_folder: Path
     fronted.put({"photos/a.png": PICTURE, "photos/b.png": picture_bytes("PNG", 2)})
     arguments = ["score", f"{fronted.url}/photos/", "--classes", "cat,dog", "--model", str(tiny_clip_folder)]
     program = (
-        "from deltaenergy.data import remote; from deltaenergy.cli.main import run\n"
-        "remote.FIRST_WAIT = 0.001; remote.MOST_SECONDS = -1.0\n"
+        "from deltaenergy.cli.main import run\n"
+        "from deltaenergy.data.remote.client import Connections, forget_connections\n"
+        "from deltaenergy.data.remote.stores import Limits\n"
+        "forget_connections(Connections(Limits(first_wait=0.001, most_seconds=-1.0)))\n"
         "run()"
     )
 

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaenergy.data.decode import open_image
+from deltaenergy.data.formats.table import table_file_images
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote import table as remote_table
 from deltaenergy.data.remote.client import UNLISTED, RemoteFile
+from deltaenergy.data.remote.table import RemoteTable
+from deltaenergy.data.remote.version import described
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.source import load_images
 from tests.data.archives import picture_bytes
@@ -49,12 +51,13 @@ def table_bytes(ending: str, rows: list[tuple[str, str | None]]) -> bytes:
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
 @pytest.mark.parametrize("part_bytes", [16, 1 << 20])
-def test_a_table_on_a_store(bucket: Bucket, ending: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_on_a_store(bucket: Bucket, ending: str, part_bytes: int) -> None:
     """Names in it count from its own folder. However small the parts are that are asked for, it is the same table."""
-    monkeypatch.setattr(remote_table, "_PART_BYTES", part_bytes)
     bucket.put({f"set/table.{ending}": table_bytes(ending, ROWS), "set/cat/1.png": PICTURE})
     urls = [f"{bucket.url}/set/cat/1.png", "s3://elsewhere/2.png", "https://host/3"]
-    found = load_images(f"{bucket.url}/set/table.{ending}")
+    table = described(f"{bucket.url}/set/table.{ending}")
+    found = list(table_file_images(RemoteTable(table, part_bytes)))
+    assert found == load_images(table.address)
     assert found == [
         ImageItem(url, RemoteFile(url, None, UNLISTED), label) for url, label in zip(urls, ["cat", "dog", None])
     ]

@@ -74,6 +74,7 @@ def features(
     if out_folder is None:
         raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
     place = common.Place(device, backend, precision, calibrate_on)
+    from deltaenergy.source import image_stream
     from deltaenergy.store.summary import summarise
     from deltaenergy.store.writer import fill_store
 
@@ -97,7 +98,7 @@ def features(
     with common.progress_bar("Encoding") as progress:
         fill_store(
             loaded,
-            given,
+            image_stream(given),
             out_folder,
             patches=patches,
             dtype=dtype,

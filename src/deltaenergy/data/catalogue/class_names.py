@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import cast
 
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
@@ -77,11 +78,16 @@ class NameList:
 
 @functools.cache
 def name_list(name: str) -> NameList:
-    """A canonical list. One that was edited is an error: figures made with it would not be comparable."""
-    hashes = cast("dict[str, str]", json.loads((_FOLDER / "hashes.json").read_text(encoding="utf-8")))
+    """A canonical list."""
+    return read_names(_FOLDER, name)
+
+
+def read_names(folder: Traversable, name: str) -> NameList:
+    """A list of a folder. One that was edited is an error: figures made with it would not be comparable."""
+    hashes = cast("dict[str, str]", json.loads((folder / "hashes.json").read_text(encoding="utf-8")))
     if name not in hashes:
         raise InputError(f"Unknown name list {name!r}.{did_you_mean(name, hashes)}")
-    lines = (_FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    lines = (folder / f"{name}.csv").read_text(encoding="utf-8").splitlines()
     found = NameList(tuple(ClassName(row["key"], row["name"], row.get("superclass")) for row in csv.DictReader(lines)))
     if found.hash != hashes[name]:
         raise ArtifactError(

@@ -38,8 +38,8 @@ _PLACES = 4
 _FILES = 4
 # Batches are of about this size, and those that a file keeps together of at most that, unless they are very few:
 # threads do not ask in order, and to go back costs a row group.
-_BATCH_BYTES = 4 << 20
-_KEPT_BYTES = 32 << 20
+BATCH_BYTES = 4 << 20
+KEPT_BYTES = 32 << 20
 _FEW = 4
 _BATCH_ROWS = 1024
 # Parquet is read through a buffer of this size; without one, a row group's column would be held whole.
@@ -133,11 +133,22 @@ class _Place:
 
 
 class ColumnReader:
-    """One column of one file, read forward from a few places. `source` is a path, or a file at an address."""
+    """One column of one file, read forward from a few places. `source` is a path, or a file at an address.
 
-    def __init__(self, source: Path | IO[bytes] | io.RawIOBase, column: str) -> None:
+    `decoded` is how many rows were decoded so far.
+    """
+
+    def __init__(
+        self,
+        source: Path | IO[bytes] | io.RawIOBase,
+        column: str,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
         import pyarrow.parquet as pq
 
+        self._batch_bytes, self._kept_bytes, self.decoded = batch_bytes, kept_bytes, 0
         self.column, self.lock = column, threading.Lock()
         self.file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
         groups = [self.file.metadata.row_group(group) for group in range(self.file.metadata.num_row_groups)]
@@ -178,7 +189,7 @@ class ColumnReader:
             self.places.remove(place)
         else:
             rows, size = self.sizes[group]
-            count = max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
+            count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
             batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
             place = _Place(group, self.starts[group], batches, self.starts[group])
         self.places = [*self.places[-(_PLACES - 1) :], place]
@@ -198,6 +209,7 @@ class ColumnReader:
             self.damaged[place.group] = (place.row, reason)
             raise UnreadableImage(reason) from error
         place.start, place.row, place.last = place.row, place.row + len(array), array
+        self.decoded += len(array)
         if place.row >= self.starts[place.group + 1]:
             self.places.remove(place)  # it leads nowhere, and holds the last page
         self._keep(place.start, array)
@@ -206,12 +218,18 @@ class ColumnReader:
         self.kept[start] = array
         self.kept.move_to_end(start)
         total = sum(kept.nbytes for kept in self.kept.values())
-        while total > _KEPT_BYTES and len(self.kept) > _FEW:
+        while total > self._kept_bytes and len(self.kept) > _FEW:
             total -= self.kept.popitem(last=False)[1].nbytes
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:100]
+
+
+def forget_readers() -> None:
+    """Open every table anew."""
+    with _readers_lock:
+        _readers.clear()
 
 
 _readers: OrderedDict[tuple[str, str, str], ColumnReader] = OrderedDict()

@@ -28,7 +28,7 @@ COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.l
 # Some formats are read whole to decode them. No picture within the limit of pixels needs more than this.
 MAX_MEMBER_BYTES = 1 << 30
 # Up to this size a picture is read at once: libraries read in many small steps, which cost more than a small picture.
-_AT_ONCE = 1 << 20
+AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class TarMember(Streamed):
     size: int
     stamp: str
 
-    def open(self) -> IO[bytes]:
-        """The file's bytes, read from the archive as they are asked for."""
-        if self.size > MAX_MEMBER_BYTES:
-            raise UnreadableImage(f"too large: {self.size} bytes exceed the limit of {MAX_MEMBER_BYTES} in an archive")
+    def open(self, *, at_once: int = AT_ONCE, most: int = MAX_MEMBER_BYTES) -> IO[bytes]:
+        """The file's bytes, read from the archive as they are asked for, or all of them if they are few."""
+        if self.size > most:
+            raise UnreadableImage(f"too large: {self.size} bytes exceed the limit of {most} in an archive")
         if (reason := why_not_a_file(self.archive)) is not None:
             raise UnreadableImage(f"its archive cannot be read: {reason}")
         file = self.archive.open("rb", buffering=0)
         if os.fstat(file.fileno()).st_size < self.offset + self.size:
             file.close()
             raise UnreadableImage("the archive ends before the image does")
-        if self.size <= _AT_ONCE:
+        if self.size <= at_once:
             with file:
                 file.seek(self.offset)
                 return io.BytesIO(file.read(self.size))

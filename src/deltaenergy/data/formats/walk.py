@@ -1,8 +1,9 @@
 """The one walk through a user's folders: in sorted order, through links but never in circles, past nothing in silence.
 
-Only names are read, never files: an entry's type comes with the listing, and only symbolic links cost a look. What
-should be an image and cannot be read (a broken link, a named pipe, a folder without permission) is given with the
-reason, so that it is listed as unreadable and everything else is done.
+Only names are read: an entry's type comes with the listing, and only symbolic links cost a look. Of files without an
+ending the first bytes tell whether they are images. What should be an image and cannot be read (a broken link, a named
+pipe, a folder without permission) is given with the reason, so that it is listed as unreadable and everything else is
+done.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from deltaenergy.data.decode import EXTENSIONS, Refusal
+from deltaenergy.data.decode import EXTENSIONS, Refusal, begins_as_image
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import what_it_is, why_not_reached
 from deltaenergy.errors import InputError
@@ -124,6 +125,17 @@ def is_image_name(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in EXTENSIONS  # noqa: PTH122 (a Path per name is slow)
 
 
+def _is_nameless_image(path: Path) -> bool:
+    """Whether a regular file without an ending begins as images do."""
+    if os.path.splitext(path.name)[1]:  # noqa: PTH122
+        return False
+    try:
+        with path.open("rb", buffering=0) as file:
+            return begins_as_image(file.read(12))
+    except OSError:
+        return False
+
+
 def _list(folder: Path, hidden: bool) -> list[Listed]:
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if hidden or not entry.name.startswith(".")]
@@ -137,10 +149,8 @@ def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
             return _of_mode(path, os.stat(path).st_mode, linked=True)  # noqa: PTH116
         if entry.is_dir(follow_symlinks=False):
             return Listed(path, Kind.FOLDER)
-        if not is_image_name(entry.name):
-            return Listed(path, Kind.OTHER)
         if entry.is_file(follow_symlinks=False):
-            return Listed(path, Kind.IMAGE)
+            return _of_file(path, linked=False)
         return _of_mode(path, entry.stat(follow_symlinks=False).st_mode, linked=False)
     except OSError as error:
         return _out_of_reach(path, error, entry.is_symlink())
@@ -149,11 +159,16 @@ def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
 def _of_mode(path: Path, mode: int, linked: bool) -> Listed:
     if stat.S_ISDIR(mode):
         return Listed(path, Kind.FOLDER, linked)
+    if stat.S_ISREG(mode):
+        return _of_file(path, linked)
     if not is_image_name(path.name):
         return Listed(path, Kind.OTHER, linked)
-    if stat.S_ISREG(mode):
-        return Listed(path, Kind.IMAGE, linked)
     return Listed(path, Kind.UNREADABLE, linked, what_it_is(mode))
+
+
+def _of_file(path: Path, linked: bool) -> Listed:
+    is_image = is_image_name(path.name) or _is_nameless_image(path)
+    return Listed(path, Kind.IMAGE if is_image else Kind.OTHER, linked)
 
 
 def _out_of_reach(path: Path, error: OSError | ValueError, linked: bool) -> Listed:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from deltaenergy.data.remote.version import Changed, RemoteObject, fetch_unchanged
 from deltaenergy.data.seeking import Seeking
 
-PART_BYTES = 4 << 20
-KEPT_BYTES = 64 << 20
 # Asked for at a time ahead of the one that is being read.
 MOST_AHEAD = 8
 # One who reads some pictures asks for a part ahead for every so many in a row; one who reads up to the end, for each.
@@ -30,10 +29,23 @@ _LEAST_COST = 1024
 _Key = tuple[RemoteObject, int, int]
 
 
-class _Parts:
-    """The parts that are there or on their way, the last ones used last."""
+class Parts:
+    """The parts that are there or on their way, the last ones used last.
 
-    def __init__(self) -> None:
+    Args:
+        fetch: what asks for the bytes of an object from a start up to an end.
+        part_bytes: the size of a part.
+        kept_bytes: how much is kept of those that are there.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[RemoteObject, int, int], bytes] = fetch_unchanged,
+        *,
+        part_bytes: int = 4 << 20,
+        kept_bytes: int = 64 << 20,
+    ) -> None:
+        self.fetch, self.part_bytes, self.kept_bytes = fetch, part_bytes, kept_bytes
         self.lock = threading.Lock()
         self.found: OrderedDict[_Key, Future[bytes]] = OrderedDict()
         self.cost = 0
@@ -65,7 +77,7 @@ class _Parts:
 
     def _fetch(self, key: _Key, future: Future[bytes]) -> None:
         try:
-            data = fetch_unchanged(*key)
+            data = self.fetch(*key)
         except BaseException as error:
             # Those who wait are told; the next one may try again, unless that cannot help.
             with self.lock:
@@ -83,7 +95,7 @@ class _Parts:
         self.cost += cost
         given_up = []
         for key, future in self.found.items():
-            if self.cost <= KEPT_BYTES:
+            if self.cost <= self.kept_bytes:
                 break
             if future.done():
                 given_up.append(key)
@@ -103,27 +115,28 @@ class PartReader:
     @property
     def is_small(self) -> bool:
         """Whether one part holds all of it."""
-        return self.of.size <= PART_BYTES
+        return self.of.size <= _parts.part_bytes
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` up to `end`, or to the end of the object. Raises as `fetch_unchanged` does."""
         end = min(end, self.of.size)
         if end <= start:
             return b""
-        first, last = start // PART_BYTES, (end - 1) // PART_BYTES
+        parts, size = _parts, _parts.part_bytes
+        first, last = start // size, (end - 1) // size
         beyond = last + self._ahead(first, last)
         pieces = []
         for number in range(first, last + 1):
             for coming in range(number + 1, min(beyond, number + MOST_AHEAD) + 1):
-                if coming * PART_BYTES < self.of.size:
-                    _parts.ahead(self.of, *self._bounds(coming))
-            data = _parts.get(self.of, *self._bounds(number))
-            offset = number * PART_BYTES
+                if coming * size < self.of.size:
+                    parts.ahead(self.of, *self._bounds(coming, size))
+            data = parts.get(self.of, *self._bounds(number, size))
+            offset = number * size
             pieces.append(data[max(start - offset, 0) : end - offset])
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
-    def _bounds(self, number: int) -> tuple[int, int]:
-        return number * PART_BYTES, min((number + 1) * PART_BYTES, self.of.size)
+    def _bounds(self, number: int, size: int) -> tuple[int, int]:
+        return number * size, min((number + 1) * size, self.of.size)
 
     def _ahead(self, first: int, last: int) -> int:
         """How many parts behind `last` to ask for; none where no new ground is entered, or after a leap."""
@@ -188,14 +201,14 @@ def shared_ahead(of: RemoteObject, start: int, end: int) -> None:
     _parts.ahead(of, start, end)
 
 
-def forget_parts() -> None:
+def forget_parts(anew: Parts | None = None) -> None:
     """Begin anew, as after a fork: requests that were on their way belong to the other process."""
     global _parts, _readers_lock
-    _parts, _readers_lock = _Parts(), threading.Lock()
+    _parts, _readers_lock = anew or Parts(), threading.Lock()
     _readers.clear()
 
 
-_parts = _Parts()
+_parts = Parts()
 _readers: OrderedDict[RemoteObject, PartReader] = OrderedDict()
 _readers_lock = threading.Lock()
 if hasattr(os, "register_at_fork"):

@@ -25,23 +25,16 @@ from deltaenergy.data.decode import Streamed, UnreadableImage
 from deltaenergy.data.pixel_budget import PixelBudget
 from deltaenergy.data.remote.addresses import is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.remote.faults import Meaning, in_words, meaning_of
-from deltaenergy.data.remote.stores import lacks_bucket, open_store
+from deltaenergy.data.remote.stores import LIMITS, Limits, lacks_bucket, open_store
 from deltaenergy.errors import UnreachableError
 
 # The stamp of a picture that nobody listed: nothing tells whether it changed.
 UNLISTED = "not listed"
-# A picture is held whole while it is decoded, and many are fetched at a time.
-MAX_REMOTE_BYTES = 1 << 28
 # Of pictures whose size is known before, no more bytes than this are held at a time, by all threads together.
 _BYTES = PixelBudget(1 << 29)
 
-ATTEMPTS = 5
-FIRST_WAIT = 0.5
-# After this time no new attempt is made.
-MOST_SECONDS = 120.0
 REQUEST_SECONDS = 300
 
-_sleep = time.sleep
 _Result = TypeVar("_Result")
 
 
@@ -65,7 +58,7 @@ class RemoteFile(Streamed):
 
     def open(self) -> IO[bytes]:
         """The picture's bytes, fetched now. Raises `UnreachableError` if the store itself is out of reach."""
-        return fetched_picture(self.size, lambda: fetch(self.url, 0, MAX_REMOTE_BYTES + 1))
+        return fetched_picture(self.size, lambda: fetch(self.url, 0, _connections.limits.image_bytes + 1))
 
 
 def fetched_picture(size: int | None, read: Callable[[], bytes], what: str = "") -> IO[bytes]:
@@ -73,8 +66,9 @@ def fetched_picture(size: int | None, read: Callable[[], bytes], what: str = "")
 
     Raises `UnreadableImage`, or `UnreachableError` if the store itself is out of reach.
     """
-    too_large = f"too large: more than the limit of {MAX_REMOTE_BYTES} bytes for a picture at an address"
-    if (size or 0) > MAX_REMOTE_BYTES:
+    most = _connections.limits.image_bytes
+    too_large = f"too large: more than the limit of {most} bytes for a picture at an address"
+    if (size or 0) > most:
         raise UnreadableImage(too_large)
     with contextlib.ExitStack() as held:
         held.enter_context(_BYTES.hold(size or 0))
@@ -82,7 +76,7 @@ def fetched_picture(size: int | None, read: Callable[[], bytes], what: str = "")
             data = read()
         except Refused as refused:
             raise UnreadableImage(f"{what}{refused}") from refused
-        if len(data) > MAX_REMOTE_BYTES:
+        if len(data) > most:
             raise UnreadableImage(too_large)
         return _Fetched(data, held.pop_all())
 
@@ -124,9 +118,10 @@ def ask(address: str, request: Callable[[Any], _Result]) -> _Result:
 
     Raises `Refused` if this address is at fault, `UnreachableError` if its store or server is.
     """
-    store = _store(scheme_of(address))
+    connections = _connections
+    store, limits = connections.store(scheme_of(address)), connections.limits
     began = waited = time.monotonic()
-    for attempt in range(ATTEMPTS):
+    for attempt in range(limits.attempts):
         try:
             result = request(store)
         except Refused:
@@ -135,12 +130,12 @@ def ask(address: str, request: Callable[[Any], _Result]) -> _Result:
             error, meaning = _understood(store, address, raised)
             if not meaning.passing:
                 raise _told_at_once(address, meaning, error) from error
-            if attempt + 1 == ATTEMPTS or time.monotonic() - began > MOST_SECONDS:
-                raise _given_up(address, meaning, error, waited) from error
+            if attempt + 1 == limits.attempts or time.monotonic() - began > limits.most_seconds:
+                raise _given_up(connections, address, meaning, error, waited) from error
             waited = time.monotonic()
-            _sleep(FIRST_WAIT * 2**attempt * random.uniform(0.5, 1))
+            connections.sleep(limits.first_wait * 2**attempt * random.uniform(0.5, 1))
         else:
-            _ANSWERED[place_of(address)] = time.monotonic()
+            connections.answered[place_of(address)] = time.monotonic()
             return result
     raise AssertionError("the last attempt returns or raises")
 
@@ -154,10 +149,6 @@ def _understood(store: Any, address: str, error: Exception) -> tuple[Exception, 
         return error, Meaning.NO_BUCKET if lacks_bucket(store, address) else meaning
     except Exception as failed:
         return failed, meaning_of(failed)
-
-
-# When each server or bucket last gave what was asked for.
-_ANSWERED: dict[str, float] = {}
 
 
 def _told_at_once(address: str, meaning: Meaning, error: Exception) -> Exception:
@@ -178,7 +169,7 @@ def _told_at_once(address: str, meaning: Meaning, error: Exception) -> Exception
     return Refused(reason or f"cannot be read: {in_words(error)}", meaning)
 
 
-def _given_up(address: str, meaning: Meaning, error: Exception, waited: float) -> Exception:
+def _given_up(connections: Connections, address: str, meaning: Meaning, error: Exception, waited: float) -> Exception:
     """Whether a request that failed so often speaks against this address alone.
 
     An answer that breaks off does, and so does a failure on the web, where servers fail on single pages. A web server
@@ -190,12 +181,12 @@ def _given_up(address: str, meaning: Meaning, error: Exception, waited: float) -
     if meaning is Meaning.CUT or (meaning is Meaning.FAILED and is_web(address)):
         return Refused(f"cannot be read: {why}", meaning)
     if is_web(address):
-        itself = _ANSWERED.get(place)
-        lately = any(at >= waited for at in _ANSWERED.copy().values())
+        itself = connections.answered.get(place)
+        lately = any(at >= waited for at in connections.answered.copy().values())
         if (itself is not None and itself >= waited) or (itself is None and lately):
             return Refused(f"its server cannot be reached: {why}", meaning)
     return UnreachableError(
-        f"{place} cannot be reached: {why}. It was asked {ATTEMPTS} times, last for {address}. "
+        f"{place} cannot be reached: {why}. It was asked {connections.limits.attempts} times, last for {address}. "
         "Check the connection and run again."
     )
 
@@ -259,14 +250,38 @@ def on_loop(store: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     return sync(store.loop, function, store, *arguments, timeout=REQUEST_SECONDS)
 
 
-_STORES: dict[tuple[int, str], Any] = {}
-_OPENING = threading.Lock()
+class Connections:
+    """The file systems of fsspec that are open, and when each server or bucket last gave what was asked for.
+
+    One file system for each kind of address and each process: connections do not survive a fork.
+    """
+
+    def __init__(
+        self,
+        limits: Limits = LIMITS,
+        *,
+        opener: Callable[[str, Limits], Any] = open_store,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.limits, self.sleep = limits, sleep
+        self.answered: dict[str, float] = {}
+        self._opener = opener
+        self._stores: dict[tuple[int, str], Any] = {}
+        self._opening = threading.Lock()
+
+    def store(self, scheme: str) -> Any:
+        """The file system for a kind of address."""
+        key = (os.getpid(), scheme)
+        with self._opening:
+            if key not in self._stores:
+                self._stores[key] = self._opener(scheme, self.limits)
+            return self._stores[key]
 
 
-def _store(scheme: str) -> Any:
-    """The file system of fsspec for a kind of address: one for each process, for connections do not survive a fork."""
-    key = (os.getpid(), scheme)
-    with _OPENING:
-        if key not in _STORES:
-            _STORES[key] = open_store(scheme)
-        return _STORES[key]
+def forget_connections(anew: Connections | None = None) -> None:
+    """Open every store anew, and know nothing of any server."""
+    global _connections
+    _connections = anew or Connections()
+
+
+_connections = Connections()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +29,9 @@ from deltaenergy.data.remote.table import RemoteTable
 from deltaenergy.data.remote.tar import remote_tar_images
 from deltaenergy.data.remote.version import RemoteObject, described
 from deltaenergy.errors import InputError
-from deltaenergy.store.manifest import is_store
-from deltaenergy.store.store import FeatureStore
 
+# What gives the images of a folder.
+ListFolder = Callable[[str], Iterator[ImageItem]]
 # What a folder without pictures may hold instead.
 PARTS = TAR_EXTENSIONS | {".parquet"}
 LIST_EXTENSIONS = frozenset({".txt"})
@@ -71,22 +71,23 @@ def single(address: str) -> ImageItem:
     return ImageItem(address, RemoteFile(address, None, UNLISTED))
 
 
-def remote_images(given: str, *, alone: bool) -> Iterator[ImageItem]:
+def remote_images(given: str, folder: ListFolder, *, alone: bool) -> Iterator[ImageItem]:
     """The images that an address stands for, in a stable order. What was given `alone` must be there.
 
+    `folder` lists a folder: `folder_images`, or a function that also knows folders of another kind.
     What is wrong with the address itself is said now; the store is asked when the first image is wanted.
     """
     address = checked(given)
     ending = ending_of(address)
     if len(names := braces(address)) > 1 and (alone or ending not in EXTENSIONS):
-        return _each(address, names)
-    return _ask_for(address, alone)
+        return _each(address, names, folder)
+    return _ask_for(address, alone, folder)
 
 
-def _each(address: str, names: list[str]) -> Iterator[ImageItem]:
+def _each(address: str, names: list[str], folder: ListFolder) -> Iterator[ImageItem]:
     """The images of every name that braces stand for, once all are seen to be there; a name may hold braces, too."""
     if _why_not(address) is None:
-        yield from _ask_for(address, alone=True)
+        yield from _ask_for(address, True, folder)
         return
     plain = [name for name in names if not glob.has_magic(name) and not name.endswith("/")]
     with ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="look") as pool:
@@ -94,7 +95,7 @@ def _each(address: str, names: list[str]) -> Iterator[ImageItem]:
             if reason is not None:
                 raise InputError(f"{name}: {reason}. It is one of {len(names)} that {address} stands for.")
     for name in names:
-        yield from _ask_for(name, alone=True)
+        yield from _ask_for(name, True, folder)
 
 
 def _why_not(address: str) -> str | None:
@@ -106,7 +107,7 @@ def _why_not(address: str) -> str | None:
     return None
 
 
-def _ask_for(address: str, alone: bool) -> Iterator[ImageItem]:
+def _ask_for(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageItem]:
     """The images at an address without braces."""
     ending = ending_of(address)
     magic = not is_web(address) and glob.has_magic(address)
@@ -116,7 +117,7 @@ def _ask_for(address: str, alone: bool) -> Iterator[ImageItem]:
         return _from_part(address)
     if is_web(address) and ending not in LIST_EXTENSIONS and (address.endswith("/") or "*" in address):
         raise _no_folders(address)
-    return _from_store(address, alone)
+    return _from_store(address, alone, folder)
 
 
 def _from_part(address: str) -> Iterator[ImageItem]:
@@ -128,20 +129,20 @@ def _inside(of: RemoteObject) -> Iterator[ImageItem]:
     return remote_tar_images(of) if ending_of(of.address) in TAR_EXTENSIONS else table_file_images(RemoteTable(of))
 
 
-def _from_store(address: str, alone: bool) -> Iterator[ImageItem]:
+def _from_store(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageItem]:
     ending = ending_of(address)
     if ending in LIST_EXTENSIONS:
         yield from _listed_addresses(address)
     elif not is_web(address) and glob.has_magic(address):
         yield from _matching(address)
     elif not is_web(address) and (ending not in EXTENSIONS or address.endswith("/")):
-        yield from FeatureStore.open(address).items() if is_store(address) else _folder(address)
+        yield from folder(address)
     elif not alone:
         yield single(address)
     else:
         found = _said(address, lambda: describe(address))
         if found.get("type") == "directory":
-            yield from _folder(address)
+            yield from folder_images(address)
         else:
             yield ImageItem(address, RemoteFile(address, found.get("size"), stamp_of_info(found)))
 
@@ -171,7 +172,7 @@ def _no_folders(address: str) -> InputError:
     )
 
 
-def _folder(address: str) -> Iterator[ImageItem]:
+def folder_images(address: str) -> Iterator[ImageItem]:
     """The pictures in a folder; of one that holds none, those in its archives and Parquet files."""
     found = _below(address)
     images = [one for one in found if one.is_image]

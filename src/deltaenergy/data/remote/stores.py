@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
@@ -18,13 +19,34 @@ from deltaenergy.data.remote.addresses import kind_of, place_of, scheme_of
 from deltaenergy.data.remote.faults import in_words, meaning_of
 from deltaenergy.errors import InputError
 
-CONNECT_SECONDS = 10
-SILENT_SECONDS = 20
-# The clients' own, for each page of a listing; a lost page would else cost the whole listing.
-INNER_ATTEMPTS = 3
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often and how long a store or server is asked, and for how much at most.
+
+    Attributes:
+        attempts: requests of `client.ask` for one thing.
+        first_wait: seconds before the second attempt; each later wait is twice as long.
+        most_seconds: after this time no new attempt is made.
+        inner_attempts: the clients' own, for each page of a listing; a lost page would else cost the whole listing.
+        connect_seconds: until a connection must stand.
+        silent_seconds: without a byte, until an answer is given up.
+        image_bytes: an image is held whole while it is decoded, and many are fetched at a time.
+    """
+
+    attempts: int = 5
+    first_wait: float = 0.5
+    most_seconds: float = 120.0
+    inner_attempts: int = 3
+    connect_seconds: float = 10
+    silent_seconds: float = 20
+    image_bytes: int = 1 << 28
 
 
-def open_store(scheme: str) -> Any:
+LIMITS = Limits()
+
+
+def open_store(scheme: str, limits: Limits = LIMITS) -> Any:
     """The file system for a kind of address, with credentials from the environment.
 
     Raises `InputError` if a package is missing, or if the environment names credentials that are not there.
@@ -38,7 +60,7 @@ def open_store(scheme: str) -> Any:
     settings = {"skip_instance_cache": True, "use_listings_cache": False}
     make = {"s3": _s3, "gs": _google, "az": _azure}.get(scheme, _web)
     try:
-        return make(scheme, settings)
+        return make(scheme, settings, limits)
     except Exception as error:  # of the environment: a credentials file that is not there, an account without a name
         raise InputError(
             f"Addresses that begin with {scheme}:// cannot be read: {in_words(error)}. "
@@ -46,21 +68,21 @@ def open_store(scheme: str) -> Any:
         ) from error
 
 
-def _s3(scheme: str, settings: dict[str, Any]) -> Any:
+def _s3(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     import fsspec
 
     settings["config_kwargs"] = {
-        "connect_timeout": CONNECT_SECONDS,
-        "read_timeout": SILENT_SECONDS,
+        "connect_timeout": limits.connect_seconds,
+        "read_timeout": limits.silent_seconds,
         "max_pool_connections": 2 * FAR_THREADS,
-        "retries": {"mode": "standard", "total_max_attempts": INNER_ATTEMPTS},
+        "retries": {"mode": "standard", "total_max_attempts": limits.inner_attempts},
     }
     store = fsspec.filesystem(scheme, **settings)
     store.retries = 1  # the client and `ask` try again
     return store
 
 
-def _google(scheme: str, settings: dict[str, Any]) -> Any:
+def _google(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     """Google's store over HTTP alone.
 
     What `gcsfs` gives by default asks over gRPC what kind of bucket it has before each read, also where nobody answers
@@ -75,36 +97,38 @@ def _google(scheme: str, settings: dict[str, Any]) -> Any:
     if "token" not in set_by_user and os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         # Else a file that is missing or broken is passed over, and nobody in particular asks.
         settings["token"] = "google_default"
-    store = GCSFileSystem(session_kwargs=_session(), **settings)
+    store = GCSFileSystem(session_kwargs=_session(limits), **settings)
     once = getattr(GCSFileSystem._request, "__wrapped__", None)
     if once is not None:
-        store._request = MethodType(retry_request(retries=INNER_ATTEMPTS)(once), store)
+        store._request = MethodType(retry_request(retries=limits.inner_attempts)(once), store)
     return store
 
 
-def _azure(scheme: str, settings: dict[str, Any]) -> Any:
+def _azure(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     import fsspec
 
     _silence("adlfs", "azure")
-    store = fsspec.filesystem(scheme, connection_timeout=CONNECT_SECONDS, read_timeout=SILENT_SECONDS, **settings)
+    store = fsspec.filesystem(
+        scheme, connection_timeout=limits.connect_seconds, read_timeout=limits.silent_seconds, **settings
+    )
     # The client's settings cannot be given through adlfs; all that it makes share this one policy.
     policy = store.service_client._config.retry_policy
-    policy.total_retries = INNER_ATTEMPTS - 1
+    policy.total_retries = limits.inner_attempts - 1
     policy.initial_backoff = policy.increment_base = policy.random_jitter_range = 1  # one to three seconds
     return store
 
 
-def _web(scheme: str, settings: dict[str, Any]) -> Any:
+def _web(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     import fsspec
 
-    return fsspec.filesystem(scheme, client_kwargs=_session(), **settings)
+    return fsspec.filesystem(scheme, client_kwargs=_session(limits), **settings)
 
 
-def _session() -> dict[str, Any]:
+def _session(limits: Limits) -> dict[str, Any]:
     """The settings of a session of aiohttp: limits for silence, and proxies from the environment."""
     import aiohttp
 
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS)
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_seconds, sock_read=limits.silent_seconds)
     return {"timeout": limits, "trust_env": True}
 
 

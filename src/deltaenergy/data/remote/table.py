@@ -18,7 +18,7 @@ from deltaenergy.data.remote.version import RemoteObject
 from deltaenergy.data.seeking import Seeking
 
 # The most that is asked for at a time.
-_PART_BYTES = 4 << 20
+PART_BYTES = 4 << 20
 # Pieces of columns with no more than this between them are fetched together.
 _GAP_BYTES = 1 << 16
 # Pieces are small, and most of a request is waiting.
@@ -28,8 +28,8 @@ _AHEAD = 16
 class RemoteTable:
     """What the readers of tables ask of a path, for an address."""
 
-    def __init__(self, of: RemoteObject) -> None:
-        self.object, self.address = of, of.address
+    def __init__(self, of: RemoteObject, part_bytes: int = PART_BYTES) -> None:
+        self.object, self.address, self.part_bytes = of, of.address, part_bytes
         self.suffix = ending_of(of.address)
         self.folder = folder_of(of.address)
 
@@ -38,12 +38,12 @@ class RemoteTable:
 
     def open(self, *, encoding: str, newline: str | None = None) -> IO[str]:
         """Its text, from the beginning."""
-        file = io.BufferedReader(_Text(self.object), _PART_BYTES)
+        file = io.BufferedReader(_Text(self.object), self.part_bytes)
         return io.TextIOWrapper(cast("IO[bytes]", file), encoding=encoding, newline=newline)
 
     def columns(self) -> RemoteColumns:
         """Its bytes, for one who will say which columns are read."""
-        return RemoteColumns(self.object)
+        return RemoteColumns(self.object, self.part_bytes)
 
 
 class _Text(Seeking):
@@ -69,13 +69,14 @@ class _Text(Seeking):
 class RemoteColumns(PartFile):
     """A Parquet file of which some columns are read, row group by row group, and the end."""
 
-    def __init__(self, of: RemoteObject) -> None:
+    def __init__(self, of: RemoteObject, part_bytes: int = PART_BYTES) -> None:
         super().__init__(PartReader(of))
+        self._part_bytes = part_bytes
         self._pieces: list[tuple[int, int]] = []
 
     def expect(self, metadata: Any, columns: Sequence[str]) -> None:
         """These columns will be read, from the first row group to the last."""
-        self._pieces = _together(sorted(_chunks(metadata, columns)), self.size)
+        self._pieces = _together(sorted(_chunks(metadata, columns)), self.size, self._part_bytes)
 
     def part(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`."""
@@ -109,14 +110,14 @@ def _chunks(metadata: Any, columns: Sequence[str]) -> list[tuple[int, int]]:
     return found
 
 
-def _together(pieces: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+def _together(pieces: list[tuple[int, int]], size: int, most: int) -> list[tuple[int, int]]:
     """Pieces in order, those that are close as one, those that are large in several; damaged tables claim anything."""
     found: list[tuple[int, int]] = []
     for first, last in pieces:
         start, end = max(first, 0), min(last, size)
-        if found and start - found[-1][1] <= _GAP_BYTES and end - found[-1][0] <= _PART_BYTES:
+        if found and start - found[-1][1] <= _GAP_BYTES and end - found[-1][0] <= most:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
             continue
         start = max(start, found[-1][1]) if found else start
-        found.extend((place, min(place + _PART_BYTES, end)) for place in range(start, end, _PART_BYTES))
+        found.extend((place, min(place + most, end)) for place in range(start, end, most))
     return found

@@ -25,8 +25,6 @@ from deltaenergy.data.remote.client import Refused, fetched_picture
 from deltaenergy.data.remote.version import RemoteObject
 from deltaenergy.errors import InputError
 
-KEPT_BYTES = 64 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteMember(Streamed):
@@ -84,12 +82,13 @@ def _read(of: RemoteObject) -> TarContents:
     return contents
 
 
-class _Kept:
+class TarLists:
     """Lists of archives, packed. What makes room is drawn at random: who goes over more than fits, again and again from
     the first, would never find one if the oldest had to go.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept_bytes: int = 64 << 20) -> None:
+        self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
         self._lists: dict[RemoteObject, bytes] = {}
 
@@ -104,16 +103,16 @@ class _Kept:
         packed = contents.packed()
         with self._lock:
             total = sum(map(len, self._lists.values())) + len(packed)
-            while total > KEPT_BYTES and self._lists:
+            while total > self._kept_bytes and self._lists:
                 total -= len(self._lists.pop(random.choice(list(self._lists))))
-            if total <= KEPT_BYTES:
+            if total <= self._kept_bytes:
                 self._lists[of] = packed
 
 
-def forget_lists() -> None:
+def forget_lists(anew: TarLists | None = None) -> None:
     """List every archive anew."""
     global _kept
-    _kept = _Kept()
+    _kept = anew or TarLists()
 
 
-_kept = _Kept()
+_kept = TarLists()

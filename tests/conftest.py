@@ -9,7 +9,7 @@ import importlib
 import mmap
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,9 @@ settings.load_profile("sample")
 
 # The commands and their options are made once, not for each call.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+# The modules of scores that look for words in WordNet.
+MINING = ("interneg", "neglabel")
 
 # Of glibc; elsewhere the system does as it thinks best.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -74,6 +77,14 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_wait_for_the_disk() -> Iterator[None]:
+    """What tests write need not survive a loss of power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of the test's own, so that no test reads or writes the user's."""
@@ -91,8 +102,9 @@ def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
         pool = wordnet_pool(exclude)
         return Pool(pool.nouns[::2000], pool.adjectives[::2000])
 
-    # By import_module, since the package's attribute of that name is the function.
-    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", some_words)
+    # By import_module, since the package's attributes of these names are functions.
+    for name in MINING:
+        monkeypatch.setattr(importlib.import_module(f"deltaenergy.scores.{name}"), "wordnet_pool", some_words)
 
 
 @pytest.fixture(scope="session")

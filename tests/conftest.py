@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib
 import mmap
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.main
 from hypothesis import settings
 
 from tests.checkpoints import write_clip
@@ -27,9 +29,16 @@ settings.register_profile("campaign", deadline=None)
 settings.register_profile("sample", deadline=None, max_examples=40)
 settings.load_profile("sample")
 
+# The commands and their options are made once, not for each call.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+# The modules of scores that look for words in WordNet.
+MINING = ("interneg", "neglabel")
+
 # Of glibc; elsewhere the system does as it thinks best.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 _held = 0.0
+_COLLECT = gc.get_threshold()
 
 # Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
 # that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
@@ -37,10 +46,17 @@ for _module in ("stats.thresholds", "detector.class_check", "evaluation.run", "e
     importlib.import_module(f"deltaenergy.{_module}")
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look through it again and again, and runs more often."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_logfinish() -> None:
     """Give back the memory that tests no longer need once it has grown: a process runs thousands of tests."""
     global _held
-    if _give_back is not None and _resident() > _held + 150e6:
+    gc.set_threshold(*_COLLECT)  # a command sets another
+    if _give_back is not None and _resident() > _held + 40e6:
         gc.collect()
         _give_back(0)
         _held = _resident()
@@ -61,6 +77,14 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_wait_for_the_disk() -> Iterator[None]:
+    """What tests write need not survive a loss of power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of the test's own, so that no test reads or writes the user's."""
@@ -78,8 +102,9 @@ def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
         pool = wordnet_pool(exclude)
         return Pool(pool.nouns[::2000], pool.adjectives[::2000])
 
-    # By import_module, since the package's attribute of that name is the function.
-    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", some_words)
+    # By import_module, since the package's attributes of these names are functions.
+    for name in MINING:
+        monkeypatch.setattr(importlib.import_module(f"deltaenergy.scores.{name}"), "wordnet_pool", some_words)
 
 
 @pytest.fixture(scope="session")

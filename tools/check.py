@@ -2,8 +2,9 @@
 
     python tools/check.py [main]            or: make check
 
-The tests of `src/deltaenergy/a/b.py` are `tests/a/test_b*.py`, or else the files of tests that name `deltaenergy.a.b`,
-or else all in `tests/a`. A changed file of tests is run itself; one that others share stands for its folder.
+The tests of `src/deltaenergy/a/b.py` are `tests/a/test_b*.py`, or else `test_b*.py` in a folder above, or else the
+files of tests that name `deltaenergy.a.b`, or else all in `tests/a`. A changed file of tests is run itself; one that
+others share stands for its folder. After 40 seconds no further test begins; how many that leaves is said.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ALWAYS = "tests/test_architecture.py"
 PACKAGE = "src/deltaenergy/"
+SECONDS = 40
 
 
 def changed_files(root: Path, base: str) -> list[str]:
@@ -50,9 +56,9 @@ def tests_of(changed: Iterable[str], root: Path) -> list[str]:
 def _tests_of_module(module: Path, root: Path) -> set[str]:
     """`a/b.py` -> its files of tests."""
     folder = Path("tests") / module.parent
-    own = _matching(root, f"{folder.as_posix()}/test_{module.stem}*.py")
-    if own:
-        return own
+    for near in (folder, *folder.parents[:-1]):
+        if own := _matching(root, f"{near.as_posix()}/test_{module.stem}*.py"):
+            return own
     parts = module.with_suffix("").parts
     dotted = ".".join(("deltaenergy", *(parts[:-1] if parts[-1] == "__init__" else parts)))
     naming = {one for one in _matching(root, "tests/**/test_*.py") if dotted in (root / one).read_text("utf-8")}
@@ -70,19 +76,35 @@ def _git(root: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+class Limit:
+    """For pytest: no test begins after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until, self._left = time.monotonic() + seconds, 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> bool | None:
+        """True in the place of a run."""
+        late = time.monotonic() > self._until
+        self._left += late
+        return late or None
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say what is left."""
+        if self._left:
+            terminalreporter.write_line(f"Time is up: {self._left} tests were not begun. make test runs all.")
+
+
 def main(base: str) -> int:
     """Run all side by side; the exit code is 1 if any of them finds something."""
     tests = tests_of(changed_files(ROOT, base), ROOT)
     print("Tests:", *tests, flush=True)
-    jobs = [
-        ["-m", "ruff", "check", "."],
-        ["-m", "ruff", "format", "--check", "."],
-        ["-m", "mypy"],
-        ["-m", "pytest", "-q", "-x", *tests],
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    running = [subprocess.Popen([sys.executable, *job], cwd=ROOT, env=environment) for job in jobs]
-    codes = [process.wait() for process in running]
+    jobs = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]]
+    running = [subprocess.Popen([sys.executable, "-m", *job], cwd=ROOT) for job in jobs]
+    os.chdir(ROOT)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    codes = [int(pytest.main(["-q", "-x", *tests], plugins=[Limit(SECONDS)]))]
+    codes += [process.wait() for process in running]
     return int(any(codes))
 
 

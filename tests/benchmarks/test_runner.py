@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from deltaenergy.benchmarks.sets import DataRoot, order
 from deltaenergy.benchmarks.spec import class_list
 from deltaenergy.errors import ArtifactError, InputError, OutputError
 from tests.benchmarks.small import small_spec
+from tests.faults import harness
 
 if TYPE_CHECKING:
     from deltaenergy import Model
@@ -268,63 +267,20 @@ def test_an_unknown_seed_of_a_drawn_class_list_is_an_error(tiny_clip: Model, tmp
         run_benchmark(load_spec("setup1"), tiny_clip, DataRoot(), tmp_path, methods=["msp"], seeds=[7])
 
 
-KILLED_RUN = """
-import os, random, signal, sys, threading, time, warnings
-import torch
-torch.set_num_threads(1)
-from deltaenergy import load_model
-from deltaenergy.benchmarks.runner import run_benchmark
-from deltaenergy.benchmarks.sets import DataRoot
-from tests.benchmarks.small import small_spec
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs fork and /proc")
+def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip: Model, tmp_path: Path) -> None:
+    """Each time after so many operations on its files, until half of the work is done."""
 
-checkpoint, whole, killed, seed = sys.argv[1:]
-model = load_model(checkpoint)
-methods = ["msp", "delta-energy", "react", "coop/mcm"]
+    def run(name: str) -> None:
+        methods = ["msp", "delta-energy", "react", "coop/mcm"]
+        run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path / name, methods=methods)
 
-def run(out):
-    warnings.simplefilter("ignore")
-    run_benchmark(small_spec(), model, DataRoot(), out, methods=methods)
-
-def attempt(out, seconds):
-    # A child has all modules loaded already; it kills itself at its time, wherever it is then.
-    child = os.fork()
-    if child == 0:
-        if seconds is not None:
-            timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGKILL))
-            timer.daemon = True
-            timer.start()
-        try:
-            run(out)
-        except BaseException as error:
-            print(repr(error), flush=True)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-start = time.perf_counter()
-assert attempt(whole, None) == 0
-length = time.perf_counter() - start
-rng = random.Random(int(seed))
-kills = 0
-for _ in range(5):
-    status = attempt(killed, rng.uniform(0.05, 0.6) * length)
-    if status == 0:
-        break
-    assert status == -signal.SIGKILL, status
-    kills += 1
-assert kills, "no attempt was killed"
-assert attempt(killed, None) == 0
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip_folder: Path, tmp_path: Path) -> None:
-    seed = str(int.from_bytes(os.urandom(4), "little"))  # other moments in every test run
-    arguments = [str(tiny_clip_folder), str(tmp_path / "whole"), str(tmp_path / "killed"), seed]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", KILLED_RUN, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, f"seed {seed}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    undisturbed = harness.fail(lambda: run("whole"), tmp_path / "whole")
+    assert undisturbed.ended == "done", undisturbed.message
+    moment = harness.Fault(len(undisturbed.operations) // 8, "killed before")
+    for _ in range(4):
+        harness.kill(lambda: run("killed"), tmp_path / "killed", moment)
+    run("killed")
 
     def files(folder: Path) -> dict[str, bytes]:
         # A killed writer may leave a temporary file behind; the log, and what is kept of each epoch, hold times.
@@ -334,9 +290,8 @@ def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip_folder
 
     whole, killed = files(tmp_path / "whole"), files(tmp_path / "killed")
     assert {"results.json", "results.parquet"} <= set(whole)
-    assert set(whole) == set(killed), seed
-    different = [name for name in whole if whole[name] != killed[name]]
-    assert not different, f"seed {seed}: {different}"
+    assert set(whole) == set(killed)
+    assert not [name for name in whole if whole[name] != killed[name]]
 
 
 def test_a_full_disk_is_no_reason_to_skip(tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

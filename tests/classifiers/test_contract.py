@@ -15,6 +15,7 @@ from deltaenergy.scores.registry import list_scores, make_score
 from deltaenergy.testing.methods import METHOD_CHECKS, every_score_works_on_it
 from deltaenergy.tuning.prepare import TrainSet
 from tests.labelled_pictures import CLASSES
+from tests.sampling import spread
 
 TAKE_EBM = [name for name, cls in METHODS.items() if issubclass(cls, Method) and cls.takes_terms]
 # Settings that a tiny model and a dozen images can bear.
@@ -51,8 +52,17 @@ def some_scores(spec: str) -> list[str]:
     return sorted(chosen | {make_method(spec).classifier.own_score or "delta-energy"})
 
 
-@pytest.mark.parametrize("check", [check for check in METHOD_CHECKS if check is not every_score_works_on_it])
-@pytest.mark.parametrize("spec", SPECS)
+CHECKS = [check for check in METHOD_CHECKS if check is not every_score_works_on_it]
+
+
+@pytest.mark.parametrize(
+    ("spec", "check"),
+    [
+        *(pytest.param(spec, check) for spec in PLAIN for check in CHECKS),
+        # A loss or a setting more: each meets a third of the checks, and each check a third of them.
+        *spread(SPECS[len(PLAIN) :], CHECKS, 3),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_method(spec: str, check: Callable[[Method], None]) -> None:
     check(make_method(spec))

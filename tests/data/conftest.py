@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -65,13 +66,18 @@ def s3_store() -> Iterator[Any]:
     pytest.importorskip("s3fs", reason="S3 needs the extra cloud")
     threaded = pytest.importorskip("moto.server", reason="the S3 store of the tests needs moto[server]")
     import boto3
+    from botocore.loaders import JSONFileLoader
 
+    # Every client reads the same large descriptions of its service.
+    read = staticmethod(functools.cache(JSONFileLoader().load_file))
     server = threaded.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
     endpoint = f"http://127.0.0.1:{port}"
     options = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}
-    yield boto3.client("s3", endpoint_url=endpoint, **options), endpoint
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", read)
+        yield boto3.client("s3", endpoint_url=endpoint, **options), endpoint
     server.stop()
 
 

@@ -30,4 +30,6 @@ def test_features(every: int, coloured: Path, tmp_path: Path) -> None:
 
 @sampled(120, 31)
 def test_bench(every: int, tiny_clip: Model, tmp_path: Path) -> None:
-    assert runs.benchmarked(tiny_clip, tmp_path, kinds=SOME, every=every)["killed before"] >= 180 / every
+    """By default without a full disk, of which tests/benchmarks/test_runner.py has two."""
+    kinds = SOME if every < 120 else SOME[:1]
+    assert runs.benchmarked(tiny_clip, tmp_path, kinds=kinds, every=every)["killed before"] >= 180 / every

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -134,7 +135,13 @@ def bench_mini(scene: Scene) -> Any:
     """The smallest benchmark, and the page and tables of its report."""
     found = scene.json("bench", "mini", "--limit", "30", "--seeds", "1", "--out", "results")
     scene.command("report", "results", "--out", "bench.html", "--markdown", "bench.md")
-    return {"json": found, "page": scene.page("bench.html"), "tables": scene.page("bench.md")}
+    return {"json": found, "page": trained(scene.page("bench.html")), "tables": trained(scene.page("bench.md"))}
+
+
+def trained(text: str) -> dict[str, Any]:
+    """A page or table of a model that was trained on the spot: numbers, charts, and which is best, are its bits."""
+    plain = re.sub(r"<(svg|style)\b.*?</\1>|<[^>]*>|\b[0-9a-f]{32}\b", " ", text, flags=re.DOTALL)
+    return {"BITS": text, "words": " ".join(re.findall(r"[^\W\d_][\w-]*", plain))}
 
 
 @section()

@@ -6,6 +6,7 @@ bytes of one that nobody disturbed.
 
 from __future__ import annotations
 
+import functools
 import random
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -75,10 +77,20 @@ def wait_until_gone(processes: list[int], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def trial(model: Path, pictures: Path, out: Path, whole: dict[str, bytes], victim: str, after: float) -> str:
-    """Kill the `victim` after so many seconds, let the store be finished, and compare."""
+def wait_for_a_shard(store: Path) -> None:
+    """Wait until the first is there, while others are encoded."""
+    until = time.monotonic() + 300
+    while not list(store.glob("*.index.parquet")):
+        assert time.monotonic() < until, "no shard is filled"
+        time.sleep(0.002)
+
+
+def trial(
+    model: Path, pictures: Path, out: Path, whole: dict[str, bytes], victim: str, wait: Callable[[], None]
+) -> str:
+    """Kill the `victim` when `wait` returns, let the store be finished, and compare."""
     process = start(model, pictures, out, 2)
-    time.sleep(after)
+    wait()
     workers = children(process.pid)
     target = process.pid if victim == "driver" else next(iter(workers), None)
     outcome = "too late"
@@ -112,8 +124,8 @@ def campaign(folder: Path, trials: int, seed: int) -> Counter[str]:
     for victim in ("worker", "driver"):
         for number in range(trials):
             out = folder / f"{victim}-{number}"
-            moment = choose.uniform(0, longest * 0.8)
-            tried[trial(model, pictures, out, content(folder / "whole"), victim, moment)] += 1
+            wait = functools.partial(time.sleep, choose.uniform(0, longest * 0.8))
+            tried[trial(model, pictures, out, content(folder / "whole"), victim, wait)] += 1
     print(f"{time.monotonic() - begun:.0f} s", file=sys.stderr)
     return tried
 

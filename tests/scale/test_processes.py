@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import functools
+import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from PIL import Image
 from deltaenergy import Model, build_store, load_model
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import Processes, processes
+from deltaenergy.scale.shard_worker import ShardWorker, settings_of
 from deltaenergy.store.plan import FOLDER
+from deltaenergy.store.writer import Filled, Task
 from tests import fresh
 from tests.cli.runner import Runner
 from tests.scale import kills
@@ -24,6 +27,24 @@ from tests.servers import Answer, faulty_server
 from tests.store.shards import samples
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+
+
+Started = list["subprocess.Popen[str]"]
+
+
+def work_is_done_by(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Have `program` run in the place of every worker; all that were started."""
+    script = folder / "worker.py"
+    script.write_text(program)
+    started: Started = []
+    popen = processes.subprocess.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        started.append(popen([sys.executable, str(script)], **options))
+        return started[-1]
+
+    monkeypatch.setattr(processes.subprocess, "Popen", start)
+    return started
 
 
 @pytest.fixture(scope="module")
@@ -35,36 +56,19 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[
     return model, pictures, content(folder / "whole")
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_workers(
-    subject: tuple[Path, Path, dict[str, bytes]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("victim", ["worker", pytest.param("driver", marks=pytest.mark.campaign)])
+def test_a_kill_loses_nothing(victim: str, subject: tuple[Path, Path, dict[str, bytes]], tmp_path: Path) -> None:
+    """And the bytes do not depend on the number of workers."""
     model, pictures, whole = subject
-    build_store(load_model(model), pictures, tmp_path / "store", shard_size=4, batch_size=2, fill=Processes(2))
-    assert content(tmp_path / "store") == whole
-
-
-@pytest.mark.parametrize(("victim", "after"), [("worker", 2), pytest.param("driver", 3, marks=pytest.mark.campaign)])
-def test_a_kill_loses_nothing(
-    victim: str, after: float, subject: tuple[Path, Path, dict[str, bytes]], tmp_path: Path
-) -> None:
-    kills.trial(*subject[:2], tmp_path / "store", subject[2], victim, after)
+    out = tmp_path / "store"
+    kills.trial(model, pictures, out, whole, victim, functools.partial(kills.wait_for_a_shard, out))
 
 
 def test_a_worker_that_dies_again_and_again_is_an_error(
     tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "die.py"
-    script.write_text(
-        "import os, sys; sys.stdin.readline(); print('bad luck', file=sys.stderr, flush=True); os._exit(3)"
-    )
-    began = []
-    popen = processes.subprocess.Popen
-
-    def die(command: list[str], **options: Any) -> Any:
-        began.append(command)
-        return popen([sys.executable, str(script)], **options)
-
-    monkeypatch.setattr(processes.subprocess, "Popen", die)
+    bad_luck = "import os, sys; sys.stdin.readline(); print('bad luck', file=sys.stderr, flush=True); os._exit(3)"
+    began = work_is_done_by(bad_luck, tmp_path, monkeypatch)
     with pytest.raises(ArtifactError, match=r"3 times.*code 3 bad luck"):
         build_store(tiny_clip, photos, tmp_path / "store", fill=Processes(1))
     assert len(began) == 3
@@ -102,22 +106,29 @@ def test_pictures_in_memory_stay_in_this_process(tiny_clip: Model, tmp_path: Pat
 
 
 def test_a_model_that_cannot_be_loaded_again_is_said(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+    def work(task: Task, *_: object) -> Iterator[Filled]:
+        ShardWorker(settings_of(task, "cpu", None))
+        yield from ()
+
     other = tiny_clip.derived("something")
     with pytest.raises(ArtifactError, match="another model"):
-        build_store(other, photos, tmp_path / "store", fill=Processes(1))
+        build_store(other, photos, tmp_path / "store", fill=work)
 
 
-def test_an_interrupt_ends_the_workers(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_workers(
+    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here one that would go on for long."""
+
     def stop(done: int, total: int | None) -> None:
         raise KeyboardInterrupt
 
+    began = work_is_done_by(
+        "import time; print('{\"progress\": 1}', flush=True); time.sleep(600)", tmp_path, monkeypatch
+    )
     with pytest.raises(KeyboardInterrupt):
         build_store(tiny_clip, photos, tmp_path / "store", shard_size=2, fill=Processes(1), progress=stop)
-    until = time.monotonic() + 30
-    while kills.children(os.getpid()) and time.monotonic() < until:
-        time.sleep(0.02)
-    left = [Path(f"/proc/{child}/cmdline").read_bytes() for child in kills.children(os.getpid())]
-    assert not any(b"deltaenergy.scale.worker" in command for command in left)
+    assert [process.returncode for process in began] == [-signal.SIGKILL]
     assert len(build_store(tiny_clip, photos, tmp_path / "store")) == 8
 
 

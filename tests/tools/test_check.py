@@ -16,6 +16,8 @@ FILES = {
     "src/deltaenergy/data/hashing.py": "",
     "src/deltaenergy/data/lonely.py": "",
     "src/deltaenergy/scores/negatives/pools.py": "",
+    "src/deltaenergy/cli/commands/score.py": "",
+    "tests/cli/test_score.py": "",
     "tests/test_architecture.py": "",
     "tests/test_detector.py": "",
     "tests/test_detector_files.py": "",
@@ -59,6 +61,7 @@ def root(tmp_path: Path) -> Path:
         (["tests/data/test_store.py"], ["tests/data/test_store.py"]),
         (["tests/data/conftest.py", "tests/data/test_store.py"], ["tests/data"]),
         (["tools/site/pages.py"], ["tests/tools/test_site.py"]),
+        (["src/deltaenergy/cli/commands/score.py"], ["tests/cli/test_score.py"]),
         (["README.md"], ["tests/docs/test_code_blocks.py::test_commands_have_these_options"]),
         (["src/deltaenergy/data/words.txt", "Makefile"], []),
     ],
@@ -95,3 +98,11 @@ def test_what_changed_since_a_branch_was_left(check: ModuleType, tmp_path: Path)
     (tmp_path / "gone").unlink()
     assert check.changed_files(tmp_path, "main") == ["committed", "edited", "new"]
     assert check.changed_files(tmp_path, "HEAD") == ["edited", "new"]
+
+
+def test_no_test_begins_when_time_is_up(check: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert False\n", encoding="utf-8")
+    arguments = ["-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path)]
+    assert pytest.main(arguments, plugins=[check.Limit(-1)]) == 0
+    assert "2 tests were not begun" in capsys.readouterr().out
+    assert pytest.main(arguments, plugins=[check.Limit(600)]) == 1

@@ -73,8 +73,9 @@ def test_a_text_that_is_too_long_is_cut_with_a_warning(checkpoint: Path) -> None
 
 
 def test_true_vit_b16_shapes_equal_transformers(tmp_path: Path) -> None:
+    """Every width as in ViT-B/16; two of its twelve layers."""
     folder = write_clip(
-        tmp_path / "b16", image_size=224, patch_size=16, width=768, layers=12, heads=8, text_width=512, projection=512
+        tmp_path / "b16", image_size=224, patch_size=16, width=768, layers=2, heads=8, text_width=512, projection=512
     )
     model = de.load_model(folder)
     images = pictures()[:2]

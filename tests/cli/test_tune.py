@@ -337,7 +337,7 @@ def test_auto_goes_on_after_a_kill(
 
     epochs: list[int] = []
     before_measuring: list[int] = []
-    real_epoch, real_compare = loop._StageRun.epoch, tuned_detector.compare
+    real_epoch, real_compare = loop._StageRun.epoch, tuned_detector.measure_gain
 
     def count_epoch(run: Any, *rest: Any) -> Any:
         epochs.append(1)
@@ -363,13 +363,13 @@ def test_auto_goes_on_after_a_kill(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(tuned_detector, "compare", killed)
+        patch.setattr(tuned_detector, "measure_gain", killed)
         assert command(*options, "--out", tmp_path / "out").code == 130
     assert not (tmp_path / "out" / "detector.json").exists()
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "encode_views", killed)  # the views are there
         patch.setattr(loop._StageRun, "epoch", count_epoch)
-        patch.setattr(tuned_detector, "compare", look)
+        patch.setattr(tuned_detector, "measure_gain", look)
         again = command(*options, "--out", tmp_path / "out")
     assert again.code == 0, again.err
     assert before_measuring == [0] and epochs  # all epochs were there, too; measuring alone tunes anew

@@ -193,9 +193,7 @@ _CELL = record(
         "unreadable": list_of(record({"id": path_text(), "reason": path_text()})),
         "curves": list_of(_CURVE),
         CHECKSUM: _TEXT,
-    },
-    # Cells from before there were checksums.
-    may_lack=(CHECKSUM,),
+    }
 )
 _RUN = record(
     {
@@ -215,8 +213,7 @@ def _read_cell(path: Path) -> Cell:
     found = read_json(path)
     try:
         _CELL(found, Where(str(path)))
-        if CHECKSUM in found:
-            check_seal(found, path)
+        check_seal(found, path)
         identity = found["identity"]
         decides = {key: value for key, value in identity.items() if key not in _UNDECIDING}
         if not identity["cell"] == path.stem == hash_value(decides):

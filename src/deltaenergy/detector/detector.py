@@ -56,6 +56,8 @@ class Detector(Shown):
         score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`; by default
             `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.registry`).
         state: what the score has learned before, if this detector was saved.
+        calibration: what `calibrate` found before.
+        kept_images: the calibration images that it kept.
     """
 
     def __init__(
@@ -64,14 +66,16 @@ class Detector(Shown):
         score: str | Score | None = None,
         *,
         state: Mapping[str, torch.Tensor] | None = None,
+        calibration: Calibration | None = None,
+        kept_images: KeptImages | None = None,
     ) -> None:
         check_classifier(classifier, "A detector")
         self.classifier = classifier
         self.score = make_score(default_score(classifier.model) if score is None else score)
         # What the known images say about new ones; None before `calibrate`.
-        self.calibration: Calibration | None = None
-        # The calibration images themselves, where it was asked to keep them.
-        self.kept_images: KeptImages | None = None
+        self.calibration = calibration
+        # The calibration images themselves, where they were to be kept.
+        self.kept_images = kept_images
         # Calibration images that could not be read.
         self.unreadable: list[Unreadable] = []
         # On labelled calibration images.

@@ -137,19 +137,20 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
     classifier = rebuild(saved, part("classifier."), model, folder)
     with rebuilding(str(folder), "the saved score"):
         score = make_score(saved["score"]["name"], **saved["score"]["params"])
-        detector = Detector(classifier, score, state=part("score."))
+        calibration, state = None, part("score.")
         if saved["calibration"] is not None:
+            detector = Detector(classifier, score, state=state)
             _try(detector)
             found = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
             if found != saved["calibration"]["folds"]:
                 raise ArtifactError(
                     f"What {score.spec!r} learned is of {found} folds, not of those of the calibration."
                 )
-            detector.calibration = _calibration(saved["calibration"], tensors)
+            calibration = _calibration(saved["calibration"], tensors)
+    kept = None
     if "kept_images" in saved:
-        dimension = classifier.model.feature_dim
-        detector.kept_images = restore_kept_images(saved["kept_images"], tensors, dimension, str(folder))
-    return detector
+        kept = restore_kept_images(saved["kept_images"], tensors, classifier.model.feature_dim, str(folder))
+    return Detector(classifier, score, state=state, calibration=calibration, kept_images=kept)
 
 
 def version_of(detector: Detector) -> str:

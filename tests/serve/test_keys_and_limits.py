@@ -47,7 +47,9 @@ def test_files_that_hold_none(tmp_path: Path, text: str, said: str) -> None:
         Keys.read(path)
 
 
-@pytest.mark.parametrize("wrong", [{"seconds": 0}, {"body_mb": float("nan")}, {"files": -1}, {"queue": 3, "files": 4}])
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": 0}, {"body_mb": float("nan")}, {"files": -1}, {"queue": 3, "files": 4}, {"files": 1001}]
+)
 def test_limits(wrong: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         Limits(**wrong)  # type: ignore[arg-type]

@@ -21,6 +21,8 @@ from deltaenergy.serve.guard import Keys
 from deltaenergy.serve.metrics import Metrics
 
 LONGEST_NAME = 100
+# What the parser of forms takes.
+MOST_FILES = 1000
 _M_ARENA_MAX, _ARENAS = -8, 2
 
 
@@ -59,6 +61,8 @@ class Limits:
             value, least = getattr(self, field.name), 0 if field.name == "wait_ms" else 1e-9
             if not (math.isfinite(value) and value >= least):
                 raise InputError(f"The limit {field.name} must be a number above 0, got {value!r}.")
+        if self.files > MOST_FILES:
+            raise InputError(f"The limit files must be at most {MOST_FILES:,}, got {self.files:,}.")
         if self.queue < self.files:
             raise InputError(
                 f"The limit queue ({self.queue}) must be at least files ({self.files}): otherwise an allowed request "

@@ -41,7 +41,9 @@ def test_gradient_is_that_of_the_score(
         with pytest.raises(InputError, match=rf"The score '{name}' has no gradient.*occlusion"):
             gradients(target, classify_for_score(classifier, z, u, pixels), [z, u])
         return
-    found = gradients(target, classify_for_score(classifier, z, u, pixels), [z, u])
+    inputs = classify_for_score(classifier, z, u, pixels)
+    torch.testing.assert_close(target(inputs), judge.scorer(inputs))
+    found = gradients(target, inputs, [z, u])
 
     def score(dz: torch.Tensor, du: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -122,6 +122,11 @@ def test_correlations_by_an_independent_reference(seed: int, images: int, side: 
         assert found[i] == pytest.approx(0.0 if constant else spearmanr(a, b).statistic, abs=1e-9)
 
 
+def test_a_heatmap_that_is_the_same_everywhere_correlates_with_none() -> None:
+    flat, other = torch.ones(1, 3, 3), torch.arange(9.0).reshape(1, 3, 3)
+    assert correlations(flat, other) == correlations(other, flat) == correlations(flat, flat) == 0
+
+
 def test_a_classifier_of_another_kind_is_refused(tiny_clip: de.Model) -> None:
     classifier = de.ZeroShotClassifier(tiny_clip, ["dog", "cat"])
     outputs = classifier(Inputs(torch.eye(2, classifier.model.feature_dim)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.notebook import Shot, histogram_html, interleaved, pictures_html
 from deltaenergy.detector.verdicts import KNOWN, NONE_OF_THESE, verdict_word
@@ -51,7 +51,7 @@ class Verdict:
         return verdict_word(self.is_ood)
 
 
-class Predictions(Shown, Sequence[Verdict]):
+class Predictions(HasRepr, Sequence[Verdict]):
     """Verdicts in input order, and the images that could not be read.
 
     `fdr` is the false discovery rate where that, in place of a threshold, decided (`Detector.control`).
@@ -75,7 +75,7 @@ class Predictions(Shown, Sequence[Verdict]):
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self._verdicts)
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         unknown = sum(verdict.is_ood for verdict in self)
         facts: dict[str, object] = {"images": len(self), KNOWN: len(self) - unknown, NONE_OF_THESE: unknown}
         if self.unreadable:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.detector.detector import Detector, Verdict
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict_tables import check_own, read_rows
@@ -92,7 +92,7 @@ class Status:
         return f"The images have changed{began}: {' and '.join(raised)}. In all {seen}; {sure}."
 
 
-class Monitor(Shown):
+class Monitor(HasRepr):
     """Looks at a detector's verdicts, one after the other, for a change of what comes in.
 
     Give every image once, in the order in which they come. An alarm stays: calibrate again with images of the new
@@ -242,7 +242,7 @@ class Monitor(Shown):
 
         return load_state(path, detector)
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         return {
             "images": f"{self.images:,}",
             "flagged": f"{self.flagged:,}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.data.items import Unreadable
 from deltaenergy.evaluation.choosing.judging import Floats, Judged
 from deltaenergy.stats.metrics import Estimate
@@ -67,7 +67,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Shown):
+class Choice(HasRepr):
     """Candidates from best to worst, and what they were judged on.
 
     `far_images` are the synthetic far unknowns; `far_wanted` says whether they were asked for.
@@ -87,7 +87,7 @@ class Choice(Shown):
         """The spec of the best candidate."""
         return self.ranking[0].spec
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         first = self.ranking[0].auroc
         facts: dict[str, object] = {
             "best": f"{self.best}, AUROC {first.value:.1%} ({first.low:.1%} to {first.high:.1%})",

@@ -40,7 +40,7 @@ from deltaenergy.tuning.data import CachedViews, Validation
 from deltaenergy.tuning.fit import recipes_of
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, encode_readable, labelled_items, prepare_validation
 from deltaenergy.tuning.stored import has_no_pictures, read_stored
-from deltaenergy.tuning.train_sets import Announce, TrainSets
+from deltaenergy.tuning.train_sets import ProgressStage, TrainSets
 from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, tune
 from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
 
@@ -90,7 +90,7 @@ def tune_detector(
     batch_size: int = 32,
     on_epoch: Callable[[EpochLog], None] | None = None,
     on_candidate: Callable[[str, float], None] | None = None,
-    announce: Announce = lambda _: nullcontext(),
+    announce: ProgressStage = lambda _: nullcontext(),
 ) -> TunedDetector:
     """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
 
@@ -215,7 +215,7 @@ def _test_images(
     methods: Sequence[Method],
     validation: Validation | None,
     rest: list[ImageItem],
-    announce: Announce,
+    announce: ProgressStage,
 ) -> tuple[TestImages | None, list[Unreadable]]:
     """What the methods are measured on, from the best to the least: validation, images not drawn, the drawn ones."""
     if validation is not None:

@@ -60,7 +60,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Batch(Inputs):
+class TrainBatch(Inputs):
     """Training images of one step: what the method needs of them, the class of each (B,), and which they are (B,).
 
     `frozen` are the unit features (B, D) that the frozen model gives for the same views: what a loss that holds a
@@ -158,7 +158,7 @@ class Classifier(HasRepr, nn.Module, ABC):
         """The class texts (K, D) under the present parameters, with gradients."""
         return self.text_features
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """The terms of the loss by name: cross-entropy of L · s."""
         return {"ce": self.cross_entropy(outputs.similarities, batch.labels)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from timing import alternate, report
@@ -23,7 +23,7 @@ def main() -> None:
         texts = prompts(context)
         outputs = Outputs(features @ texts.T, features, texts)
         loss = torch.nn.functional.cross_entropy(100 * outputs.similarities, labels)
-        (loss + term(outputs, Batch(features, labels=labels))[0] if with_term else loss).backward()
+        (loss + term(outputs, TrainBatch(features, labels=labels))[0] if with_term else loss).backward()
 
     times = alternate(lambda: step(True), lambda: step(False))
     report("ebm step / coop step", times, "time", goal="≤ 1.05")

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from deltaenergy.classifiers.base import Batch
+from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.core.needs import Need
 from deltaenergy.models.towers.prompts import LearnedPrompts
@@ -130,7 +130,7 @@ def images(row: Row, count: int) -> CachedViews:
     )
 
 
-def batch(data: CachedViews, needs: frozenset[Need], count: int) -> Batch:
+def batch(data: CachedViews, needs: frozenset[Need], count: int) -> TrainBatch:
     """The first images, with random patches, patch states and pixels where they are needed."""
     generator = torch.Generator().manual_seed(3)
 
@@ -138,7 +138,7 @@ def batch(data: CachedViews, needs: frozenset[Need], count: int) -> Batch:
         return torch.randn(count, *shape, generator=generator) if need in needs else None
 
     patches = drawn(Need.PATCHES, 196, 512)
-    return Batch(
+    return TrainBatch(
         data.features[:count, 0],
         None if patches is None else torch.nn.functional.normalize(patches, dim=-1),
         drawn(Need.STATES, 196, 768),

@@ -37,10 +37,11 @@ from deltaenergy.stats.thresholds import check_confidence, check_keep
 from deltaenergy.training.checkpoints import saving
 from deltaenergy.training.loop import EpochLog
 from deltaenergy.tuning.data import CachedViews, Validation
+from deltaenergy.tuning.fit import recipes_of
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, encode_readable, labelled_items, prepare_validation
 from deltaenergy.tuning.stored import has_no_pictures, read_stored
-from deltaenergy.tuning.train_sets import Announce, TrainSets
-from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_recipe, check_tuned_classes, tune
+from deltaenergy.tuning.train_sets import ProgressStage, TrainSets
+from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, tune
 from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
 
 # Training images beyond the sample make an honest calibration set; this many are plenty.
@@ -89,7 +90,7 @@ def tune_detector(
     batch_size: int = 32,
     on_epoch: Callable[[EpochLog], None] | None = None,
     on_candidate: Callable[[str, float], None] | None = None,
-    announce: Announce = lambda _: nullcontext(),
+    announce: ProgressStage = lambda _: nullcontext(),
 ) -> TunedDetector:
     """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
 
@@ -105,7 +106,7 @@ def tune_detector(
     check_keep(keep)
     check_confidence(confidence)
     for one in methods:
-        check_recipe(one, recipe or {})
+        recipes_of(one, recipe or {})  # refuses what makes no sense, before any image is read
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     check_writable(out, folder=True, option="--out")
@@ -214,7 +215,7 @@ def _test_images(
     methods: Sequence[Method],
     validation: Validation | None,
     rest: list[ImageItem],
-    announce: Announce,
+    announce: ProgressStage,
 ) -> tuple[TestImages | None, list[Unreadable]]:
     """What the methods are measured on, from the best to the least: validation, images not drawn, the drawn ones."""
     if validation is not None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
-from deltaenergy.core.growing import Growing
+from deltaenergy.core.growing import GrowingArray
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
@@ -629,10 +629,10 @@ def _join(
     """All batches as one."""
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
-    predicted, confidence = Growing(np.int64, expected=expected), Growing(np.float32, expected=expected)
-    values = {scorer.spec: Growing(np.float64, expected=expected) for scorer in scorers}
-    by_fold = {one.spec: Growing(np.float64, len(one.scorers)) for one in scorers if isinstance(one, FoldScorer)}
-    similarity, features = Growing(np.float32), Growing(np.float32, classifier.model.feature_dim)
+    predicted, confidence = GrowingArray(np.int64, expected=expected), GrowingArray(np.float32, expected=expected)
+    values = {scorer.spec: GrowingArray(np.float64, expected=expected) for scorer in scorers}
+    by_fold = {one.spec: GrowingArray(np.float64, len(one.scorers)) for one in scorers if isinstance(one, FoldScorer)}
+    similarity, features = GrowingArray(np.float32), GrowingArray(np.float32, classifier.model.feature_dim)
     for batch in batches:
         items += batch.items if keep_items else []
         unreadable += batch.unreadable
@@ -649,11 +649,11 @@ def _join(
     return Scored(
         items=items,
         unreadable=unreadable,
-        predicted=predicted.whole(),
-        confidence=confidence.whole(),
-        values={spec: found.whole() for spec, found in values.items()},
-        features=features.whole() if keep_features else None,
-        similarity=similarity.whole() if keep_features else None,
+        predicted=predicted.finish(),
+        confidence=confidence.finish(),
+        values={spec: found.finish() for spec, found in values.items()},
+        features=features.finish() if keep_features else None,
+        similarity=similarity.finish() if keep_features else None,
         scorers={scorer.spec: scorer for scorer in scorers},
-        by_fold={spec: found.whole() for spec, found in by_fold.items()},
+        by_fold={spec: found.finish() for spec, found in by_fold.items()},
     )

@@ -16,7 +16,7 @@ from torch.distributions import Normal, kl_divergence
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch
+from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.bayes_cal import (
     BayesCal,
     BayesCalClassifier,
@@ -59,7 +59,7 @@ def built(model: Model, images: CachedViews, **settings: Any) -> BayesCalClassif
     return made
 
 
-def in_training(model: Model, images: CachedViews, **settings: Any) -> tuple[BayesCalClassifier, Batch]:
+def in_training(model: Model, images: CachedViews, **settings: Any) -> tuple[BayesCalClassifier, TrainBatch]:
     classifier = built(model, images, **settings).train()
     classifier.generator = torch.Generator().manual_seed(5)
     return classifier, images.batch(torch.arange(12), 0, torch.Generator())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch
+from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.croft import IMAGENET7, Croft, CroftClassifier, energy_gradients
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
@@ -51,8 +51,8 @@ def classifier(phase: str = "main", **settings: Any) -> CroftClassifier:
     return built.train()
 
 
-def batch() -> Batch:
-    return Batch(unit(draw(2, B, D)), labels=LABELS)
+def batch() -> TrainBatch:
+    return TrainBatch(unit(draw(2, B, D)), labels=LABELS)
 
 
 def numpy_state(built: CroftClassifier) -> tuple[Array, Array, Array, Array, Array]:

@@ -12,7 +12,7 @@ from torch import nn
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch, Inputs
+from deltaenergy.classifiers.base import Inputs, TrainBatch
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.dplclip import DplClip, DplClipClassifier
 from deltaenergy.classifiers.methods import make_method
@@ -43,7 +43,7 @@ def built(model: Model, images: CachedViews, **settings: Any) -> DplClipClassifi
     return made
 
 
-def in_training(model: Model, images: CachedViews, **settings: Any) -> tuple[DplClipClassifier, Batch]:
+def in_training(model: Model, images: CachedViews, **settings: Any) -> tuple[DplClipClassifier, TrainBatch]:
     classifier = built(model, images, **settings).train()
     classifier.generator = torch.Generator().manual_seed(5)
     return classifier, images.batch(torch.arange(12), 0, torch.Generator())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.ebm import Ebm, energy_change, keep_mask
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
@@ -20,8 +20,8 @@ def outputs(features: torch.Tensor, texts: torch.Tensor) -> Outputs:
     return Outputs(features @ texts.T, features, texts)
 
 
-def batch(found: Outputs) -> Batch:
-    return Batch(found.features, labels=torch.zeros(len(found.features), dtype=torch.long))
+def batch(found: Outputs) -> TrainBatch:
+    return TrainBatch(found.features, labels=torch.zeros(len(found.features), dtype=torch.long))
 
 
 def test_two_dimensions_by_hand() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch, Inputs
+from deltaenergy.classifiers.base import Inputs, TrainBatch
 from deltaenergy.classifiers.gallop import GallopClassifier, GallopOutputs, top_mean
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.core.needs import Need
@@ -174,4 +174,4 @@ def test_features_are_not_enough(tiny_clip: Model, states: TrainSet) -> None:
     with pytest.raises(InputError, match="patches are needed"):
         classifier(Inputs(torch.eye(16)[:2]))
     with pytest.raises(InputError, match="patch states are needed"):
-        classifier.train()(Batch(torch.eye(16)[:2], labels=torch.zeros(2, dtype=torch.long)))
+        classifier.train()(TrainBatch(torch.eye(16)[:2], labels=torch.zeros(2, dtype=torch.long)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch
+from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.clap import Clap, ClapClassifier
 from deltaenergy.classifiers.logistic import GRID, choose_c, fit_logistic, held_out_in
 from deltaenergy.classifiers.methods import make_method
@@ -159,7 +159,7 @@ def test_clap_loss_away_from_the_texts() -> None:
     tuned.prototypes.data.copy_(torch.from_numpy(moved))
     tuned.frozen_texts.copy_(torch.from_numpy(texts))
     tuned.train()
-    batch = Batch(torch.from_numpy(features), labels=torch.from_numpy(labels))
+    batch = TrainBatch(torch.from_numpy(features), labels=torch.from_numpy(labels))
     losses = tuned.losses(tuned(batch), batch)
     expected = (tuned.multipliers.numpy() * ((moved - 10 * texts) ** 2).sum(axis=1)).sum() / 3
     assert losses["λ‖w−t‖²"].item() == pytest.approx(expected, rel=1e-9)

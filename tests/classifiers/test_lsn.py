@@ -14,7 +14,7 @@ from torch import nn
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers import estimate
-from deltaenergy.classifiers.base import Batch
+from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.cocoop import CoCoOp
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.lsn import NEGATIVES, POSITIVES, Lsn, LsnClassifier, LsnOutputs, likeness
@@ -40,7 +40,7 @@ def built(model: Model, images: CachedViews, **settings: Any) -> LsnClassifier:
     return made
 
 
-def in_second_stage(model: Model, images: CachedViews, **settings: Any) -> tuple[LsnClassifier, Batch]:
+def in_second_stage(model: Model, images: CachedViews, **settings: Any) -> tuple[LsnClassifier, TrainBatch]:
     classifier = built(model, images, **settings).train()
     classifier.phase = NEGATIVES
     return classifier, images.batch(torch.arange(12), 0, torch.Generator())
@@ -51,7 +51,7 @@ def unit(*shape: int, seed: int = 0) -> torch.Tensor:
     return nn.functional.normalize(drawn, dim=-1)
 
 
-def loss_of(classifier: LsnClassifier, batch: Batch) -> torch.Tensor:
+def loss_of(classifier: LsnClassifier, batch: TrainBatch) -> torch.Tensor:
     return torch.stack(list(classifier.losses(classifier(batch), batch).values())).sum()
 
 

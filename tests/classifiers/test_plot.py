@@ -12,7 +12,7 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch, Classifier, Inputs
+from deltaenergy.classifiers.base import Classifier, Inputs, TrainBatch
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.plot import Plot
@@ -34,13 +34,15 @@ def built(model: Any, method: Plot = Plot(), seed: int = 0) -> Any:  # noqa: B00
     return method.build(model, CLASSES, SimpleNamespace(), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
 
 
-def seen(model: Any, count: int = 4) -> Batch:
+def seen(model: Any, count: int = 4) -> TrainBatch:
     """Features and patches of some noise."""
     pixels = torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-    return Batch(*model.image_and_patch_features(pixels), labels=torch.arange(count) % 3)
+    return TrainBatch(*model.image_and_patch_features(pixels), labels=torch.arange(count) % 3)
 
 
-def by_hand(reference: Reference, classifier: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def by_hand(
+    reference: Reference, classifier: Any, batch: TrainBatch
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Contexts as leaves, Σ T u·t with a plan from NumPy, and z·t̄, all in double precision."""
     contexts = double(classifier)["contexts"]
     raw = torch.stack([reference.texts(CLASSES, context, raw=True) for context in contexts])

@@ -12,7 +12,7 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch, Inputs
+from deltaenergy.classifiers.base import Inputs, TrainBatch
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.plot_plus import TOKENS_FIRST, PlotPlus
 from deltaenergy.core.needs import Need
@@ -38,16 +38,16 @@ def built(model: Any, method: PlotPlus = WIDE, seed: int = 0) -> Any:
     return method.build(model, CLASSES, SimpleNamespace(), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
 
 
-def drawn_batch(count: int = 4) -> Batch:
+def drawn_batch(count: int = 4) -> TrainBatch:
     pixels = torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-    return Batch(pixels=pixels, labels=torch.arange(count) % 3)
+    return TrainBatch(pixels=pixels, labels=torch.arange(count) % 3)
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:
     return rows / rows.norm(dim=-1, keepdim=True)
 
 
-def by_hand(reference: Reference, classifier: Any, batch: Batch) -> tuple[dict[str, torch.Tensor], Any, Any]:
+def by_hand(reference: Reference, classifier: Any, batch: TrainBatch) -> tuple[dict[str, torch.Tensor], Any, Any]:
     """Parameters as leaves, a and b, in double precision."""
     p = double(classifier)
     assert batch.pixels is not None

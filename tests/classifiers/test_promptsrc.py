@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch, Inputs, Outputs
+from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.promptsrc import PromptSrc, PromptSrcClassifier, epoch_weights
@@ -56,7 +56,7 @@ def softmax(logits: Any) -> Any:
 def losses_of(classifier: Any, z: Any, t: Any, frozen: Any, labels: list[int]) -> dict[str, float]:
     """The classifier's terms for given features and texts."""
     z, t, frozen = (torch.from_numpy(part).float() for part in (z, t, frozen))
-    batch = Batch(z, labels=torch.tensor(labels), frozen=frozen)
+    batch = TrainBatch(z, labels=torch.tensor(labels), frozen=frozen)
     return {name: float(term) for name, term in classifier.losses(Outputs(z @ t.T, z, t), batch).items()}
 
 
@@ -108,7 +108,7 @@ def test_similarities_and_gradients_of_the_whole_loss(tiny_clip: Any, reference:
     assert classifier.depth == 2
     pixels, labels = draw_pixels(), torch.tensor([0, 1, 2, 0, 1])
     frozen = tiny_clip.image_features(pixels)
-    batch = Batch(frozen, pixels=pixels, labels=labels, frozen=frozen)
+    batch = TrainBatch(frozen, pixels=pixels, labels=labels, frozen=frozen)
     outputs = classifier(batch)
     loss = torch.stack(list(classifier.losses(outputs, batch).values())).sum()
     found = torch.autograd.grad(loss, list(classifier.parameters()))
@@ -280,7 +280,7 @@ def test_ebm_reaches_the_tokens_and_the_contexts(tiny_clip: Any) -> None:
     classifier = method.build(tiny_clip, CLASSES, SimpleNamespace(), torch.Generator().manual_seed(0))
     classifier.train().requires_grad_(True)
     pixels = draw_pixels()
-    batch = Batch(torch.zeros(5, 16), pixels=pixels, labels=torch.zeros(5, dtype=torch.long))
+    batch = TrainBatch(torch.zeros(5, 16), pixels=pixels, labels=torch.zeros(5, dtype=torch.long))
     outputs = classifier(batch)
     value, _ = method.terms[0](outputs, batch)
     gradients = torch.autograd.grad(value, [classifier.tokens, classifier.deep, classifier.context])

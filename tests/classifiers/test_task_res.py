@@ -12,7 +12,7 @@ import torch
 
 import deltaenergy as de
 from deltaenergy import Model
-from deltaenergy.classifiers.base import Batch
+from deltaenergy.classifiers.base import TrainBatch
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.task_res import TaskRes
@@ -72,7 +72,7 @@ def test_ebm_masks_by_the_moved_texts() -> None:
     built.frozen_texts.copy_(torch.from_numpy(t))
     built.residual.data.copy_(torch.from_numpy(x))
     built.train()
-    batch = Batch(torch.from_numpy(z), labels=torch.from_numpy(labels))
+    batch = TrainBatch(torch.from_numpy(z), labels=torch.from_numpy(labels))
     outputs = built(batch)
     (term,) = method.terms
     assert isinstance(term, Ebm)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.display import Shown, some_names
+from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_strings
@@ -60,7 +60,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Batch(Inputs):
+class TrainBatch(Inputs):
     """Training images of one step: what the method needs of them, the class of each (B,), and which they are (B,).
 
     `frozen` are the unit features (B, D) that the frozen model gives for the same views: what a loss that holds a
@@ -90,7 +90,7 @@ class Outputs:
     negatives: torch.Tensor | None = None
 
 
-class Classifier(Shown, nn.Module, ABC):
+class Classifier(HasRepr, nn.Module, ABC):
     """A model with K named classes.
 
     A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `start`, and
@@ -158,7 +158,7 @@ class Classifier(Shown, nn.Module, ABC):
         """The class texts (K, D) under the present parameters, with gradients."""
         return self.text_features
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """The terms of the loss by name: cross-entropy of L · s."""
         return {"ce": self.cross_entropy(outputs.similarities, batch.labels)}
 
@@ -208,7 +208,7 @@ class Classifier(Shown, nn.Module, ABC):
         """Unit patch features (..., D) -> similarities (..., K) with the class texts."""
         return patches @ self.text_features.T.to(patches)
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         return {
             "classes": f"{len(self.classes)} ({some_names(self.classes)})",
             "method": self.method.spec,

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.methods import TrainViews, register_method, warn_of_one_domain
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod, initial_context
 from deltaenergy.classifiers.randomness import normal_like
@@ -76,7 +76,7 @@ class BayesCalClassifier(PromptClassifier):
         scale = torch.exp(2 * log_sigma if self.method.as_released else log_sigma)
         return mean + scale * normal_like(mean, self.generator)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         assert self.domain_prompts is not None  # made by `start`
         method, z, domains = self.method, outputs.features, batch.need(Need.DOMAINS)
         domain_texts = self.domain_prompts(self.sampled(self.domain_context, self.domain_log_sigma))

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.specs import Positive
@@ -50,7 +50,7 @@ class ClapClassifier(FrozenTextClassifier):
     def texts(self) -> torch.Tensor:
         return nn.functional.normalize(self.prototypes, dim=-1)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy, and the weighted distance from the texts."""
         moved = (self.prototypes - self.method.length * self.frozen_texts).square().sum(dim=1)
         return {**super().losses(outputs, batch), "λ‖w−t‖²": (self.multipliers * moved).mean()}

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Inputs, Outputs
+from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import class_features
@@ -81,7 +81,7 @@ class CroftClassifier(FrozenTextClassifier):
         """Cosines of patches that are mapped as images are."""
         return super().patch_similarities(self.adapt(patches))
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """The generator's terms, or the classifier's."""
         if self.phase == GENERATOR:
             return self.generator_losses(outputs, batch)
@@ -99,7 +99,7 @@ class CroftClassifier(FrozenTextClassifier):
             "λ2 R": self.method.lambda2 * gradient,
         }
 
-    def generator_losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def generator_losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Shifted features that keep their class and lie away from the images of it."""
         features, texts = outputs.features, outputs.texts
         if not self.method.as_released:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.methods import Term, register_method
 from deltaenergy.core.specs import NonNegative, Positive, PositiveShare
 
@@ -44,7 +44,7 @@ class Ebm(Term):
     p: PositiveShare = 0.6
     loss_tau: Positive = 1.0
 
-    def __call__(self, outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+    def __call__(self, outputs: Outputs, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, float]]:
         exponential = energy_change(outputs, self.p, self.loss_tau).mean().exp()
         return self.weight * exponential, {"e^L": float(exponential.detach())}
 

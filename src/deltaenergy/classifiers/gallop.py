@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
@@ -118,7 +118,7 @@ class GallopClassifier(Classifier):
         similarities = (compared.mean(dim=1) + best.mean(dim=1)) / 2
         return GallopOutputs(similarities, z, self.text_features.to(z), whole=compared, parts=best)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the kept global prompts, and of every local prompt."""
         assert isinstance(outputs, GallopOutputs)
         count = outputs.whole.shape[1]

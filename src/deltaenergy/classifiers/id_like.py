@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
@@ -104,7 +104,7 @@ class IdLikeClassifier(Classifier):
         outliers = self.outliers() if self.training else self.outlier_features.to(z)
         return IdLikeOutputs(z @ texts.T, z, texts, z @ outliers.T, outliers)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """The three terms, on all selected crops of the batch's images."""
         assert isinstance(outputs, IdLikeOutputs) and outputs.outliers is not None and batch.indices is not None
         everything = self.model.logit_scale * torch.cat([outputs.texts, outputs.outliers])

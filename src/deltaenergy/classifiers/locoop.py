@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.prompt import PromptClassifier, PromptMethod
 from deltaenergy.core.needs import Need
@@ -43,7 +43,7 @@ class LoCoOpClassifier(PromptClassifier):
                 f"Use top_k below {len(self.classes)}."
             )
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy, and the negative entropy of irrelevant patches."""
         logits = self.model.logit_scale * batch.need(Need.PATCHES) @ outputs.texts.T
         entropy = irrelevant_entropy(logits, batch.labels, self.ranks)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, make_method, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
@@ -104,7 +104,7 @@ class LsnClassifier(Classifier):
         compared = torch.einsum("nd,mkd->nmk", features, negatives)
         return LsnOutputs(found.similarities, found.features, found.texts, compared, negatives)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the positives; later, cross-entropy of the negatives, and what holds them apart."""
         if not isinstance(outputs, LsnOutputs):
             return {"ce": self._cross_entropy(self.model.logit_scale * outputs.similarities, batch.labels)}

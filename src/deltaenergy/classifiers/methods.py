@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
-from deltaenergy.classifiers.base import Batch, Classifier, Outputs
+from deltaenergy.classifiers.base import Classifier, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.core.needs import Need
 from deltaenergy.core.registry import Registry
@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.training.recipe import Recipe, Stage
 
-PartType = TypeVar("PartType", bound="type[Part]")
+PartType = TypeVar("PartType", bound="type[TuningPart]")
 
 
 class TrainViews(Protocol):
@@ -35,7 +35,7 @@ class TrainViews(Protocol):
     domains: torch.Tensor
     domain_names: tuple[str, ...]
 
-    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Batch:
+    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> TrainBatch:
         """A random view of each of the images `indices`."""
 
     def mean_features(self) -> torch.Tensor:
@@ -46,7 +46,7 @@ class TrainViews(Protocol):
 
 
 @dataclass(frozen=True)
-class Part(Settings):
+class TuningPart(Settings):
     """A named piece of a tuning: a method or a loss term."""
 
     # What `search` tries on validation images, by hyper-parameter.
@@ -60,7 +60,7 @@ class Part(Settings):
 
 
 @dataclass(frozen=True)
-class Term(Part):
+class Term(TuningPart):
     """A loss term that attaches to methods whose similarities are z · t."""
 
     kind = "loss term"
@@ -68,7 +68,7 @@ class Term(Part):
     usual_method: ClassVar[str]
 
     @abstractmethod
-    def __call__(self, outputs: Outputs, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+    def __call__(self, outputs: Outputs, batch: TrainBatch) -> tuple[torch.Tensor, dict[str, float]]:
         """The weighted term, and what is to be logged of it; `batch.frozen` holds the frozen model's features."""
 
     def warning(self, logged: Mapping[str, float]) -> str | None:
@@ -77,7 +77,7 @@ class Term(Part):
 
 
 @dataclass(frozen=True)
-class Method(Part):
+class Method(TuningPart):
     """A way to tune, with the terms that are attached to it: settings from which a classifier is built."""
 
     kind = "tuning method"
@@ -154,7 +154,7 @@ class Method(Part):
 
     def candidates(self, classes: int) -> Iterator[Method]:
         """Every combination of the grids of the method and its terms."""
-        parts: tuple[Part, ...] = (self, *self.terms)
+        parts: tuple[TuningPart, ...] = (self, *self.terms)
         axes = [(i, name, values) for i, part in enumerate(parts) for name, values in part.grid_for(classes).items()]
         for choice in itertools.product(*(values for _, _, values in axes)):
             changes: list[dict[str, Any]] = [{} for _ in parts]
@@ -164,7 +164,7 @@ class Method(Part):
             yield dataclasses.replace(self, terms=terms, **changes[0])
 
 
-METHODS: Registry[type[Part]] = Registry(
+METHODS: Registry[type[TuningPart]] = Registry(
     "tuning method", package="deltaenergy.classifiers", group="deltaenergy.methods"
 )
 
@@ -180,7 +180,7 @@ def list_methods() -> list[str]:
     return [name for name, cls in METHODS.items() if getattr(cls, "listed", True)]
 
 
-def get_method_class(name: str) -> type[Part]:
+def get_method_class(name: str) -> type[TuningPart]:
     """The method or term called `name`."""
     return METHODS.get(name)
 
@@ -193,7 +193,7 @@ def make_method(spec: str | Method) -> Method:
     """
     if isinstance(spec, Method):
         return spec
-    parts: list[Part] = [build(METHODS.get(named.name), named) for named in parse(spec, "method", METHODS)]
+    parts: list[TuningPart] = [build(METHODS.get(named.name), named) for named in parse(spec, "method", METHODS)]
     if isinstance(parts[0], Term):
         parts.insert(0, build(METHODS.get(parts[0].usual_method), parse(parts[0].usual_method, "method")[0]))
     method, *terms = parts

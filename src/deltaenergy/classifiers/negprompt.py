@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import initial_context
 from deltaenergy.core.needs import Need
@@ -103,7 +103,7 @@ class NegPromptClassifier(Classifier):
         compared = torch.einsum("nd,mkd->nmk", z, negatives)
         return NegPromptOutputs(z @ texts.T, z, texts, compared, negatives)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the positives; later, what the negatives are taught."""
         if not isinstance(outputs, NegPromptOutputs):
             return super().losses(outputs, batch)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
@@ -94,7 +94,7 @@ class PlotClassifier(TextsClassifier):
             carried = (features @ pooled.T + carried) / 2
         return Outputs(carried, features, pooled)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy at L, or at 2L of half the sum."""
         factor = 2 if self.method.pooled else 1
         return {"ce": self.cross_entropy(factor * outputs.similarities, batch.labels)}

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Inputs, Outputs
+from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
@@ -75,7 +75,7 @@ class PlotPlusClassifier(TextsClassifier):
             carried = (mean @ pooled.T + carried) / 2
         return Outputs(carried, mean, pooled)
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy at L of b, or of a + b while the tokens alone are trained."""
         factor = 2 if self.phase == TOKENS_FIRST else 1
         return {"ce": self.cross_entropy(factor * outputs.similarities, batch.labels)}

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Batch, Outputs
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.core.classes import fill
@@ -63,7 +63,7 @@ class PromptSrcClassifier(TokenClassifier):
     def image_tokens(self) -> torch.Tensor | None:
         return self.tokens if self.method.vision_tokens else None
 
-    def losses(self, outputs: Outputs, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy, and how far texts, features and probabilities are from the frozen model's."""
         if batch.frozen is None:
             raise InputError("promptsrc compares with the frozen model's features of the same views: none were given.")

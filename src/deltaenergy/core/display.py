@@ -28,14 +28,14 @@ def in_table(kind: str, facts: Mapping[str, object]) -> str:
     return f"<table><caption style='text-align:left'><b>{escape(kind)}</b></caption>{rows}</table>"
 
 
-class Shown:
-    """A class that says what it is by `_facts`, in order of importance."""
+class HasRepr:
+    """A class that says what it is by `_repr_fields`, in order of importance."""
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return in_line(type(self).__name__, self._facts())
+        return in_line(type(self).__name__, self._repr_fields())
 
     def _repr_html_(self) -> str:
-        return in_table(type(self).__name__, self._facts())
+        return in_table(type(self).__name__, self._repr_fields())

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Growing:
+class GrowingArray:
     """Rows of numbers, of which parts are added as they come."""
 
     def __init__(self, dtype: npt.DTypeLike, *shape: int, expected: int = 0) -> None:
@@ -24,7 +24,7 @@ class Growing:
         self._rows[self._used : end] = rows
         self._used = end
 
-    def whole(self) -> npt.NDArray[Any]:
+    def finish(self) -> npt.NDArray[Any]:
         """All rows. Nothing can be added any more."""
         self._resize(self._used)
         return self._rows

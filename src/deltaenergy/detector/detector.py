@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import Shown, some_names
+from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from deltaenergy.models.base import Model
 
 
-class Detector(Shown):
+class Detector(HasRepr):
     """A classifier that knows what it does not know.
 
     Any number of threads may `predict` and `stream` with one detector at the same time.
@@ -396,7 +396,7 @@ class Detector(Shown):
         self.require_calibration()
         return score_histogram(groups, self.threshold, self.score.spec, ax)
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         classes = self.classifier.classes
         facts: dict[str, object] = {
             "score": self.score.spec,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.notebook import Shot, histogram_html, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Verdicts(Shown, Sequence[Verdict]):
+class Verdicts(HasRepr, Sequence[Verdict]):
     """Verdicts in input order, held as columns, and the images that could not be read.
 
     Attributes:
@@ -176,7 +176,7 @@ class Verdicts(Shown, Sequence[Verdict]):
 
         return read_verdicts(table)
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         counts = self.counts
         facts: dict[str, object] = {"images": counts.images}
         facts |= {name: count for name, count in counts.to_dict().items() if count is not None}

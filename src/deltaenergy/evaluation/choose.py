@@ -19,7 +19,7 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.core.labels import class_indices, first_of_name
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
@@ -98,7 +98,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, repr=False)
-class Choice(Shown):
+class Choice(HasRepr):
     """Candidates from best to worst, and what they were ranked on."""
 
     ranking: list[Candidate]
@@ -118,7 +118,7 @@ class Choice(Shown):
         """What the ranking cannot know."""
         return NEAR_ONLY
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         first = self.ranking[0].auroc
         facts: dict[str, object] = {
             "best": f"{self.best}, AUROC {first.value:.1%} ({first.low:.1%} to {first.high:.1%})",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import Shown, some_names
+from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.notebook import Shot, histogram_html, pictures_html
@@ -90,7 +90,7 @@ class KeptRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation(Shown):
+class Evaluation(HasRepr):
     """Everything that was found.
 
     Attributes:
@@ -122,7 +122,7 @@ class Evaluation(Shown):
         """Images that were skipped."""
         return [image for one in self.sets for image in one.scored.unreadable]
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "classes": f"{len(self.classes)} ({some_names(self.classes)})",
             "sets": ", ".join(f"{one.name} ({one.group.value}, {len(one)} images)" for one in self.sets),

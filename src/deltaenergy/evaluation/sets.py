@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.core.growing import Growing
+from deltaenergy.core.growing import GrowingArray
 from deltaenergy.core.labels import ClassFinder, first_of_name
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
@@ -183,13 +183,13 @@ def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
     """The sets; if an image of a store is called like one of another set, stores are listed, to be told apart."""
     if not any(isinstance(one.items, StoredItems) for one in sets):
         return sets
-    hashes = Growing(np.int64, expected=sum(map(len, sets)))
+    hashes = GrowingArray(np.int64, expected=sum(map(len, sets)))
     for one in sets:
         if isinstance(one.items, StoredItems):
             hashes.add(one.items.release_hashes())
         else:
             hashes.add(np.unique([hash(item.id) for item in one.items]).astype(np.int64))
-    together = hashes.whole()
+    together = hashes.finish()
     together.sort()
     if not (together[1:] == together[:-1]).any():
         return sets

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.growing import Growing
+from deltaenergy.core.growing import GrowingArray
 from deltaenergy.data.items import ImageItem
 from deltaenergy.source import load_images
 from deltaenergy.store.encoder import Describes
@@ -43,7 +43,7 @@ class StoredItems(Sequence[ImageItem]):
         self._stored = stored
         self._last: tuple[int, list[ImageItem]] | None = None
         codes: dict[str | None, int] = {}
-        found, hashes = (Growing(kind, expected=stored.images) for kind in (np.int32, np.int64))
+        found, hashes = (GrowingArray(kind, expected=stored.images) for kind in (np.int32, np.int64))
         self._ends: list[int] = []
         self.unreadable = end = 0
         for shard in range(len(stored.manifest.shards)):
@@ -57,8 +57,8 @@ class StoredItems(Sequence[ImageItem]):
             self._ends.append(end)
         self.unreadable = stored.images - end
         self.label_names = [name for name in codes if name is not None]
-        self.label_codes: npt.NDArray[np.int32] = found.whole()
-        self._hashes: npt.NDArray[np.int64] | None = hashes.whole()
+        self.label_codes: npt.NDArray[np.int32] = found.finish()
+        self._hashes: npt.NDArray[np.int64] | None = hashes.finish()
 
     def release_hashes(self) -> npt.NDArray[np.int64]:
         """The hash of each image's id, to see whether another set has an image of that name. They are given once."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress, shown
 from deltaenergy.data.items import Unreadable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-class Explanations(Shown, Sequence[Explanation]):
+class Explanations(HasRepr, Sequence[Explanation]):
     """Explanations in input order, and the images that could not be read."""
 
     def __init__(self, explanations: list[Explanation], unreadable: list[Unreadable]) -> None:
@@ -59,7 +59,7 @@ class Explanations(Shown, Sequence[Explanation]):
     def __len__(self) -> int:
         return len(self._explanations)
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {"images": len(self)}
         if len(self):
             facts |= {"method": self[0].method, "unreadable": len(self.unreadable)}

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.methods import SCORE
@@ -37,7 +37,7 @@ _DOWN, _ACROSS = ("upper", "middle", "lower"), ("left", "centre", "right")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Explanation(Shown):
+class Explanation(HasRepr):
     """A heatmap of one image, and what it belongs to.
 
     Attributes:
@@ -106,7 +106,7 @@ class Explanation(Shown):
         where = "it is the same everywhere" if self.peak == "nowhere" else f"strongest at the {self.peak}"
         return f"Heatmap of {name}: {self.subject}, by {self.method}; {where}."
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {"image": self.id, "label": self.label, "confidence": f"{self.confidence:.3f}"}
         if self.verdict is not None:
             facts["verdict"] = self.verdict.verdict

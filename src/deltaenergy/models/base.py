@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.encoding import EncodedBatch, EncodedImages, collect, stream_batches
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-class Model(Shown):
+class Model(HasRepr):
     """A frozen vision-language model, or what is known of one.
 
     Attributes:
@@ -55,7 +55,7 @@ class Model(Shown):
     text: TextTower | None = None
     derived_by: tuple[str, ...] = ()
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {"name": repr(self.name), "features": self.feature_dim}
         for name in ("logit_scale", "logit_bias", "device", "dtype"):
             value = getattr(self, name, None)

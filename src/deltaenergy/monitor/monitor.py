@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
@@ -105,7 +105,7 @@ class Status:
         return f"The images have changed{start}: {' and '.join(raised)}. In all, {seen}. {sure}"
 
 
-class Monitor(Shown):
+class Monitor(HasRepr):
     """Watches a detector's verdicts, one after the other, for a change of the incoming images.
 
     Give every image once, in the order in which they come. An alarm stays: recalibrate with images of the new kind,
@@ -293,7 +293,7 @@ class Monitor(Shown):
                 raise
             write_state(path, state_of(monitor))
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         return {
             "images": f"{self.images:,}",
             "flagged": f"{self.flagged:,}",

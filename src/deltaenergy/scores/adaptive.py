@@ -69,12 +69,7 @@ class Adapter(Settings, ABC):
         """A memory that has seen nothing."""
 
 
-def _check(name: str, cls: type[Adapter]) -> None:
-    if not isinstance(cls, type) or not issubclass(cls, Adapter):
-        raise TypeError(f"adapter {name!r} must be a subclass of Adapter, got {cls!r}")
-
-
-ADAPTERS: Registry[type[Adapter]] = Registry("adapter", package="deltaenergy.scores", check=_check)
+ADAPTERS: Registry[type[Adapter]] = Registry("adapter", package="deltaenergy.scores")
 
 
 def register_adapter(cls: AdapterType) -> AdapterType:

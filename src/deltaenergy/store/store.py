@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from deltaenergy.core.display import Shown
+from deltaenergy.core.display import HasRepr
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
@@ -53,7 +53,7 @@ class StoredImage:
         raise UnreadableImage(self.reason)
 
 
-class FeatureStore(Shown):
+class FeatureStore(HasRepr):
     """Features on disk, read when they are used.
 
     Attributes:
@@ -90,7 +90,7 @@ class FeatureStore(Shown):
             if place is None
         ]
 
-    def _facts(self) -> dict[str, object]:
+    def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "path": repr(str(self.path)),
             "images": len(self.ids),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from deltaenergy.core.growing import Growing
+from deltaenergy.core.growing import GrowingArray
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.store.encoder import Describes
@@ -112,13 +112,13 @@ def _in_order(place: Place, shards: list[ShardRecord]) -> bool:
 
     Of each id eight bytes are remembered; two that are equal by chance cost memory, not correctness.
     """
-    hashes = Growing(np.int64, expected=sum(record.images for record in shards))
+    hashes = GrowingArray(np.int64, expected=sum(record.images for record in shards))
     for record in shards:
         entries = read_shard(place, record).entries
         if any(entry.row is None and entry.error is None for entry in entries):
             return False
         hashes.add(np.array([hash(entry.id) for entry in entries], np.int64))
-    together = hashes.whole()
+    together = hashes.finish()
     together.sort()
     return not bool((together[1:] == together[:-1]).any())
 

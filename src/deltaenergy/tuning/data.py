@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Batch, Inputs
+from deltaenergy.classifiers.base import Inputs, TrainBatch
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import TowerModel
@@ -73,7 +73,7 @@ class CachedViews:
         kinds = {Need.PATCHES: self.patches, Need.STATES: self.states, Need.PIXELS: self.pixels}
         return all(kinds.get(need, self.features) is not None for need in needs)
 
-    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Batch:
+    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> TrainBatch:
         """One of the V views of each image, drawn by `generator`."""
         views = torch.randint(self.features.shape[1], indices.shape, generator=generator)
         device = self.labels.device
@@ -86,7 +86,7 @@ class CachedViews:
         if self.pixels is not None and self.model is not None:
             pixels = normalise(self.model, self.pixels[indices, views]).to(device)
         where = indices.to(device)
-        return Batch(
+        return TrainBatch(
             features,
             wide(self.patches),
             wide(self.states),
@@ -136,7 +136,7 @@ class LiveViews:
         """Views that were not asked for are not encoded."""
         return needs <= self.needs | {Need.FEATURES, Need.DOMAINS}
 
-    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> Batch:
+    def batch(self, indices: torch.Tensor, epoch: int, generator: torch.Generator) -> TrainBatch:
         """The view of image i in an epoch depends on seed, epoch and i alone, so that a resumed run sees the same."""
         chosen = indices.tolist()
         seeds = [(self.seed, epoch, i) for i in chosen]
@@ -144,7 +144,7 @@ class LiveViews:
         pixels = normalise(self.model, torch.from_numpy(views)).to(self.model.device)
         found = encode(self.model, pixels, self.needs)
         where = indices.to(self.labels.device)
-        return Batch(
+        return TrainBatch(
             found.features,
             found.patches,
             found.states,

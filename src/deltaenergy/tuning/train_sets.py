@@ -15,7 +15,7 @@ from deltaenergy.models.base import Model
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 
 # Told what is being done; gives the progress callback for it.
-Announce = Callable[[str], AbstractContextManager[Progress | None]]
+ProgressStage = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 class TrainSets:
@@ -31,7 +31,7 @@ class TrainSets:
         views: int | str,
         methods: Sequence[Method],
         cache: Path,
-        announce: Announce,
+        announce: ProgressStage,
     ) -> None:
         self.model, self.classes, self.views, self.methods = model, classes, views, methods
         self.items, self.shots, self.seed, self.cache, self.announce = items, shots, seed, cache, announce

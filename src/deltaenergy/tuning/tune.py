@@ -22,7 +22,6 @@ from deltaenergy.models.base import Model, check_model
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.training.checkpoints import CheckpointFolder
 from deltaenergy.training.loop import EpochLog, Trained
-from deltaenergy.training.recipe import make_recipe
 from deltaenergy.tuning.data import Validation
 from deltaenergy.tuning.fit import fit, recipes_of, validate
 from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, hash_features, prepare_training, prepare_validation
@@ -77,7 +76,6 @@ def tune(
     names = check_tuned_classes(classes)
     chosen = make_method(method)
     changes = dict(recipe or {})
-    check_recipe(chosen, changes)
     if changes and not chosen.trains:
         warnings.warn(f"{chosen.spec} is not trained in epochs: {', '.join(changes)} changes nothing.", stacklevel=2)
     if search and val is None:
@@ -222,12 +220,6 @@ def _search(
     assert best is not None  # a product of grids is never empty
     best[1].record["searched"] = searched
     return best[1]
-
-
-def check_recipe(method: Method, changes: Mapping[str, Any]) -> None:
-    """Raise `InputError` for changes of the recipe that make no sense, before any image is read."""
-    for stage in method.stages:
-        make_recipe(method.recipe, stage.recipe, changes)
 
 
 def check_fits(

@@ -64,10 +64,11 @@ def test_one_shard_is_read_when_the_first_verdict_is_asked_for(store: FeatureSto
     verdicts = list(detector.predict(store.path))
     first, last = (Path(store.path) / f"{number:05}.features.npy" for number in (0, 2))
     stream = detector.stream(store.path)
-    # What is swapped before its turn comes is what is read; what was read before is not read again.
-    rows = np.load(last)
-    np.save(last, rows[::-1])
     found = [next(stream)]
+    # A file that is swapped for another before its turn comes is read as it is then; what was read is not read again.
+    rows = np.load(last)
+    np.save(last.with_name("swapped.npy"), rows[::-1])
+    last.with_name("swapped.npy").replace(last)
     first.unlink()
     found += stream
     assert [verdict.path for verdict in found] == store.ids and len(stream.unreadable) == 1

@@ -48,7 +48,7 @@ def parse_json(data: bytes, path: str | Path) -> Any:
 
 def read_bytes(path: str | Path, *, limit: int) -> bytes:
     """The bytes of an ordinary file that holds at most `limit`."""
-    check_ordinary(path, limit=limit)
+    check_ordinary(path)
     try:
         with Path(path).open("rb") as file:
             data = file.read(limit + 1)
@@ -59,8 +59,8 @@ def read_bytes(path: str | Path, *, limit: int) -> bytes:
     return data
 
 
-def check_ordinary(path: str | Path, *, limit: int | None = None) -> int:
-    """The size of an ordinary file, before it is opened: to open a FIFO or a device could wait for ever."""
+def check_ordinary(path: str | Path) -> None:
+    """Raise `ArtifactError` unless it is an ordinary file: to open a FIFO or a device could wait for ever."""
     try:
         found = Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -73,9 +73,6 @@ def check_ordinary(path: str | Path, *, limit: int | None = None) -> int:
         raise ArtifactError(f"{path} is a folder, where a file should be.")
     if not stat.S_ISREG(found.st_mode):
         raise ArtifactError(f"{path} is no ordinary file (but a pipe or a device).")
-    if limit is not None and found.st_size > limit:
-        raise ArtifactError(f"{path} is too large: {found.st_size:,} bytes, where at most {limit:,} are expected.")
-    return found.st_size
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:

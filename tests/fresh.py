@@ -18,7 +18,9 @@ from pathlib import Path
 
 SECONDS = 300
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["numpy", "PIL.Image", "pyarrow.parquet", "safetensors.torch", "torch", "yaml"])
+_PROCESSES.set_forkserver_preload(
+    ["numpy", "pandas", "PIL.Image", "pyarrow.parquet", "safetensors.torch", "torch", "yaml", "fastapi"]
+)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def verdicts(url: str, detector: str, files: list[str], tries: int = 5) -> list[
 
 def main(url: str, detector: str, *files: str) -> None:
     for answer in verdicts(url, detector, list(files)):
-        print(answer["id"], answer.get("error") or f"{answer['verdict']}, most like {answer['label']}", sep="\t")
+        print(answer["path"], answer.get("error") or f"{answer['verdict']}, closest class {answer['label']}", sep="\t")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def test_service_client(place: Path) -> None:
         out = run("service_client.py", url, "colours", *files)
         judged = de.Detector.load(place / "detector").predict(files)
         assert [line.split("\t")[1] for line in out.splitlines()] == [
-            f"{verdict.verdict}, most like {verdict.label}" for verdict in judged
+            f"{verdict.verdict}, closest class {verdict.label}" for verdict in judged
         ]
         done = fresh.run_script(ROOT / "examples" / "service_client.py", url, "pets", files[0])
         assert done.returncode == 1 and "404: There is no detector 'pets'" in done.stderr

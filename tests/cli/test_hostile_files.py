@@ -207,7 +207,7 @@ def test_names_everywhere(
 def test_the_terminal_s_table_shows_names_written_out(
     command: Runner, named: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaenergy.cli.shell.streams.StandardOutput.isatty", lambda _: True)
+    monkeypatch.setattr("deltaenergy.cli.shell.streams.GuardedStream.isatty", lambda stream: stream._results)
     monkeypatch.setattr("deltaenergy.cli.shell.console.out.width", 400)
     monkeypatch.setenv("TERM", "xterm")
     result = command("score", named, "--classes", "[red]cat[/],dog", "--model", world["model"], "--id", named)

@@ -141,7 +141,8 @@ def test_few_texts_are_kept_and_dropped_ones_come_back_as_they_were(
 
 
 def test_all_leaves_it_out_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", wordnet_pool)
+    for name in ("interneg", "neglabel"):
+        monkeypatch.setattr(importlib.import_module(f"deltaenergy.scores.{name}"), "wordnet_pool", wordnet_pool)
     usable, left_out = runnable_scores(Given())
     assert not {"negrefine", "interneg"} & {score.name for score in usable}
     assert left_out is not None and "negrefine" in left_out and "interneg" in left_out

@@ -82,7 +82,7 @@ def test_the_python_client(text: str, service: Service, place: Path) -> None:
     code = block(text, "python", "urlopen").replace(ADDRESS, f"http://127.0.0.1:{service.port}")
     if "def verdict(" in code:
         code += "\nfor one in [verdict('photo.jpg'), verdict('other.jpg')]:\n    assert one['detector'] == 'pets'\n"
-        code += "    print(one['id'], one['verdict'], one['label'], one['p_value'])"
+        code += "    print(one['path'], one['verdict'], one['label'], one['p_value'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

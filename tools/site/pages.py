@@ -13,7 +13,7 @@ REFERENCE: Mapping[str, tuple[str, ...]] = {
     "Models": ("load_model", "Model", "TowerModel", "PrecomputedModel"),
     "Classifiers": ("ZeroShotClassifier", "Classifier", "PrecomputedClassifier"),
     "Scores": ("make_score", "list_scores", "Score"),
-    "Detectors": ("Detector", "Verdict", "AdaptiveDetector", "choose"),
+    "Detectors": ("Detector", "Verdict", "Verdicts", "AdaptiveDetector", "choose"),
     "Tuning": ("tune", "tune_detector", "LabelledFeatures", "list_methods"),
     "Images and features": ("load_images", "image_stream", "build_store", "FeatureStore"),
     "Evaluation and reports": ("evaluate", "write_report"),

@@ -236,7 +236,7 @@ def test_the_newer_processor_file_is_read(folder: Path, tiny_clip: de.Model) -> 
 @pytest.mark.parametrize(
     ("entry", "value", "message"),
     [
-        ("size", {"longest_edge": 32}, "entry 'size.height' is missing"),
+        ("size", {"longest_edge": 32}, "entry 'size.longest_edge'"),
         ("size", -1, "entry size is -1"),
         ("crop_size", {"height": 32, "width": 16}, "32 × 16 is not square"),
         ("crop_size", {"height": 16, "width": 16}, r"16 × 16 .* 32 × 32"),

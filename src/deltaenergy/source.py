@@ -25,7 +25,7 @@ from deltaenergy.data.formats.memory import is_tensor, is_torch_data, tensor_pic
 from deltaenergy.data.formats.pattern import braces, matches
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS, is_table, table_file_images, table_images
 from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed, tar_images
-from deltaenergy.data.formats.walk import Kind, Listed, tree, walk
+from deltaenergy.data.formats.walk import EntryKind, Listed, tree, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.remote.addresses import is_address
@@ -214,14 +214,14 @@ def _from_folder(folder: Path) -> Iterator[ImageItem]:
     """The pictures in a folder; of one that holds none, those in its archives and Parquet files."""
     pictures = problems = False
     for entry in walk(folder):
-        pictures |= entry.kind is not Kind.CLOSED
+        pictures |= entry.kind is not EntryKind.CLOSED
         problems = True
         yield entry.item(folder_label(entry, folder))
     if pictures:
         return
     parts = False
     for entry in tree(folder):
-        if entry.kind is Kind.OTHER and entry.path.suffix.lower() in PARTS:
+        if entry.kind is EntryKind.OTHER and entry.path.suffix.lower() in PARTS:
             parts = True
             yield from _from_part(entry)
     if not parts and not problems:
@@ -249,11 +249,11 @@ def _from_pattern(pattern: Path, alone: bool) -> Iterator[ImageItem]:
     parts: list[Listed] = []
     wanted = TAR_EXTENSIONS | ({pattern.suffix.lower()} & TABLE_EXTENSIONS)
     for entry in entries:
-        if entry.path.suffix.lower() in wanted and entry.kind is Kind.OTHER:
+        if entry.path.suffix.lower() in wanted and entry.kind is EntryKind.OTHER:
             parts.append(entry)
-        elif entry.kind is Kind.FOLDER:
+        elif entry.kind is EntryKind.FOLDER:
             found.update((inside.path, inside) for inside in walk(entry.path, strict=False))
-        elif entry.kind is not Kind.OTHER:
+        elif entry.kind is not EntryKind.OTHER:
             found[entry.path] = entry
     if not found and not parts:
         raise InputError(f"The pattern {str(pattern)!r} matches {str(entries[0].path)!r}, but no image.")

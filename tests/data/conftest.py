@@ -13,7 +13,7 @@ import pytest
 from deltaenergy.data.formats.parquet import forget_readers
 from deltaenergy.data.remote.blocks import forget_parts
 from deltaenergy.data.remote.client import Connections, forget_connections
-from deltaenergy.data.remote.stores import Limits
+from deltaenergy.data.remote.stores import RequestLimits
 from deltaenergy.data.remote.tar import forget_lists
 from tests.clouds import (
     AzureBucket,
@@ -30,7 +30,7 @@ from tests.servers import Bucket, FaultyServer, faulty_server
 _NUMBERS = itertools.count()
 
 
-IMPATIENT = Limits(first_wait=0.001, inner_attempts=1)
+IMPATIENT = RequestLimits(first_wait=0.001, inner_attempts=1)
 
 
 def forget_all() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from deltaenergy.data.references import refer, resolve
 from deltaenergy.data.remote.client import Connections, RemoteFile, forget_connections
-from deltaenergy.data.remote.stores import Limits, open_store
+from deltaenergy.data.remote.stores import RequestLimits, open_store
 from deltaenergy.errors import ArtifactError, InputError, UnreachableError
 from deltaenergy.source import build_store, load_images
 from deltaenergy.store.folder import place_at
@@ -108,7 +108,7 @@ CHANGES = {"pipe_file", "rm_file"}
 
 
 def watch(kinds: set[str], happens: Callable[[str, str], None]) -> None:
-    def opener(scheme: str, limits: Limits) -> Any:
+    def opener(scheme: str, limits: RequestLimits) -> Any:
         return _Watched(open_store(scheme, limits), kinds, happens)
 
     forget_connections(Connections(IMPATIENT, opener=opener))

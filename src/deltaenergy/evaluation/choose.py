@@ -146,7 +146,7 @@ class Choice(HasRepr):
 
 
 @dataclass(frozen=True)
-class LabelledFeatures:
+class KnownFeatures:
     """Unit features on the model's device, the position and the name of each image's class, and those not read."""
 
     features: torch.Tensor
@@ -287,9 +287,7 @@ def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, conf
     ]
 
 
-def disagreement_of(
-    classifier: Classifier, known: LabelledFeatures, choice: Choice, count: int = 8
-) -> ScoreDisagreement:
+def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice, count: int = 8) -> ScoreDisagreement:
     """The best score beside a rival: of those that may be as good, the least like it; else the second best.
 
     All classes are on the class list here, so every image is a known one.
@@ -315,7 +313,7 @@ def labelled_features(
     labels: Sequence[str] | None = None,
     batch_size: int = 32,
     progress: Progress | None = None,
-) -> LabelledFeatures:
+) -> KnownFeatures:
     """Encode images whose class is known; every label is checked before this long work."""
     if is_feature_array(images):
         if labels is None:
@@ -338,7 +336,7 @@ def labelled_features(
     assert found.features is not None
     features = torch.from_numpy(found.features).to(classifier.model.device)
     names = [item.id for item in found.items]
-    return LabelledFeatures(
+    return KnownFeatures(
         features, np.array([position[name] for name in names], dtype=np.int64), names, found.unreadable
     )
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Batch:
+class ColumnBatch:
     """Some rows of a table, column by column."""
 
     def __init__(self, batch: Any) -> None:

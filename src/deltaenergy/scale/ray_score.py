@@ -43,7 +43,7 @@ WINDOW_BATCHES = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class ScorePart:
     """Some consecutive images: a shard of a store, a stretch of a store's images, or a list of pictures."""
 
     name: str
@@ -82,7 +82,7 @@ class PartScorer:
             return Failed.of(error)
         return __version__
 
-    def work(self, part: Part) -> Part | Failed:
+    def work(self, part: ScorePart) -> ScorePart | Failed:
         """Score a part, unless its file is there."""
         path = Path(self._request.folder) / part.name
         try:
@@ -115,7 +115,7 @@ class PartScorer:
             self._detector = detector
         return self._detector
 
-    def _write(self, path: Path, part: Part) -> None:
+    def _write(self, path: Path, part: ScorePart) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -129,7 +129,7 @@ class PartScorer:
         with replacing(path) as temporary, temporary.open("wb") as file:
             pq.write_table(table, file)
 
-    def _images(self, part: Part) -> Any:
+    def _images(self, part: ScorePart) -> Any:
         if part.shard is not None:
             return part.shard
         if part.stretch is None:
@@ -181,7 +181,7 @@ def score_on_ray(
 
 @contextlib.contextmanager
 def _scored(
-    request: Request, parts: list[Part], address: str, workers: int | None, progress: Progress | None
+    request: Request, parts: list[ScorePart], address: str, workers: int | None, progress: Progress | None
 ) -> Iterator[Iterator[tuple[pa.Table, list[Unreadable]]]]:
     place = Path(request.folder)
     with FolderLock(place):
@@ -190,7 +190,9 @@ def _scored(
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _fill(request: Request, parts: list[Part], address: str, workers: int | None, progress: Progress | None) -> None:
+def _fill(
+    request: Request, parts: list[ScorePart], address: str, workers: int | None, progress: Progress | None
+) -> None:
     """See to it that every part has its file."""
     place = Path(request.folder)
     missing = [part for part in parts if not (place / part.name).is_file()]
@@ -210,7 +212,7 @@ def _fill(request: Request, parts: list[Part], address: str, workers: int | None
                 progress(finished, total)
 
 
-def _parts(detector: Detector, images: Any, batch_size: int) -> list[Part]:
+def _parts(detector: Detector, images: Any, batch_size: int) -> list[ScorePart]:
     """The images in parts, whose names tell what is in them, as far as can be told without reading it."""
     needs = detector.score.needs | detector.classifier.needs_to_predict
     if names_a_store(images):
@@ -223,34 +225,34 @@ def _parts(detector: Detector, images: Any, batch_size: int) -> list[Part]:
     return _windows(images, WINDOW_BATCHES * batch_size)
 
 
-def _shards(stored: StorePass) -> list[Part]:
+def _shards(stored: StorePass) -> list[ScorePart]:
     found = []
     for position, record in enumerate(stored.manifest.shards):
         checksums = [part.checksum for _, part in sorted(record.files.items())]
         one = replace(stored, manifest=Manifest(stored.manifest.record, [record]))
-        found.append(Part(_name(position, checksums), record.images, shard=one))
+        found.append(ScorePart(_name(position, checksums), record.images, shard=one))
     return found
 
 
-def _stretches(store: FeatureStore, size: int) -> list[Part]:
+def _stretches(store: FeatureStore, size: int) -> list[ScorePart]:
     """The images of a store some of which share pictures or were replaced: their features are all over its shards."""
     place, count = place_at(store.path), len(store.items())
     known = [part.checksum for record in read_present(place).shards for part in record.files.values()]
     stretches = [(start, min(start + size, count)) for start in range(0, count, size)]
     return [
-        Part(_name(position, [*known, str(size)]), stop - start, stretch=(place.address, start, stop))
+        ScorePart(_name(position, [*known, str(size)]), stop - start, stretch=(place.address, start, stop))
         for position, (start, stop) in enumerate(stretches)
     ]
 
 
-def _windows(items: Iterable[ImageItem], size: int) -> list[Part]:
-    found: list[Part] = []
+def _windows(items: Iterable[ImageItem], size: int) -> list[ScorePart]:
+    found: list[ScorePart] = []
     left = iter(items)
     while window := tuple(islice(left, size)):
         if any(isinstance(item.source, StoredImage) for item in window):
             raise InputError("--ray takes pictures, or one feature store alone: score each store by itself.")
         known = [text for item in window for text in (item.id, stamp_of(item))]
-        found.append(Part(_name(len(found), known), len(window), items=window))
+        found.append(ScorePart(_name(len(found), known), len(window), items=window))
     return found
 
 

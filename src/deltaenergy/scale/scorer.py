@@ -23,7 +23,7 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import check_features
-from deltaenergy.scale.batches import Batch
+from deltaenergy.scale.batches import ColumnBatch
 from deltaenergy.scale.store_rows import StoreRows
 from deltaenergy.scale.verdict_columns import error_schema, with_errors
 from deltaenergy.scoring import OF_IMAGES, score_encoded, stream_scores
@@ -67,7 +67,7 @@ class Scorer:
 
     def __call__(self, batch: Any) -> pa.Table:
         """The verdicts of one batch."""
-        columns = Batch(batch)
+        columns = ColumnBatch(batch)
         if not len(columns):
             return error_schema().empty_table()
         if "features" in columns:
@@ -81,7 +81,7 @@ class Scorer:
             "id or path, or the index of a feature store."
         )
 
-    def _score_features(self, batch: Batch) -> pa.Table:
+    def _score_features(self, batch: ColumnBatch) -> pa.Table:
         lacking = self._needs & OF_IMAGES
         if lacking:
             raise InputError(f"This detector needs {' and '.join(sorted(lacking))}: give it bytes, not features.")
@@ -93,7 +93,7 @@ class Scorer:
         errors = {row: known[row] or "it has no features" for row in set(range(len(ids))) - set(rows)}
         return self._table(ids, self._judge(rows, checked, None, errors))
 
-    def _score_pictures(self, batch: Batch) -> pa.Table:
+    def _score_pictures(self, batch: ColumnBatch) -> pa.Table:
         ids, known = _ids(batch), _errors(batch)
         errors = {row: error for row, error in enumerate(known) if error is not None}
         pictures = batch.values("bytes")
@@ -109,7 +109,7 @@ class Scorer:
             ids, [*(with_errors(detector.judge(one)) for one in found), self._judge([], None, None, errors)]
         )
 
-    def _score_lines(self, batch: Batch) -> pa.Table:
+    def _score_lines(self, batch: ColumnBatch) -> pa.Table:
         store = self._store
         if store is None:
             raise InputError("These are lines of a feature store: name it as well, Scorer(detector, store).")
@@ -154,7 +154,7 @@ class Scorer:
         return table.take(order).set_column(0, "path", names)
 
 
-def _ids(batch: Batch) -> list[str]:
+def _ids(batch: ColumnBatch) -> list[str]:
     for name in ("id", "path"):
         if name in batch:
             found = batch.values(name)
@@ -165,11 +165,11 @@ def _ids(batch: Batch) -> list[str]:
     raise InputError(f"A batch needs the column id or path. It has {', '.join(batch.names)}.")
 
 
-def _errors(batch: Batch) -> list[str | None]:
+def _errors(batch: ColumnBatch) -> list[str | None]:
     return [error or None for error in batch.values("error")] if "error" in batch else [None] * len(batch)
 
 
-def _shards(batch: Batch) -> list[int]:
+def _shards(batch: ColumnBatch) -> list[int]:
     """The shard of each line."""
     numbers = batch.whole_numbers("shard") if "shard" in batch else [None]
     if None in numbers:

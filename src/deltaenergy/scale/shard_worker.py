@@ -12,7 +12,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.store.filling import Filler, PlanGone
 from deltaenergy.store.folder import place_at
 from deltaenergy.store.holding import Hold
-from deltaenergy.store.manifest import Part, ShardRecord, read_manifest
+from deltaenergy.store.manifest import FileRecord, ShardRecord, read_manifest
 from deltaenergy.store.plan import read_plan
 from deltaenergy.store.store import check_same_model
 from deltaenergy.store.writer import Filled, Task
@@ -76,5 +76,5 @@ def settings_of(task: Task, device: str, threads: int | None) -> dict[str, Any]:
 def as_filled(values: dict[str, Any]) -> Filled:
     """What `ShardWorker.fill` gave."""
     record = values["record"]
-    files = {kind: Part(**part) for kind, part in record["files"].items()}
+    files = {kind: FileRecord(**part) for kind, part in record["files"].items()}
     return Filled(ShardRecord(**{**record, "files": files}), values["idle"])

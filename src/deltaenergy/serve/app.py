@@ -48,7 +48,7 @@ from deltaenergy.serve.schemas import (
     ImageAnswer,
     Problem,
     Sample,
-    Settings,
+    ServiceSettings,
     Thresholds,
     VerdictList,
 )
@@ -243,9 +243,9 @@ async def explain(
 
 
 @router.get("/settings", summary="What can be requested")
-async def settings(engine: TheEngine) -> Settings:
+async def settings(engine: TheEngine) -> ServiceSettings:
     """Scores for class names of a request, the default one, limits and samples."""
-    return Settings(
+    return ServiceSettings(
         own_classes=engine.model is not None,
         scores=await asyncio.to_thread(scores_without_images),
         default_score=DEFAULT_SCORE,

@@ -118,7 +118,7 @@ class Sample(BaseModel):
     label: str | None
 
 
-class Settings(BaseModel):
+class ServiceSettings(BaseModel):
     """What can be requested."""
 
     own_classes: bool = Field(description="Whether there is a model for class names of a request.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class EncodedImages(Protocol):
+class EncodedRows(Protocol):
     """Features with the images that they belong to: row i of `features` is `items[i]`."""
 
     @property
@@ -48,7 +48,7 @@ class Encoder(Describes, Protocol):
 
     feature_dim: int
 
-    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> EncodedImages:
+    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> EncodedRows:
         """Encode all images; those that cannot be read are listed apart."""
 
 

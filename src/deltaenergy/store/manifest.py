@@ -70,7 +70,7 @@ class StoreRecord:
 
 
 @dataclass(frozen=True)
-class Part:
+class FileRecord:
     """One file of a shard: its size and the hash of its bytes."""
 
     bytes: int
@@ -88,7 +88,7 @@ class ShardRecord:
     rows: int
     unreadable: int
     ids: str
-    files: dict[str, Part]
+    files: dict[str, FileRecord]
 
 
 @dataclass(frozen=True)
@@ -152,5 +152,5 @@ def read_checked(place: Place, name: str, limit: int) -> bytes:
 
 
 def _shard(values: dict[str, Any]) -> ShardRecord:
-    files = {kind: Part(**part) for kind, part in values["files"].items()}
+    files = {kind: FileRecord(**part) for kind, part in values["files"].items()}
     return ShardRecord(**{**values, "files": files})

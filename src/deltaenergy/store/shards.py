@@ -24,7 +24,7 @@ from deltaenergy.data.content import hash_bytes
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
 from deltaenergy.store.folder import Place
-from deltaenergy.store.manifest import RECORD, Manifest, Part, ShardRecord, StoreRecord
+from deltaenergy.store.manifest import RECORD, FileRecord, Manifest, ShardRecord, StoreRecord
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,12 +85,12 @@ def write_shard(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    files: dict[str, Part] = {}
+    files: dict[str, FileRecord] = {}
     for kind, array in arrays.items():
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
         data = place.publish(part_name(number, kind), buffer.getvalue())
-        files[kind] = Part(len(data), hash_bytes(data))
+        files[kind] = FileRecord(len(data), hash_bytes(data))
     rows = len(arrays["features"])
     columns: dict[str, Any] = {name: [getattr(entry, name) for entry in entries] for name in Entry._fields}
     # Says to those who read the index as a table where its rows are.
@@ -178,7 +178,7 @@ def remove_leftovers(place: Place, numbers: Collection[int]) -> None:
         remove_shard(place, number)
 
 
-def _is_sound(place: Place, name: str, part: Part) -> bool:
+def _is_sound(place: Place, name: str, part: FileRecord) -> bool:
     try:
         return place.why_not(name) is None and place.size(name) == part.bytes and place.checksum(name) == part.checksum
     except OSError:
@@ -206,7 +206,7 @@ def _read(place: Place, name: str) -> bytes:
         raise ArtifactError(f"{place.where(name)} cannot be read: {error.strerror or error}. {REPAIR}") from error
 
 
-def _metadata(rows: int, files: Mapping[str, Part], entries: Sequence[Entry], idle: bool) -> dict[str, str]:
+def _metadata(rows: int, files: Mapping[str, FileRecord], entries: Sequence[Entry], idle: bool) -> dict[str, str]:
     """What the index says of its arrays, and a checksum of that and of all entries."""
     arrays = {kind: part for kind, part in files.items() if kind != "index"}
     said = {
@@ -220,12 +220,12 @@ def _metadata(rows: int, files: Mapping[str, Part], entries: Sequence[Entry], id
 
 def _shard(number: int, data: bytes, entries: list[Entry], metadata: Mapping[str, str]) -> Shard:
     sizes, checksums = json.loads(metadata["bytes"]), json.loads(metadata["checksums"])
-    files = {kind: Part(int(size), str(checksums[kind])) for kind, size in sizes.items()}
-    files["index"] = Part(len(data), hash_bytes(data))
+    files = {kind: FileRecord(int(size), str(checksums[kind])) for kind, size in sizes.items()}
+    files["index"] = FileRecord(len(data), hash_bytes(data))
     return Shard(_record(number, entries, int(metadata["rows"]), files), entries, idle=metadata["idle"] == "1")
 
 
-def _record(number: int, entries: list[Entry], rows: int, files: dict[str, Part]) -> ShardRecord:
+def _record(number: int, entries: list[Entry], rows: int, files: dict[str, FileRecord]) -> ShardRecord:
     unreadable = sum(entry.error is not None for entry in entries)
     return ShardRecord(number, len(entries), rows, unreadable, hash_strings(entry.id for entry in entries), files)
 

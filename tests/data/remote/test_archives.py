@@ -34,7 +34,7 @@ from deltaenergy.data.remote.blocks import (
 )
 from deltaenergy.data.remote.client import Connections, Refused, forget_connections
 from deltaenergy.data.remote.parquet import RemoteParquetImage
-from deltaenergy.data.remote.stores import Limits, open_store
+from deltaenergy.data.remote.stores import RequestLimits, open_store
 from deltaenergy.data.remote.table import RemoteColumns
 from deltaenergy.data.remote.tar import RemoteMember, TarLists, forget_lists
 from deltaenergy.data.remote.version import Changed, RemoteObject, described, fetch_unchanged
@@ -53,7 +53,7 @@ PICTURE = picture_bytes("PNG")
 
 
 @functools.cache
-def one_client(scheme: str, limits: Limits) -> Any:
+def one_client(scheme: str, limits: RequestLimits) -> Any:
     """The client of S3, which takes longer to make than most of these tests."""
     return open_store(scheme, limits)
 
@@ -591,7 +591,7 @@ def test_one_closed_archive_does_not_close_a_folder(bucket: Bucket) -> None:
     class Closed:
         """The bucket's client, whom one archive is denied."""
 
-        def __init__(self, scheme: str, limits: Limits) -> None:
+        def __init__(self, scheme: str, limits: RequestLimits) -> None:
             self._client = open_store(scheme, limits)
 
         def __getattr__(self, name: str) -> Any:
@@ -610,7 +610,7 @@ def test_one_closed_archive_does_not_close_a_folder(bucket: Bucket) -> None:
 
 
 def test_too_large_and_out_of_reach(no_patience: None) -> None:
-    forget_connections(Connections(Limits(image_bytes=100)))
+    forget_connections(Connections(RequestLimits(image_bytes=100)))
     assert "too large" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 512, 101)))
     assert "ends before" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 950, 51)))
 

@@ -13,7 +13,7 @@ from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.client import Connections, RemoteFile, fetch, forget_connections
 from deltaenergy.data.remote.listing import UNLISTED
-from deltaenergy.data.remote.stores import Limits
+from deltaenergy.data.remote.stores import RequestLimits
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.source import build_store, load_images
 from deltaenergy.store.store import FeatureStore
@@ -59,16 +59,16 @@ def test_waits_double_and_are_drawn_at_random(web: FaultyServer) -> None:
     url = web.says("/a.png", Answer(500))
     for _ in range(3):
         assert "status 500" in reason(url)
-    assert len(web.asked) == 3 * Limits().attempts
+    assert len(web.asked) == 3 * RequestLimits().attempts
     for round_ in np.reshape(waits, (3, -1)):
-        assert len(round_) == Limits().attempts - 1
+        assert len(round_) == RequestLimits().attempts - 1
         for attempt, wait in enumerate(round_):
             assert 0.25 * 2**attempt <= wait <= 0.5 * 2**attempt
     assert len(set(waits)) == len(waits)
 
 
 def test_after_the_longest_time_there_is_no_new_attempt(web: FaultyServer) -> None:
-    forget_connections(Connections(Limits(most_seconds=-1.0)))
+    forget_connections(Connections(RequestLimits(most_seconds=-1.0)))
     reason(web.says("/a.png", Answer(500)))
     assert len(web.asked) == 1
 
@@ -93,12 +93,12 @@ def test_a_slow_answer_is_given_up(web: FaultyServer) -> None:
 
 
 def test_more_than_the_limit_is_never_read(web: FaultyServer) -> None:
-    forget_connections(Connections(Limits(image_bytes=len(PICTURE) - 1)))
+    forget_connections(Connections(RequestLimits(image_bytes=len(PICTURE) - 1)))
     assert "too large" in reason(web.says("/a.png", FINE))
     with pytest.raises(UnreadableImage, match="too large"):
         file(f"{web.url}/never-asked.png", len(PICTURE)).open()
     assert web.asked == ["/a.png"]
-    forget_connections(Connections(Limits(image_bytes=len(PICTURE))))
+    forget_connections(Connections(RequestLimits(image_bytes=len(PICTURE))))
     open_image(file(f"{web.url}/a.png"))
 
 
@@ -221,7 +221,7 @@ class TestS3:
         web.says("/bucket/a.png", Answer(status, body, headers={"Content-Type": "application/xml"}))
         with pytest.raises(UnreachableError if ends else UnreadableImage):
             open_image(file("s3://bucket/a.png"))
-        assert len(web.asked) == (Limits().attempts if status >= 500 else 1)
+        assert len(web.asked) == (RequestLimits().attempts if status >= 500 else 1)
 
     def test_passing_failures_are_tried_again(self, web: FaultyServer, s3_environment: pytest.MonkeyPatch) -> None:
         pytest.importorskip("s3fs", reason="S3 needs the extra cloud")

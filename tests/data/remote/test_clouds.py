@@ -21,7 +21,7 @@ from deltaenergy.data.remote.client import (
     stamp_of_info,
 )
 from deltaenergy.data.remote.faults import in_words
-from deltaenergy.data.remote.stores import Limits, open_store
+from deltaenergy.data.remote.stores import RequestLimits, open_store
 from deltaenergy.errors import DeltaEnergyError, InputError, UnreachableError
 from deltaenergy.source import load_images
 from deltaenergy.store.folder import place_at
@@ -71,7 +71,7 @@ def test_a_store_that_fails_is_asked_a_few_times_and_ends_the_run(fronted: Any, 
     fronted.front.always = error(fronted, status)
     with pytest.raises(UnreachableError, match=f"{fronted.url} cannot be reached: .*status {status}"):
         open_image(file(fronted))
-    assert len(fronted.front.asked) == Limits().attempts
+    assert len(fronted.front.asked) == RequestLimits().attempts
 
 
 def test_a_store_that_is_gone_ends_the_run(fronted: Any) -> None:
@@ -240,8 +240,8 @@ def test_a_command_ends_clearly_and_quietly(fronted: Any, tiny_clip_folder: Path
     program = (
         "from deltaenergy.cli.main import run\n"
         "from deltaenergy.data.remote.client import Connections, forget_connections\n"
-        "from deltaenergy.data.remote.stores import Limits\n"
-        "forget_connections(Connections(Limits(first_wait=0.001, most_seconds=-1.0)))\n"
+        "from deltaenergy.data.remote.stores import RequestLimits\n"
+        "forget_connections(Connections(RequestLimits(first_wait=0.001, most_seconds=-1.0)))\n"
         "run()"
     )
 

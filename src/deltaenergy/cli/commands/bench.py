@@ -82,7 +82,7 @@ def bench(
         _list(json_output)
         return
     spec = load_spec(name)
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     chosen_seeds = _seeds(seeds)
     if data is not None and not data.is_dir():
         raise InputError(f"--data {data} is not a folder.")
@@ -108,7 +108,7 @@ def bench(
     _finish(summary, spec, out_folder, json_output)
 
 
-def _model(name: str, place: common.Place, out_folder: Path, announce: ProgressStage) -> Model:
+def _model(name: str, place: common.ModelPlace, out_folder: Path, announce: ProgressStage) -> Model:
     if name == "tiny":
         from deltaenergy.benchmarks.tiny import load_tiny
 

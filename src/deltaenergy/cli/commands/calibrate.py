@@ -63,7 +63,7 @@ def calibrate(
 
     if by_class and keep == 1:
         raise InputError("--by-class needs --keep below 1: one threshold for all keeps every image as it is.")
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     common.refuse_beside_detector(context, detector, "classes", "template", "model")
     common.check_detector_out(out_folder, overwrite)
     # Resolved before the model is loaded, so that a mistyped path is reported at once.

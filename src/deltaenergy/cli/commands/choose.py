@@ -78,7 +78,7 @@ def choose(
     from deltaenergy.files import keeping_result
     from deltaenergy.source import load_images
 
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     common.refuse_beside_detector(context, detector, "classes", "template", "model")
     if out_folder is not None:
         common.check_detector_out(out_folder, overwrite)
@@ -140,7 +140,7 @@ def _classifier(
     classes: str | None,
     model: str,
     template: list[str] | None,
-    place: common.Place,
+    place: common.ModelPlace,
 ) -> Classifier:
     """A zero-shot one of the named classes, or of the classes that the images are labelled with."""
     if classes is None:

@@ -94,7 +94,7 @@ def evaluate(
     its own score and threshold unless --score is given. Several, or one and --zero-shot, are compared on the same
     images, with paired intervals of their differences.
     """
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     common.check_report(report)
     from deltaenergy.evaluation import evaluate as run
     from deltaenergy.source import load_images
@@ -180,7 +180,7 @@ def _compare(
     keep: float,
     limit: int | None,
     seed: int,
-    place: common.Place,
+    place: common.ModelPlace,
     batch_size: int,
 ) -> Comparison:
     from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
@@ -218,7 +218,7 @@ def _load(
     known: Sets,
     images: Sequence[str | list[ImageItem]],
     model: str,
-    place: common.Place,
+    place: common.ModelPlace,
 ) -> tuple[Detector | None, Classifier, list[Scorer]]:
     """The detector if there is one, the classifier, and the scores, which must run on all `images`."""
     from deltaenergy.evaluation.stored_items import each_of

@@ -57,7 +57,7 @@ def explain(
     from deltaenergy.explanation.page import check_outputs, write_explanations
     from deltaenergy.source import load_images
 
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     common.refuse_beside_detector(context, detector, "classes", "score", "template", "model")
     check_method(method, "--method")
     # All of this is checked before the model is loaded.
@@ -90,7 +90,7 @@ def _detector_or_classifier(
     score: str | None,
     template: list[str] | None,
     target: str,
-    place: common.Place,
+    place: common.ModelPlace,
 ) -> Detector | Classifier:
     """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
     from deltaenergy.detector.detector import Detector

@@ -73,7 +73,7 @@ def features(
         return
     if out_folder is None:
         raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     from deltaenergy.source import image_stream
     from deltaenergy.store.summary import summarise
     from deltaenergy.store.writer import fill_store

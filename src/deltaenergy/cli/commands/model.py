@@ -54,7 +54,7 @@ def check(
 
     if backend in (None, "torch") and precision in ("auto", "fp32"):
         raise InputError("model check compares with torch in fp32: give another --backend or --precision.")
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     known = load_images(images)
     unknown = load_images(open_images) if open_images is not None else None
     names = read_classes(classes) if classes is not None else class_names(known)
@@ -66,7 +66,7 @@ def check(
     if len(chosen) != 1:
         raise InputError("Agreement is that of one score: give --score once.")
     candidate = common.load_model_with_status(model, place)
-    reference = common.load_model_with_status(model, common.Place(str(candidate.device), precision="fp32"))
+    reference = common.load_model_with_status(model, common.ModelPlace(str(candidate.device), precision="fp32"))
     with common.progress_bar("Encoding on both") as progress:
         found = check_agreement(
             reference,

@@ -60,7 +60,7 @@ def monitor(
         items = given if names_a_store(given) else common.list_images(given)
     elif given is None and not state.exists():
         raise InputError(f"--state {state} does not exist yet: give images to start it.")
-    loaded = common.prepare(common.load_detector(detector, common.Place(device)))
+    loaded = common.prepare(common.load_detector(detector, common.ModelPlace(device)))
     unreadable: list[Unreadable] = []
     with Monitor.open(state, loaded, alpha=alpha) as watching:
         before = watching.images

@@ -39,7 +39,7 @@ def score_with_ray(
     detector: str,
     images: Any,
     out_file: Path,
-    place: common.Place,
+    place: common.ModelPlace,
     top_k: int,
     batch_size: int,
 ) -> None:

@@ -85,7 +85,7 @@ def score(
     from deltaenergy.source import load_images
     from deltaenergy.store.store_pass import names_a_store
 
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     check_output(out_file)
     common.check_report(report)
     if ray is not None:
@@ -234,7 +234,7 @@ def _calibrate(
         detector.calibrate(images, keep, confidence, batch_size=batch_size, progress=progress)
 
 
-def _given(images: Any, id_images: list[ImageItem], place: common.Place) -> Given:
+def _given(images: Any, id_images: list[ImageItem], place: common.ModelPlace) -> Given:
     """What is there for scores, before a model is loaded and a prompt encoded."""
     from deltaenergy.scores.availability import Lack, closed_tower, given_by, unlabelled
 

@@ -71,7 +71,7 @@ def serve(
 
     from deltaenergy.data.decode import use_heic
 
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     server.keep_memory_flat()
     limits = server.Limits(
         body_mb=max_body,

@@ -59,7 +59,7 @@ def theory(
     common.check_report(report)
     items = labelled_items(id_folder, domains)
     others = None if open_folder is None else load_images(open_folder)
-    loaded = common.load_detector(str(detector), common.Place(device)).classifier
+    loaded = common.load_detector(str(detector), common.ModelPlace(device)).classifier
     other = None
     if against is not None:
         with common.status(f"Loading detector {against} …"):

@@ -85,7 +85,7 @@ def tune(
     from deltaenergy.pipeline import tune_detector
     from deltaenergy.stats.thresholds import NoGuarantee
 
-    place = common.Place(device, backend, precision, calibrate_on)
+    place = common.ModelPlace(device, backend, precision, calibrate_on)
     scores = common.make_scores(score) if score else None
     if scores is not None and len(scores) != 1:
         raise InputError("A detector has one score: give --score once.")

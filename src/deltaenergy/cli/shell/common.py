@@ -27,9 +27,9 @@ from deltaenergy.cli.shell.options import (
     JsonOption,
     KeepOption,
     ModelOption,
+    ModelPlace,
     OneScoreOption,
     OverwriteOption,
-    Place,
     PrecisionOption,
     ScoreOption,
     TemplateOption,
@@ -59,9 +59,9 @@ __all__ = [
     "JsonOption",
     "KeepOption",
     "ModelOption",
+    "ModelPlace",
     "OneScoreOption",
     "OverwriteOption",
-    "Place",
     "PrecisionOption",
     "ScoreOption",
     "TemplateOption",
@@ -94,7 +94,7 @@ def status(text: str) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if err.hushed else err.status(Text(visible(text)))
 
 
-def load_model_with_status(name: str, place: Place) -> TowerModel:
+def load_model_with_status(name: str, place: ModelPlace) -> TowerModel:
     """`load_model`, with a line on standard error while it works."""
     with status(f"Loading model {name} …"):
         from deltaenergy.models.loading.load import load_model
@@ -108,7 +108,7 @@ def load_model_with_status(name: str, place: Place) -> TowerModel:
         )
 
 
-def load_detector(folder: str, place: Place) -> Detector:
+def load_detector(folder: str, place: ModelPlace) -> Detector:
     """`Detector.load`, with a line on standard error while it works."""
     with status(f"Loading detector {folder} …"):
         from deltaenergy.detector.detector import Detector
@@ -127,7 +127,7 @@ def refuse_beside_detector(context: typer.Context, detector: str | None, *names:
 
 
 def zero_shot(
-    model: str, place: Place, classes: str | Sequence[str] | None, templates: Sequence[str] | None
+    model: str, place: ModelPlace, classes: str | Sequence[str] | None, templates: Sequence[str] | None
 ) -> Classifier:
     """A zero-shot classifier from the command line's words, or from class names that are known otherwise."""
     from deltaenergy.core.classes import check_classes, read_classes

@@ -198,7 +198,7 @@ def check_finite(name: str, value: float | None, *, positive: bool = False) -> N
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelPlace:
     """Where and how a model runs, as the command line says it; what does not go together is told at once."""
 
     device: str

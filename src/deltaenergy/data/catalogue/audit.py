@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltaenergy.data.catalogue.dataset import Dataset, get_dataset, list_datasets
-from deltaenergy.data.formats.walk import Kind, list_folder
+from deltaenergy.data.formats.walk import EntryKind, list_folder
 from deltaenergy.data.regular import is_file, is_folder, user_path
 from deltaenergy.errors import InputError
 
@@ -64,7 +64,7 @@ def unknown_folders(root: str | Path) -> list[str]:
     folder = user_path(root)
     datasets = [dataset for dataset in map(get_dataset, list_datasets()) if dataset.folders != (".",)]
     claimed = {path for dataset in datasets for path in dataset.candidates(folder)}
-    folders = [entry.path for entry in list_folder(folder, hidden=True) if entry.kind is Kind.FOLDER]
+    folders = [entry.path for entry in list_folder(folder, hidden=True) if entry.kind is EntryKind.FOLDER]
     return [child.name for child in folders if child not in claimed]
 
 

@@ -24,7 +24,7 @@ from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
 from deltaenergy.data.catalogue.layouts import CoopSplit, Folders, Found, Lists, Source, TableLayout, Vocabulary
 from deltaenergy.data.decode import Refusal
-from deltaenergy.data.formats.walk import Kind, list_folder
+from deltaenergy.data.formats.walk import EntryKind, list_folder
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
@@ -184,7 +184,7 @@ class Dataset:
         if self.folders == (".",):
             return [root]
         exact, parts = [], []
-        for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is Kind.FOLDER):
+        for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is EntryKind.FOLDER):
             plain = _plain(child.name)
             if plain in map(_plain, self.folders):
                 exact.append(child)

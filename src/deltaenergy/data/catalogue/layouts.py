@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
-from deltaenergy.data.formats.walk import Kind, Listed, list_or_problem, look_at, walk
+from deltaenergy.data.formats.walk import EntryKind, Listed, list_or_problem, look_at, walk
 from deltaenergy.data.regular import is_file, is_folder
 from deltaenergy.errors import InputError
 
@@ -125,7 +125,7 @@ class Folders(Source):
 
     def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Listed, Any]]:
         """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
-        children = [child for child in list_or_problem(folder) if child.kind in (Kind.FOLDER, Kind.CLOSED)]
+        children = [child for child in list_or_problem(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains
         by_name = {alias.lower(): name for name, others in aliases.items() for alias in (name, *others)}
         for child in children:
@@ -141,7 +141,11 @@ class Folders(Source):
                 yield child, by_name[name.lower()]
         # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
         for entry in words.names.classes if kind == "class" and words.names is not None else ():
-            if "/" in entry.key and (inner := look_at(folder / entry.key)) is not None and inner.kind is Kind.FOLDER:
+            if (
+                "/" in entry.key
+                and (inner := look_at(folder / entry.key)) is not None
+                and inner.kind is EntryKind.FOLDER
+            ):
                 yield inner, entry
 
     def _class(self, name: str, words: Vocabulary) -> ClassName | None:

@@ -10,7 +10,7 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from deltaenergy.data.formats.walk import Kind, Listed, list_folder, list_or_problem, walk
+from deltaenergy.data.formats.walk import EntryKind, Listed, list_folder, list_or_problem, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.data.remote.addresses import is_address
@@ -23,7 +23,7 @@ def folder_label(entry: Listed, root: Path) -> str | None:
 
     A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
     """
-    folder = entry.path if entry.kind is Kind.CLOSED and not entry.linked else entry.path.parent
+    folder = entry.path if entry.kind is EntryKind.CLOSED and not entry.linked else entry.path.parent
     return None if folder == root else folder.name
 
 
@@ -98,8 +98,8 @@ def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
 
     A link that leads nowhere may have led to one.
     """
-    folders = [entry for entry in entries if entry.kind in (Kind.FOLDER, Kind.CLOSED)]
-    loose = [entry.path.name for entry in entries if entry.kind in (Kind.IMAGE, Kind.UNREADABLE)]
+    folders = [entry for entry in entries if entry.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
+    loose = [entry.path.name for entry in entries if entry.kind in (EntryKind.IMAGE, EntryKind.UNREADABLE)]
     if not folders:
         found = f"{len(loose)} image(s) but no folders" if loose else "no folders"
         raise InputError(f"{str(root)!r} holds {found}. It must hold one folder per {kind}, with the images inside.")

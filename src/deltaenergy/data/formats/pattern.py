@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from deltaenergy.data.formats.walk import Kind, Listed, list_or_problem, look_at, tree
+from deltaenergy.data.formats.walk import EntryKind, Listed, list_or_problem, look_at, tree
 from deltaenergy.errors import InputError
 
 _BRACES = re.compile(r"\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}]*,[^{}]*))\}")
@@ -61,9 +61,9 @@ def _expand(folder: Path, parts: tuple[str, ...]) -> Iterator[Listed]:
         entries = list_or_problem(folder, hidden=part.startswith("."))
         candidates = [entry for entry in entries if entry.path == folder or fnmatch.fnmatch(entry.path.name, part)]
     for entry in candidates:
-        if not rest or entry.kind is Kind.CLOSED:
+        if not rest or entry.kind is EntryKind.CLOSED:
             yield entry
-        elif entry.kind is Kind.FOLDER:
+        elif entry.kind is EntryKind.FOLDER:
             yield from _expand(entry.path, rest)
 
 
@@ -75,7 +75,7 @@ def _at_any_depth(folder: Path, rest: tuple[str, ...]) -> Iterator[Listed]:
     elif (itself := look_at(folder)) is not None:
         yield itself
     for entry in tree(folder, strict=False):
-        if not rest or entry.kind is Kind.CLOSED:
+        if not rest or entry.kind is EntryKind.CLOSED:
             yield entry
-        elif entry.kind is Kind.FOLDER:
+        elif entry.kind is EntryKind.FOLDER:
             yield from _expand(entry.path, rest)

@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError
 MOST_LINKS_TO_A_FOLDER = 16
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """What an entry of a folder is to us.
 
     UNREADABLE has an image's name but is no file that can be opened; CLOSED is a folder that cannot be listed, or a
@@ -44,7 +44,7 @@ class Listed:
     """One entry of a folder; what is UNREADABLE or CLOSED comes with the reason."""
 
     path: Path
-    kind: Kind
+    kind: EntryKind
     linked: bool = False
     problem: str | None = None
 
@@ -59,7 +59,9 @@ def walk(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
 
     If `folder` itself cannot be listed, that is an `InputError`; without `strict` it is the one problem given.
     """
-    return (entry for entry in tree(folder, strict=strict) if entry.kind is Kind.IMAGE or entry.problem is not None)
+    return (
+        entry for entry in tree(folder, strict=strict) if entry.kind is EntryKind.IMAGE or entry.problem is not None
+    )
 
 
 def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
@@ -78,18 +80,18 @@ def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
         if entry is None:
             waiting.pop()
             continue
-        if entry.kind is Kind.FOLDER and entry.linked:
+        if entry.kind is EntryKind.FOLDER and entry.linked:
             target, here = _real(entry.path), (*trail, _real(above))
             if any(place.is_relative_to(target) for place in here):
                 continue
             followed[target] += 1
             if followed[target] > MOST_LINKS_TO_A_FOLDER:
                 reason = f"a link to a folder that {MOST_LINKS_TO_A_FOLDER} links led to already"
-                yield Listed(entry.path, Kind.CLOSED, True, reason)
+                yield Listed(entry.path, EntryKind.CLOSED, True, reason)
                 continue
             trail = here
         yield entry
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             waiting.append((entry.path, iter(list_or_problem(entry.path)), trail))
 
 
@@ -107,7 +109,7 @@ def list_or_problem(folder: Path, *, hidden: bool = False) -> list[Listed]:
         return _list(folder, hidden)
     except OSError as error:
         why = "no permission" if isinstance(error, PermissionError) else (error.strerror or str(error)).lower()
-        return [Listed(folder, Kind.CLOSED, problem=f"the folder cannot be listed: {why}")]
+        return [Listed(folder, EntryKind.CLOSED, problem=f"the folder cannot be listed: {why}")]
 
 
 def look_at(path: Path) -> Listed | None:
@@ -148,7 +150,7 @@ def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
         if entry.is_symlink():
             return _of_mode(path, os.stat(path).st_mode, linked=True)  # noqa: PTH116
         if entry.is_dir(follow_symlinks=False):
-            return Listed(path, Kind.FOLDER)
+            return Listed(path, EntryKind.FOLDER)
         if entry.is_file(follow_symlinks=False):
             return _of_file(path, linked=False)
         return _of_mode(path, entry.stat(follow_symlinks=False).st_mode, linked=False)
@@ -158,21 +160,21 @@ def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
 
 def _of_mode(path: Path, mode: int, linked: bool) -> Listed:
     if stat.S_ISDIR(mode):
-        return Listed(path, Kind.FOLDER, linked)
+        return Listed(path, EntryKind.FOLDER, linked)
     if stat.S_ISREG(mode):
         return _of_file(path, linked)
     if not is_image_name(path.name):
-        return Listed(path, Kind.OTHER, linked)
-    return Listed(path, Kind.UNREADABLE, linked, what_it_is(mode))
+        return Listed(path, EntryKind.OTHER, linked)
+    return Listed(path, EntryKind.UNREADABLE, linked, what_it_is(mode))
 
 
 def _of_file(path: Path, linked: bool) -> Listed:
     is_image = is_image_name(path.name) or _is_nameless_image(path)
-    return Listed(path, Kind.IMAGE if is_image else Kind.OTHER, linked)
+    return Listed(path, EntryKind.IMAGE if is_image else EntryKind.OTHER, linked)
 
 
 def _out_of_reach(path: Path, error: OSError | ValueError, linked: bool) -> Listed:
-    kind = Kind.UNREADABLE if is_image_name(path.name) else Kind.CLOSED
+    kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
     return Listed(path, kind, linked, why_not_reached(path, error))
 
 

@@ -25,7 +25,7 @@ from deltaenergy.data.decode import Streamed, UnreadableImage
 from deltaenergy.data.pixel_budget import PixelBudget
 from deltaenergy.data.remote.addresses import is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.remote.faults import Meaning, in_words, meaning_of
-from deltaenergy.data.remote.stores import LIMITS, Limits, lacks_bucket, open_store
+from deltaenergy.data.remote.stores import LIMITS, RequestLimits, lacks_bucket, open_store
 from deltaenergy.errors import UnreachableError
 
 # The stamp of a picture that nobody listed: nothing tells whether it changed.
@@ -258,9 +258,9 @@ class Connections:
 
     def __init__(
         self,
-        limits: Limits = LIMITS,
+        limits: RequestLimits = LIMITS,
         *,
-        opener: Callable[[str, Limits], Any] = open_store,
+        opener: Callable[[str, RequestLimits], Any] = open_store,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.limits, self.sleep = limits, sleep

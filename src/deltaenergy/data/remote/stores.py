@@ -21,7 +21,7 @@ from deltaenergy.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """How often and how long a store or server is asked, and for how much at most.
 
     Attributes:
@@ -43,10 +43,10 @@ class Limits:
     image_bytes: int = 1 << 28
 
 
-LIMITS = Limits()
+LIMITS = RequestLimits()
 
 
-def open_store(scheme: str, limits: Limits = LIMITS) -> Any:
+def open_store(scheme: str, limits: RequestLimits = LIMITS) -> Any:
     """The file system for a kind of address, with credentials from the environment.
 
     Raises `InputError` if a package is missing, or if the environment names credentials that are not there.
@@ -68,7 +68,7 @@ def open_store(scheme: str, limits: Limits = LIMITS) -> Any:
         ) from error
 
 
-def _s3(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
+def _s3(scheme: str, settings: dict[str, Any], limits: RequestLimits) -> Any:
     import fsspec
 
     settings["config_kwargs"] = {
@@ -82,7 +82,7 @@ def _s3(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     return store
 
 
-def _google(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
+def _google(scheme: str, settings: dict[str, Any], limits: RequestLimits) -> Any:
     """Google's store over HTTP alone.
 
     What `gcsfs` gives by default asks over gRPC what kind of bucket it has before each read, also where nobody answers
@@ -104,7 +104,7 @@ def _google(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     return store
 
 
-def _azure(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
+def _azure(scheme: str, settings: dict[str, Any], limits: RequestLimits) -> Any:
     import fsspec
 
     _silence("adlfs", "azure")
@@ -118,13 +118,13 @@ def _azure(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
     return store
 
 
-def _web(scheme: str, settings: dict[str, Any], limits: Limits) -> Any:
+def _web(scheme: str, settings: dict[str, Any], limits: RequestLimits) -> Any:
     import fsspec
 
     return fsspec.filesystem(scheme, client_kwargs=_session(limits), **settings)
 
 
-def _session(limits: Limits) -> dict[str, Any]:
+def _session(limits: RequestLimits) -> dict[str, Any]:
     """The settings of a session of aiohttp: limits for silence, and proxies from the environment."""
     import aiohttp
 

@@ -125,12 +125,13 @@ def check_seal(record: Mapping[str, Any], file: str | Path) -> None:
 def _read(path: Path, record: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     schema.record({TENSORS: _TENSORS_ENTRY, CHECKSUM: schema.text()}, others=True)(record, schema.Where(str(path)))
     check_seal(record, path)
-    digest = record[TENSORS]["sha256"]
+    digest, size = record[TENSORS]["sha256"], record[TENSORS]["bytes"]
     # Not the name that the record says: it must not lead out of the folder.
     file = path.parent / _tensors_name(path.name, digest)
     check_ordinary(file)
     try:
-        if hash_file(file) != digest:
+        # The size first: a file that has grown to any size need not be read.
+        if file.stat().st_size != size or hash_file(file) != digest:
             raise ArtifactError(f"{file} is damaged: its bytes are not those that were written with {path.name}.")
         # A copy of each tensor is aligned in memory as a computed one is, which can decide the last bit of later sums;
         # one that is mapped from the file need not be.

@@ -174,8 +174,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory, tiny_clip_folder: Path) -> S
 
 WAYS = sorted(name.removeprefix("by_") for name in vars(Scene) if name.startswith("by_") and name != "by_predict")
 VALUES = COLUMNS[1:]
-# What differs today, and why. Each goes when there is one verdict table (`Verdicts`), and fails this test then.
-DIFFERENT: dict[tuple[str, str], str] = {}
 # The service makes batches of what comes in at the same time, and the last bits of a feature depend on its batch.
 BATCHED_BY_TIME = 1e-5
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
@@ -186,8 +184,6 @@ def cases(columns: Iterable[str]) -> list[Any]:
     for way in WAYS:
         for column in columns:
             marks = [needs_ray] if way == "ray" else []
-            if (way, column) in DIFFERENT:
-                marks.append(pytest.mark.xfail(strict=True, reason=DIFFERENT[way, column]))
             found.append(pytest.param(way, column, marks=marks, id=f"{way}-{column}"))
     return found
 

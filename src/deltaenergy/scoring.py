@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
-from deltaenergy.core.growing import GrowingArray
+from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress

@@ -30,13 +30,12 @@ from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
-from deltaenergy.models.base import require_towers
-from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
-from deltaenergy.models.features import check_features, is_feature_array
+from deltaenergy.models.encoding import EncodedBatch
+from deltaenergy.models.features import feature_batches, is_feature_array
 from deltaenergy.scores.arrays import EVEN, even
 from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
+from deltaenergy.store.store_pass import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -388,7 +387,7 @@ def _fit_and_score(
     if not hold or (lesson.needs | classifier.needs_to_predict) & OF_IMAGES:
         again = _encoded(classifier, fitted, images, batch_size, None)
     else:
-        again = _rows_of_features(classifier, first.features, None)
+        again = feature_batches(classifier.model, first.features)
     scored_again = _score_batches(classifier, fitted, again, known=True)
     second = _join(classifier, fitted, scored_again, keep_features=False, keep_items=False, expected=expected)
     values, used = {**first.values, **second.values}, {**first.scorers, **second.scorers}
@@ -431,57 +430,12 @@ def _encoded(
     classifier: Classifier, scorers: Sequence[AnyScorer], images: Any, batch_size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
     """Batches of features, with patches and pixels where the classifier or a score looks at them."""
-    wanted = {f"Score {scorer.spec!r}": scorer.score.needs & OF_IMAGES for scorer in scorers}
-    wanted[f"A classifier by {classifier.method.name}"] = classifier.needs_to_predict & OF_IMAGES
     if is_feature_array(images):
-        for who, needs in wanted.items():
-            if needs:
-                raise InputError(f"{who} needs {' and '.join(sorted(needs))}: give it images, not features.")
         classifier.check_takes_features()
-        return _rows_of_features(classifier, images, progress)
-    needed = frozenset().union(*wanted.values())
-    if isinstance(images, StorePass):
-        return _with_pixels(_stored(classifier, images, progress), wanted)
-    if names_a_store(images):
-        size = batch_size if Need.PATCHES in needed else max(batch_size, STORED_BATCH)
-        stored = pass_over(images, classifier.model, patches=Need.PATCHES in needed, size=size)
-        if stored is not None:
-            return _with_pixels(_stored(classifier, stored, progress), wanted)
-    model = require_towers(classifier.model, "scoring")
-    batches = model.stream(images, patches=Need.PATCHES in needed, batch_size=batch_size, progress=progress)
-    return _with_pixels(batches, wanted)
-
-
-def _stored(classifier: Classifier, stored: StorePass, progress: Progress | None) -> Iterator[EncodedBatch]:
-    """Batches of a feature store, read as they are asked for."""
-    done, device = 0, classifier.model.device
-    for part in stored:
-        features = torch.from_numpy(part.features).to(device)
-        patches = None if part.patches is None else torch.from_numpy(part.patches).to(device)
-        yield EncodedBatch(part.items, None, features, patches, part.unreadable)
-        done += len(part.items) + len(part.unreadable)
-        if progress is not None:
-            progress(done, stored.images)
-
-
-def _rows_of_features(classifier: Classifier, features: Any, progress: Progress | None) -> Iterator[EncodedBatch]:
-    """Batches of a feature array, checked as they come."""
-    for start in range(0, len(features), STORED_BATCH):
-        rows = features[start : start + STORED_BATCH]
-        block = check_features(rows, classifier.model, rows=range(start, start + len(rows)))
-        items = [ImageItem(f"row {start + i}", b"") for i in range(len(block))]
-        yield EncodedBatch(items, None, block.to(classifier.model.device), None, [])
-        if progress is not None:
-            progress(start + len(block), len(features))
-
-
-def _with_pixels(batches: Iterable[EncodedBatch], wanted: Mapping[str, frozenset[Need]]) -> Iterator[EncodedBatch]:
-    """The batches; they must hold pixels if someone looks at these, which those of a feature store do not."""
-    who = next((who for who, needs in wanted.items() if Need.PIXELS in needs), None)
-    for batch in batches:
-        if who is not None and batch.items and batch.pixels is None:
-            raise InputError(f"{who} needs pixels: give it the images, not a feature store.")
-        yield batch
+    needs = classifier.needs_to_predict.union(*(scorer.score.needs for scorer in scorers))
+    return feature_batches(
+        classifier.model, images, patches=Need.PATCHES in needs, batch_size=batch_size, progress=progress
+    )
 
 
 def _score_batch(

@@ -17,9 +17,9 @@ from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, PrecomputedClassifier, Score, ZeroShotClassifier, make_score
 from deltaenergy.classifiers.base import Inputs, Outputs
+from deltaenergy.core.arrays import ROW_BLOCK
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.scores.arrays import EVEN
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scoring import (
     CrossFitted,
@@ -129,7 +129,7 @@ def test_a_read_only_map_of_a_file_is_taken_without_a_warning(
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("count", [0, 1, EVEN - 1, EVEN, EVEN + 1, 1024, 1025])
+@pytest.mark.parametrize("count", [0, 1, ROW_BLOCK - 1, ROW_BLOCK, ROW_BLOCK + 1, 1024, 1025])
 def test_scores_equal_those_of_the_plain_functions(classifier: PrecomputedClassifier, count: int) -> None:
     features = unit(count, 12) if count else np.zeros((0, 12), np.float32)
     scored = score_images(classifier, [make_score("delta-energy"), make_score("energy")], features, keep_features=True)
@@ -208,7 +208,7 @@ def test_scores_see_what_they_ask_for_and_what_the_classifier_made(tiny_clip: Mo
     score_images(plain, [Watching()], pictures(3), batch_size=2)
     assert all(one.patches is None and one.outputs is not None for one in SEEN)
     # Filled up, so that a row's score does not depend on how many came with it.
-    assert [len(one.similarities) for one in SEEN] == [EVEN, EVEN]
+    assert [len(one.similarities) for one in SEEN] == [ROW_BLOCK, ROW_BLOCK]
     SEEN.clear()
     score_images(plain, [WatchingPatches()], pictures(3), batch_size=2)
     assert [len(one.similarities) for one in SEEN] == [2, 1]

@@ -8,9 +8,8 @@ is the image itself. So scores that learn from known images are cross-fitted whe
 (`CrossFitted`): the images are dealt into folds, and each is scored by a scorer that learned from the other folds.
 
 A row's score must not depend on how many others came with it. Where the number of rows is odd, processors compute the
-last few of a product in another way, and round otherwise; so every block of features is filled up to a multiple of
-`EVEN` rows. Towers, and scores that look at patches or pixels, see the batch as it is: filling it up would cost as much
-as so many more images.
+last few of a product in another way, and round otherwise; so blocks of features are filled up (`Classifier.compare`).
+Towers, and scores that look at patches or pixels, see the batch as it is.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 
-from deltaenergy.classifiers.base import Classifier, Inputs
-from deltaenergy.core.arrays import GrowingArray
+from deltaenergy.classifiers.base import BLOCK_ENTRIES, Classifier, closest_classes
+from deltaenergy.core.arrays import ROW_BLOCK, GrowingArray, round_to_block
 from deltaenergy.core.labels import class_indices
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import feature_batches, is_feature_array
-from deltaenergy.scores.arrays import EVEN, even
 from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
 from deltaenergy.store.store_pass import names_a_store
@@ -40,9 +38,6 @@ from deltaenergy.store.store_pass import names_a_store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
-BLOCK_ENTRIES = 4_194_304
-OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
 FOLDS = 5
 
 
@@ -406,7 +401,7 @@ def score_inputs(
 
     `known` are all images that the scorers were cross-fitted on, in the same order.
     """
-    size = rows_of_block(inputs.similarities.shape[1])
+    size = round_to_block(BLOCK_ENTRIES // inputs.similarities.shape[1])
     starts = range(0, len(inputs.features), size)
     blocks = [inputs.take(slice(start, start + size)) for start in starts]
     values = {}
@@ -449,23 +444,20 @@ def _score_batch(
     known: bool = False,
 ) -> tuple[Scored, list[ScoreInputs]]:
     """What is found for one batch, whose first image is in `first_row` of all images, and what it was found from."""
-    row = first_row
+    row, few = first_row, min(top_k, len(classifier.classes))
     tops: list[torch.Tensor] = []
-    confidences: list[torch.Tensor] = []
+    shares: list[torch.Tensor] = []
     nearest: list[torch.Tensor] = []
-    several: list[tuple[torch.Tensor, torch.Tensor]] = []
     values: dict[str, list[torch.Tensor]] = {scorer.spec: [] for scorer in scorers}
     by_fold: dict[str, list[torch.Tensor]] = {}
     seen: list[ScoreInputs] = []
     with torch.inference_mode():
         for filled, inputs in _blocks(classifier, batch):
             rows = len(inputs.features)
-            top, confidence = _most_similar(filled.similarities, classifier.model.logit_scale)
+            top, probabilities = closest_classes(filled.similarities, classifier.model.logit_scale, few)
             tops.append(top[:rows])
-            confidences.append(confidence[:rows])
-            nearest.append(filled.similarities.gather(1, top[:, None])[:rows, 0])
-            if top_k > 1:
-                several.append(_most_similar_few(inputs.similarities, top[:rows], confidence[:rows], classifier, top_k))
+            shares.append(probabilities[:rows])
+            nearest.append(filled.similarities.gather(1, top[:, :1])[:rows, 0])
             for scorer in scorers:
                 if isinstance(scorer, FoldScorer):
                     each = scorer.each(inputs if scorer.score.needs_images else filled)[:rows].detach().double()
@@ -480,16 +472,17 @@ def _score_batch(
                 compared = inputs.features
             seen.append(replace(inputs, outputs=None, compared=compared))
     features = batch.features.float().cpu().numpy() if keep_features else None
+    closest, probable = _array(tops, np.int64).reshape(-1, few), _array(shares, np.float32).reshape(-1, few)
     return Scored(
         items=batch.items,
         unreadable=batch.unreadable,
-        predicted=_array(tops, np.int64),
-        confidence=_array(confidences, np.float32),
+        predicted=closest[:, 0],
+        confidence=probable[:, 0],
         values={spec: _array(parts, np.float64) for spec, parts in values.items()},
         features=features,
         scorers={scorer.spec: scorer for scorer in scorers},
-        top=_array([positions for positions, _ in several], np.int64) if several else None,
-        top_confidence=_array([shares for _, shares in several], np.float32) if several else None,
+        top=closest if top_k > 1 and tops else None,
+        top_confidence=probable if top_k > 1 and tops else None,
         similarity=_array(nearest, np.float32),
         by_fold={
             one.spec: _array(by_fold.get(one.spec, []), np.float64).reshape(-1, len(one.scorers))
@@ -511,59 +504,28 @@ def _apply(
     values = torch.empty(count, dtype=torch.float64, device=inputs.features.device)
     for fold in np.unique(folds):
         mine = np.flatnonzero(folds == fold)
-        lacking = 0 if whole is inputs else -len(mine) % EVEN
+        lacking = 0 if whole is inputs else -len(mine) % ROW_BLOCK
         part = whole.take([*mine.tolist(), *[int(mine[-1])] * lacking])
         values[torch.from_numpy(mine).to(values.device)] = scorer.scorers[fold](part)[: len(mine)].detach().double()
     return values
 
 
 def _blocks(classifier: Classifier, batch: EncodedBatch) -> Iterator[tuple[ScoreInputs, ScoreInputs]]:
-    """Parts of a batch, each filled up to a multiple of `EVEN` rows, and as it is.
-
-    A classifier that looks at patches, pixels or the whole batch gets it as it is.
-    """
-    features = batch.features.float()
-    as_it_is = bool(classifier.needs_to_predict & OF_IMAGES) or classifier.batch_dependent
-    size = max(1, len(features)) if as_it_is else rows_of_block(len(classifier.classes))
-    for start in range(0, len(features), size):
-        rows = slice(start, start + size)
+    """Parts of a batch, each filled up as the classifier was given it (`Classifier.compare`), and as it is."""
+    for rows, features, outputs in classifier.compare(batch):
+        filled = ScoreInputs(outputs.similarities, features, outputs=outputs)
+        count = rows.stop - rows.start
         patches, pixels = (None if part is None else part[rows] for part in (batch.patches, batch.pixels))
-        block = features[rows]
-        lacking = 0 if as_it_is else -len(block) % EVEN
-        full = torch.cat([block, block[-1:].expand(lacking, -1)]) if lacking else block
-        outputs = classifier(Inputs(full, patches, pixels=pixels) if as_it_is else Inputs(full))
-        filled = ScoreInputs(outputs.similarities, full, outputs=outputs)
-        inputs = replace(filled.take(slice(len(block))) if lacking else filled, patches=patches, pixels=pixels)
-        yield inputs if as_it_is else filled, inputs
+        inputs = replace(
+            filled if len(features) == count else filled.take(slice(count)), patches=patches, pixels=pixels
+        )
+        yield inputs if len(features) == count else filled, inputs
 
 
 def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors are the same numbers in the same place, though not the same object."""
     same = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
     return same and one.data_ptr() == other.data_ptr()
-
-
-def rows_of_block(classes: int) -> int:
-    """How many rows of similarities are computed at once."""
-    return even(BLOCK_ENTRIES // classes)
-
-
-def _most_similar(similarities: torch.Tensor, logit_scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The position of the most similar class, and its softmax probability at the model's own temperature."""
-    top, index = similarities.max(dim=1)
-    shifted = (similarities - top[:, None]) * logit_scale
-    return index, 1 / shifted.exp_().sum(dim=1)
-
-
-def _most_similar_few(
-    similarities: torch.Tensor, top: torch.Tensor, confidence: torch.Tensor, classifier: Classifier, few: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions and probabilities of the `few` most similar classes; the first is `top`, whatever ties there are."""
-    best = similarities.gather(1, top[:, None])
-    others = similarities.scatter(1, top[:, None], -torch.inf)
-    values, positions = others.topk(min(few, similarities.shape[1]) - 1, dim=1)
-    shares = ((values - best) * classifier.model.logit_scale).exp() * confidence[:, None]
-    return torch.cat([top[:, None], positions], dim=1), torch.cat([confidence[:, None], shares], dim=1)
 
 
 def _array(parts: Sequence[torch.Tensor], dtype: Any) -> npt.NDArray[Any]:

@@ -186,7 +186,7 @@ def test_features_and_stores_are_refused(tiny_clip: Any, coloured: Path, tmp_pat
     store = de.build_store(tiny_clip, coloured, tmp_path / "store")
     with pytest.raises(InputError, match="pixels are needed"):
         classifier.similarities(store)
-    with pytest.raises(InputError, match=r"needs pixels.*feature store"):
+    with pytest.raises(InputError, match=r"pixels are needed.*store"):
         de.Detector(classifier, "mcm").calibrate(store)
 
 

@@ -29,7 +29,7 @@ from deltaenergy.detector.calibration import (
 from deltaenergy.detector.class_check import ClassAccuracy, asks_words, check_known, class_accuracy
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
-from deltaenergy.errors import InputError, NotFittedError, UnreadableImagesError
+from deltaenergy.errors import InputError, NotFittedError
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
@@ -359,29 +359,11 @@ class Detector(HasRepr):
 
     def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Probabilities (N, K) of the classes among themselves: softmax at the model's own temperature; no verdict."""
-        top, shares = self._closest(images, len(self.classifier.classes), batch_size)
-        probabilities = np.empty_like(shares)
-        np.put_along_axis(probabilities, top, shares, axis=1)
-        return probabilities
+        return self.classifier.predict_proba(images, batch_size=batch_size)
 
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities, the best first; no verdict."""
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k!r}.")
-        classes = self.classifier.classes
-        top, shares = self._closest(images, k, batch_size)
-        return [[(classes[i], share) for i, share in zip(*row)] for row in zip(top.tolist(), shares.tolist())]
-
-    def _closest(self, images: Any, k: int, batch_size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Positions and probabilities of the k closest classes (N, k); every image must be readable."""
-        k = min(k, len(self.classifier.classes))
-        tops, shares = [np.zeros((0, k), np.int64)], [np.zeros((0, k), np.float32)]
-        for batch in stream_scores(self.classifier, [], images, top_k=k, batch_size=batch_size):
-            if batch.unreadable:
-                raise UnreadableImagesError(batch.unreadable)
-            tops.append((batch.predicted if batch.top is None else batch.top).reshape(-1, k))
-            shares.append((batch.confidence if batch.top_confidence is None else batch.top_confidence).reshape(-1, k))
-        return np.concatenate(tops), np.concatenate(shares)
+        return self.classifier.top_k(images, k, batch_size=batch_size)
 
     def plot(self, verdicts: Verdicts | None = None, ax: Any = None) -> Any:
         """A histogram of the calibration scores with the threshold, and of the scores of `verdicts` next to them.

@@ -21,7 +21,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.display import HasRepr
 from deltaenergy.core.labels import class_indices, first_of_name
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.class_check import check_predictions
@@ -33,7 +33,7 @@ from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.availability import Given, Lack, check_runnable, given_by, runnable_scores
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import OF_IMAGES, bind_all, cross_fit, deal_folds, score_images, score_inputs
+from deltaenergy.scoring import bind_all, cross_fit, deal_folds, score_images, score_inputs
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
@@ -22,7 +23,6 @@ from deltaenergy.evaluation.results import Evaluation, Group, members, pools
 from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels
 from deltaenergy.models.base import TowerModel
-from deltaenergy.scoring import OF_IMAGES
 from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.stats.thresholds import check_keep
 

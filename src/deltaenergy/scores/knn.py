@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
@@ -38,7 +39,7 @@ def knn(features: torch.Tensor, known: Any, k: Count = 1) -> torch.Tensor:
         raise InputError(
             f"known must be features of ID images, here (…, {features.shape[1]}), got shape {tuple(bank.shape)}."
         )
-    block = even(BLOCK_ENTRIES // len(bank))
+    block = round_to_block(BLOCK_ENTRIES // len(bank))
     return in_blocks(lambda rows: _distances(features[rows], bank, k), len(features), block)
 
 

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.classes import Templates
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, Positive, PositiveShare, Share
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.negatives.competing import imagenet_meanings, remove_own
@@ -189,7 +190,7 @@ def grouped_score(
             total += _sum_over_groups(positive[rows], similarities, temperature, log_odds)
         return total / groups
 
-    images_at_once = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
+    images_at_once = round_to_block(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
     return in_blocks(score, len(features), images_at_once)
 
 
@@ -214,7 +215,7 @@ class NegLabelDeltaEnergy(MinedScore):
             return delta_energy.kernel(features[rows] @ negatives.T, self.tau, self.c, self.reset)
 
         over_classes = delta_energy.kernel(inputs.similarities, self.tau, self.c, self.reset)
-        images_at_once = even(BLOCK_ENTRIES // len(negatives))
+        images_at_once = round_to_block(BLOCK_ENTRIES // len(negatives))
         return over_classes - in_blocks(over_negatives, len(features), images_at_once)
 
 

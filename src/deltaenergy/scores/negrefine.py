@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, NonNegative, Share
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import even
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.csp import CspPool
 from deltaenergy.scores.negatives.mining import Negatives
@@ -93,7 +93,7 @@ class NegRefine(CspPool, NegLabel):
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)
         words = refined_words(scorer)
-        size = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // len(negatives)))
+        size = round_to_block(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // len(negatives)))
         found = []
         for start in range(0, len(features), size):
             block = features[start : start + size]

@@ -157,7 +157,7 @@ def test_a_fitted_score_has_no_exact_p_values(classifier: de.Classifier) -> None
     single = de.Detector(classifier, "react").calibrate(unit_features(1))
     assert single.guarantee is not None and not single.guarantee.holds
     assert [verdict.p_value for verdict in single.predict(unit_features(3))] == [None] * 3
-    with pytest.raises(InputError, match="fit=True"):
+    with pytest.raises(InputError, match="cross_fit"):
         detector.calibrate_scored(scored(np.arange(50.0), spec="react"))
 
 

@@ -614,9 +614,44 @@ mutant(
 mutant(
     "scoring.cross_fit",
     "a scorer learns from its own fold",
-    "of_known != fold",
-    "of_known >= 0",
+    "dealt != fold",
+    "dealt >= 0",
     "test_scoring.py",
+)
+mutant(
+    "scoring.cross_fit",
+    "images that are not learned from are all scored by the first scorer",
+    "np.arange(known.images) % count",
+    "np.arange(known.images) * 0",
+    "test_scoring.py",
+)
+mutant(
+    "scoring.known_images",
+    "every batch begins with an image to learn from",
+    "-done % step",
+    "0",
+    "test_scoring.py",
+)
+mutant(
+    "scoring.Encoded.batches",
+    "held features serve scores that look at patches",
+    "self._held is not None and not needs",
+    "self._held is not None",
+    "test_scoring.py",
+)
+mutant(
+    "classifiers.base.Classifier.compare",
+    "blocks are not filled up",
+    "-len(block) % ROW_BLOCK",
+    "0",
+    "classifiers/test_precomputed.py",
+)
+mutant(
+    "evaluation.run._score_sets",
+    "every known set takes the folds of the first",
+    "_from_row(scorer, row)",
+    "_from_row(scorer, 0)",
+    "evaluation/test_cross_fitted.py",
 )
 mutant(
     "scoring.CrossFitted.folds_of",
@@ -626,10 +661,10 @@ mutant(
     "test_scoring.py",
 )
 mutant(
-    "scoring._most_similar",
+    "classifiers.base.closest_classes",
     "confidence without the logit scale",
-    "(similarities - top[:, None]) * logit_scale",
-    "similarities - top[:, None]",
+    "(similarities - best) * logit_scale",
+    "similarities - best",
     "test_scoring.py",
 )
 mutant(

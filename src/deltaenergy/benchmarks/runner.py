@@ -38,7 +38,7 @@ from deltaenergy.files import check_writable, hash_strings, hash_value
 from deltaenergy.scores.availability import MOST_PROMPTS
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import fit_scorers
+from deltaenergy.scoring import encode, fit, known_images
 from deltaenergy.stats.metrics import RankedScores
 from deltaenergy.store.store import FeatureStore, StoredImage
 
@@ -268,7 +268,8 @@ class Runner:
         # Stored features are rows without labels.
         whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
         images: Any = items if whole else self.features.of(items, classifier.model)
-        return fit_scorers(classifier, [scorer], images, batch_size=self.batch_size)[0]
+        encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
+        return fit([scorer], known_images([encoded], [scorer]))[0]
 
     def cells(
         self,

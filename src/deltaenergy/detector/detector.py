@@ -36,7 +36,18 @@ from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
 from deltaenergy.scores.registry import default_score, make_score
-from deltaenergy.scoring import NOTHING_SCORED, CrossFitted, Scored, score_images, stream_scores
+from deltaenergy.scoring import (
+    NOTHING_SCORED,
+    AnyScorer,
+    CrossFitted,
+    Encoded,
+    Scored,
+    cross_fit,
+    known_images,
+    score_all,
+    score_images,
+    stream_scores,
+)
 from deltaenergy.stats.thresholds import Guarantee, NoGuarantee, benjamini_hochberg, check_fdr, percent, slack_of
 from deltaenergy.store.store_pass import names_a_store
 
@@ -131,17 +142,13 @@ class Detector(HasRepr):
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
         given = given_by([images], self.classifier).without(labels=unlabelled(images))
         check_runnable([self.score], given)
-        scored = score_images(
-            self.classifier,
-            [self.unfitted_scorer],  # what it learned from other images is learned again
-            images,
-            fit=True,
-            measured=False,
-            labels=labels,
-            keep_features=keep_images or asks_words(self.classifier),
-            batch_size=batch_size,
-            progress=progress,
-        )
+        scorer = self.unfitted_scorer  # what it learned from other images is learned again
+        encoded = Encoded(self.classifier, images, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
+        fitted: AnyScorer = scorer
+        if not scorer.fitted:
+            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
+        keep_features = keep_images or asks_words(self.classifier)
+        scored = score_all(encoded, [fitted], known=True, keep_features=keep_features)
         check_known(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
         if scored.unreadable:
             first = scored.unreadable[0]
@@ -151,10 +158,17 @@ class Detector(HasRepr):
                 stacklevel=2,
             )
         self.calibrate_scored(
-            scored, keep, confidence, by_class=by_class, labels=labels, trained=trained, keep_images=keep_images
+            scored,
+            keep,
+            confidence,
+            scorer=fitted,
+            by_class=by_class,
+            labels=labels,
+            trained=trained,
+            keep_images=keep_images,
         )
         if not (is_feature_array(images) or names_a_store(images)):
-            self._widen_slack(scored)
+            self._widen_slack(scored, fitted)
         if keep < 1 and not self.require_calibration().guarantee.holds:
             warnings.warn(str(self.guarantee), NoGuarantee, stacklevel=2)
         return self
@@ -165,12 +179,13 @@ class Detector(HasRepr):
         keep: float = 0.95,
         confidence: float | None = None,
         *,
+        scorer: AnyScorer | None = None,
         by_class: bool = False,
         labels: Sequence[str] | None = None,
         trained: bool = False,
         keep_images: bool = False,
     ) -> Detector:
-        """`calibrate` from what `score_images(…, fit=True)` found."""
+        """`calibrate` from scores of known images; those of a score that learns are by a cross-fitted `scorer`."""
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
         spec = self.score.spec
         truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
@@ -178,13 +193,10 @@ class Detector(HasRepr):
         if not len(values):
             raise InputError("calibrate needs at least one readable known image, and got none.")
         check_numbers(scored, spec)
-        fitted = scored.scorers.get(spec)
-        if isinstance(fitted, CrossFitted):
-            self._scorer, folds = FoldScorer.of(fitted.scorers), fitted.folds
+        if isinstance(scorer, CrossFitted):
+            self._scorer, folds = FoldScorer.of(scorer.scorers), scorer.folds
         elif self.score.needs_fit:
-            raise InputError(
-                f"calibrate needs scores of {spec} that were cross-fitted: score the images with fit=True."
-            )
+            raise InputError(f"calibrate_scored needs the scorer of {spec} that scoring.cross_fit gives.")
         order = np.argsort(values, kind="stable")
         values = values[order]
         folds = None if folds is None else folds[order]
@@ -202,7 +214,7 @@ class Detector(HasRepr):
         self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         return self
 
-    def _widen_slack(self, scored: Scored) -> None:
+    def _widen_slack(self, scored: Scored, scorer: AnyScorer) -> None:
         """Score the images next to the threshold again, one at a time; the slack is several times what that changes.
 
         How much a score is moved by the rounding of an encoder depends on both: some saturated scores by far more,
@@ -215,9 +227,8 @@ class Detector(HasRepr):
         alone = dict(zip((item.id for item in again.items), self.values_of(again)))
         rows = [row for row in near if scored.items[row].id in alone]
         moved = [alone[scored.items[row].id] for row in rows]
-        fitted = scored.scorers.get(spec)
-        if isinstance(fitted, CrossFitted):  # the number of the fold that had not seen the image
-            moved = [each[fitted.folds[row]] for each, row in zip(moved, rows)]
+        if isinstance(scorer, CrossFitted):  # the number of the fold that had not seen the image
+            moved = [each[scorer.folds[row]] for each, row in zip(moved, rows)]
         self.calibration = replace(known, slack=max(known.slack, slack_of_changes(values[rows], np.array(moved))))
 
     def predict(

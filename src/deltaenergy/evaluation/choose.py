@@ -33,7 +33,7 @@ from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.availability import Given, Lack, check_runnable, given_by, runnable_scores
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import bind_all, cross_fit, deal_folds, score_images, score_inputs
+from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, score_inputs
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 
@@ -239,7 +239,7 @@ def choose_from_features(
         members = member[~unknown], member[unknown]
         with torch.inference_mode():
             # Bound and fitted again: nothing learned in another fold.
-            scorers = bind_all(ClassSubset(classifier, columns), candidates)
+            scorers = bind(ClassSubset(classifier, columns), candidates)
             values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
         ranked = [RankedScores(*both) for both in values]
         aurocs.append([one.auroc() for one in ranked])
@@ -295,10 +295,10 @@ def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice
     if len(choice.ranking) < 2:
         raise InputError("A disagreement takes two candidate scores, and there is one.")
     rivals = [one.spec for one in choice.ranking[1:] if one.behind.low <= 0] or [choice.ranking[1].spec]
-    inputs, folds = _inputs(classifier, known.features), deal_folds(known.truth.tolist())
+    inputs = _inputs(classifier, known.features)
     with torch.inference_mode():
-        scorers = [make_score(spec).bind(classifier) for spec in (choice.best, *rivals)]
-    fitted = [scorer if scorer.fitted else cross_fit(scorer, inputs, folds) for scorer in scorers]
+        scorers = bind(classifier, [make_score(spec) for spec in (choice.best, *rivals)])
+    fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
     return disagreement_with(choice.best, score_inputs(fitted, inputs, known=True), count)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.core.needs import OF_IMAGES
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, part_of
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import InputError
@@ -143,12 +143,7 @@ def _needs_features_only(detector: Detector) -> bool:
 def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Progress | None) -> Iterator[LoadedSet]:
     total, before = sum(map(len, sets)), 0
     for one in sets:
-
-        def move(done: int, _: int | None, before: int = before) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        found = model.encode(one.items, batch_size=batch_size, progress=move)
+        found = model.encode(one.items, batch_size=batch_size, progress=part_of(progress, before, total))
         before += len(one)
         one.check_readable(found.items, found.unreadable)
         yield replace(one, items=found.items, features=found.features, unreadable=tuple(found.unreadable))

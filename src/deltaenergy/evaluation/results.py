@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.detector.calibration import Calibration
-    from deltaenergy.scoring import Scored
+    from deltaenergy.scoring import AnyScorer, Scored
 
 
 class Group(StrEnum):
@@ -36,7 +36,8 @@ class Group(StrEnum):
 class EvaluatedSet:
     """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`.
 
-    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection.
+    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection, `scorers` what
+    scored them, by spec: a cross-fitted one has the folds of these images first.
     """
 
     name: str
@@ -45,6 +46,7 @@ class EvaluatedSet:
     labels: npt.NDArray[np.int64]
     correct: npt.NDArray[np.bool_]
     counted: npt.NDArray[np.bool_]
+    scorers: Mapping[str, AnyScorer] = field(default_factory=dict)
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:

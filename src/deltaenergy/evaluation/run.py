@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.core.labels import first_of_name
-from deltaenergy.core.progress import Progress, shown
+from deltaenergy.core.needs import OF_IMAGES
+from deltaenergy.core.progress import Progress, part_of, shown
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.errors import InputError, did_you_mean
@@ -22,7 +24,7 @@ from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.scores.availability import Given, check_runnable, given_by
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import AnyScorer, Scored, bind_all, score_images
+from deltaenergy.scoring import AnyScorer, CrossFitted, Encoded, Scored, bind, cross_fit, known_images, score_all
 from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
@@ -83,9 +85,7 @@ def evaluate(
     used = _scorers(classifier, scores, detector, given_by([one.images for one, _ in given], classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
-    # Feature stores are streamed, unless scores are still to learn from several ID sets as one.
-    alone = all(scorer.fitted for scorer in used.values()) or sum(group is Group.ID for _, group in given) == 1
-    loaded = load_sets(given, limit, seed, classifier.model if alone else None)
+    loaded = load_sets(given, limit, seed, classifier.model)
     labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
     found = evaluate_sets(
         classifier,
@@ -132,8 +132,9 @@ def evaluate_sets(
     """
     found = _score_sets(classifier, scorers, sets, batch_size, progress)
     if not allow_empty:
-        _check_readable(sets, found)
-    evaluated = [_evaluated(one, scored, classifier, by_name, correct_only) for one, scored in zip(sets, found)]
+        for one, (scored, _) in zip(sets, found):
+            one.check_readable(scored.items, scored.unreadable)
+    evaluated = [_evaluated(one, *of_set, classifier, by_name, correct_only) for one, of_set in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
     thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
     provenance = dict(provenance or {})
@@ -190,7 +191,12 @@ def _scorers(
     check_runnable(made, given)
     own = {detector.score.spec: detector.scorer} if detector is not None else {}
     unique = {score.spec: own.get(score.spec, score) for score in made}
-    return {scorer.spec: scorer for scorer in bind_all(classifier, unique.values())}
+    return {scorer.spec: scorer for scorer in bind(classifier, unique.values())}
+
+
+class _ScoredSet(NamedTuple):
+    scored: Scored
+    scorers: dict[str, AnyScorer]
 
 
 def _score_sets(
@@ -199,90 +205,80 @@ def _score_sets(
     sets: Sequence[LoadedSet],
     batch_size: int,
     progress: Progress | None,
-) -> list[Scored]:
-    """What is found for each set. All ID sets are scored as one if scores are cross-fitted on them."""
-    total, before = sum(map(len, sets)), 0
-
-    def run(who: Classifier, used: Sequence[AnyScorer], images: Any, **options: Any) -> Scored:
-        def move(done: int, _: int | None) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        return score_images(who, used, images, batch_size=batch_size, progress=move, **options)
-
-    found: dict[int, Scored] = {}
-    known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None]
+) -> list[_ScoredSet]:
+    """What is found for each set, and by which scorers: those that must learn are cross-fitted on all ID sets."""
+    unfitted = [scorer for scorer in scorers if not scorer.fitted]
+    known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None] if unfitted else []
+    starts = [0, *accumulate(map(len, sets))]
+    encoded = [
+        Encoded(
+            classifier if one.classifier is None else one.classifier,
+            one.to_score,
+            hold=i in known,
+            batch_size=batch_size,
+            progress=part_of(progress, starts[i], starts[-1]),
+        )
+        for i, one in enumerate(sets)
+    ]
     used: Sequence[AnyScorer] = scorers
-    if not all(scorer.fitted for scorer in scorers):
+    early: dict[int, Scored] = {}
+    if unfitted:
+        of_images = [scorer for scorer in scorers if scorer.fitted and scorer.score.needs_images]
+        needed = classifier.needs_to_predict.union(*(scorer.score.needs for scorer in unfitted))
+        # Images are encoded once: what looks at their patches or pixels is scored in that pass, before others learn.
+        if of_images and not needed & OF_IMAGES:
+            early = {i: score_all(encoded[i], of_images, keep_items=False) for i in known}
         id_sets = [sets[i] for i in known]
-        if len(id_sets) == 1:
-            (one,) = id_sets
-            every = -(-len(one) // MOST_LEARNED) if isinstance(one.items, StoredItems) else 1
-            keep = one.features is None
-            together = run(
-                classifier,
-                scorers,
-                one.to_score,
-                fit=True,
-                labels=_labels_of_rows(id_sets),
-                learn_every=every or 1,
-                keep_items=keep,
-                expected=len(one),
-            )
-            found = {known[0]: together}
-        else:
-            together = run(classifier, scorers, _together(id_sets), fit=True, labels=_labels_of_rows(id_sets))
-            found = dict(zip(known, _split(id_sets, together)))
-        if not together.items:
-            _check_readable(id_sets, [_named(one, found[i]) for i, one in zip(known, id_sets)])
-        before = sum(map(len, id_sets))
-        used = [together.scorers[scorer.spec] for scorer in scorers]
+        learned = known_images(
+            [encoded[i] for i in known],
+            unfitted,
+            labels=[_labels_of_rows(one) for one in id_sets],
+            every=_learned_every(id_sets),
+        )
+        used = cross_fit(scorers, learned)
+    found = []
+    row = 0
     for i, one in enumerate(sets):
-        if i not in found:
-            who = classifier if one.classifier is None else one.classifier
-            # For another class list only accuracy counts; a variant of the classifier shares what was learned.
-            mine = [] if one.own_classes is not None else [_bound_to(who, scorer) for scorer in used]
-            found[i] = run(who, mine, one.to_score, keep_items=one.features is None, expected=len(one))
-            before += len(one)
-    return [_named(one, found[i]) for i, one in enumerate(sets)]
+        # For another class list only accuracy counts; a variant of the classifier shares what was learned.
+        mine = [] if one.own_classes is not None else [_bound_to(encoded[i].classifier, scorer) for scorer in used]
+        if i in known:
+            mine = [_from_row(scorer, row) for scorer in mine]
+        late = [scorer for scorer in mine if i not in early or scorer.spec not in early[i].values]
+        keep = one.features is None
+        scored = score_all(encoded[i], late, known=i in known, keep_items=keep, expected=len(one))
+        if i in early:
+            both = {**early[i].values, **scored.values}
+            scored = replace(scored, values={scorer.spec: both[scorer.spec] for scorer in mine})
+            scored = replace(scored, by_fold={**early[i].by_fold, **scored.by_fold})
+        row += len(scored.predicted) if i in known else 0
+        found.append(_ScoredSet(_named(one, scored), {scorer.spec: scorer for scorer in mine}))
+    return found
 
 
 def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
+    if scorer.classifier is classifier:
+        return scorer
     if isinstance(scorer, Scorer):
         return replace(scorer, classifier=classifier)
     return replace(scorer, scorers=tuple(replace(one, classifier=classifier) for one in scorer.scorers))
 
 
-def _labels_of_rows(sets: Sequence[LoadedSet]) -> list[str | None] | None:
-    """The label of each row of features in all sets; None if images are scored, or a store, which have their own."""
-    if any(one.features is None or isinstance(one.items, StoredItems) for one in sets):
+def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
+    """The scorer for known images from a row on."""
+    return replace(scorer, folds=scorer.folds[row:]) if isinstance(scorer, CrossFitted) else scorer
+
+
+def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
+    """Of every so many images of each set one is learned from: of feature stores together at most `MOST_LEARNED`."""
+    stored = sum(len(one) for one in sets if isinstance(one.items, StoredItems))
+    return [max(1, -(-stored // MOST_LEARNED)) if isinstance(one.items, StoredItems) else 1 for one in sets]
+
+
+def _labels_of_rows(one: LoadedSet) -> list[str | None] | None:
+    """The label of each row of features; None for images and stores, which have their own."""
+    if one.features is None or isinstance(one.items, StoredItems):
         return None
-    return [item.label for one in sets for item in one.items]
-
-
-def _together(sets: Sequence[LoadedSet]) -> Any:
-    """All images, or all features, of several sets."""
-    if all(one.features is None for one in sets):
-        return [item for one in sets for item in one.items]
-    if any(one.features is None for one in sets):
-        raise InputError("Give images or features for the ID sets, not images for one and features for another.")
-    return np.concatenate([np.asarray(one.features) for one in sets])
-
-
-def _split(sets: Sequence[LoadedSet], scored: Scored) -> list[Scored]:
-    """Undo `_together`. Unreadable images have no row, so that rows are told by their image's id."""
-    results = []
-    start = 0
-    for one in sets:
-        mine = {item.id for item in one.items}
-        if one.features is None:
-            rows = np.array([i for i, item in enumerate(scored.items) if item.id in mine], dtype=np.int64)
-        else:
-            rows = np.arange(start, start + len(one))
-            start += len(one)
-        unreadable = [image for image in scored.unreadable if image.id in mine]
-        results.append(replace(scored.take(rows), unreadable=unreadable))
-    return results
+    return [item.label for item in one.items]
 
 
 def _named(one: LoadedSet, scored: Scored) -> Scored:
@@ -292,13 +288,13 @@ def _named(one: LoadedSet, scored: Scored) -> Scored:
     return replace(scored, unreadable=[*one.unreadable, *scored.unreadable])
 
 
-def _check_readable(sets: Sequence[LoadedSet], found: Sequence[Scored]) -> None:
-    for one, scored in zip(sets, found):
-        one.check_readable(scored.items, scored.unreadable)
-
-
 def _evaluated(
-    one: LoadedSet, scored: Scored, classifier: Classifier, by_name: bool, correct_only: bool
+    one: LoadedSet,
+    scored: Scored,
+    scorers: dict[str, AnyScorer],
+    classifier: Classifier,
+    by_name: bool,
+    correct_only: bool,
 ) -> EvaluatedSet:
     """Join the labels of the images that were read with what was predicted for them."""
     classes = (classifier if one.classifier is None else one.classifier).classes
@@ -311,7 +307,7 @@ def _evaluated(
     predicted = same_class(classes)[scored.predicted] if by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
     counted = correct if correct_only and one.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
-    return EvaluatedSet(one.name, one.group, scored, labels, correct, counted)
+    return EvaluatedSet(one.name, one.group, scored, labels, correct, counted, scorers)
 
 
 def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float | None]:

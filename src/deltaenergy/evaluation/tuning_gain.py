@@ -38,7 +38,7 @@ from deltaenergy.evaluation import leave_out
 from deltaenergy.evaluation.leave_out import Floats, Ints
 from deltaenergy.models.base import Model
 from deltaenergy.scores.base import Score, ScoreInputs
-from deltaenergy.scoring import bind_all, score_images
+from deltaenergy.scoring import bind, score_images
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
 from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.prepare import TrainSet
@@ -296,7 +296,7 @@ class _Measure:
                 ScoreInputs(classifier(Inputs(rows)).similarities, rows)
                 for rows in (self.test.features[torch.from_numpy(chosen)] for chosen in (known, unknown))
             )
-        (scorer,) = bind_all(classifier, [self.score])
+        (scorer,) = bind(classifier, [self.score])
         return leave_out.score_both(scorer, of_known, self.test.labels[known], of_unknown)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from deltaenergy import Model, ZeroShotClassifier, make_score
+from deltaenergy.core.lru import LruCache
 from deltaenergy.errors import InputError
 from deltaenergy.scores.availability import Given, runnable_scores
 from deltaenergy.scores.base import ScoreInputs
@@ -125,8 +126,7 @@ def test_settings_that_make_no_sense_are_refused(params: dict[str, float]) -> No
 def test_few_texts_are_kept_and_dropped_ones_come_back_as_they_were(
     tiny_clip: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "_kept", type(pairs._kept)())
-    monkeypatch.setattr(pairs, "MOST_KEPT", 3)
+    monkeypatch.setattr(pairs, "_kept", LruCache(3))
     texts = [pairs.joined("dog", word) for word in KEPT]
     templates = ("the nice {}", "a photo of {}")
     first = pairs.text_features(tiny_clip, texts, templates)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
 from torch import nn
 
+from deltaenergy.core.lru import LruCache
 from deltaenergy.core.progress import Progress
 
 # A batch holds at most this many tokens: enough to keep two cores or a GPU busy, small enough for a laptop.
@@ -65,8 +65,7 @@ class TextTower(ABC):
         self.projection = projection
         self.tokenizer = tokenizer
         self.finish = finish
-        self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
-        self._cache_lock = threading.Lock()
+        self._cache = LruCache[str, torch.Tensor](CACHED_PROMPTS)
         self._look_at(transformer, tokenizer)
 
     @abstractmethod
@@ -159,7 +158,7 @@ class TextTower(ABC):
 
     def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
         """Unit features (N, D), row i for text i, on the tower's device."""
-        known = self._from_cache(texts)
+        known = {text: found for text in texts if (found := self._cache.get(text)) is not None}
         new = list(dict.fromkeys(text for text in texts if text not in known))
         total = len(known) + len(new)
         if progress is not None:
@@ -169,7 +168,8 @@ class TextTower(ABC):
                 known.update(zip((new[i] for i in positions), self.finish(vectors)))
             if progress is not None:
                 progress(len(known), total)
-        self._to_cache({text: known[text] for text in new[-CACHED_PROMPTS:]})
+        for text in new[-self._cache.most :]:
+            self._cache.put(text, known[text])
         return torch.stack([known[text] for text in texts]) if texts else torch.zeros(0, self._feature_dim())
 
     def project(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
@@ -193,21 +193,6 @@ class TextTower(ABC):
         tokens = torch.tensor(ids, dtype=torch.long, device=self.device)
         embedded: torch.Tensor = self.token_embedding(tokens)
         return embedded
-
-    def _from_cache(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        known: dict[str, torch.Tensor] = {}
-        with self._cache_lock:
-            for text in texts:
-                if text in self._cache:
-                    self._cache.move_to_end(text)
-                    known[text] = self._cache[text]
-        return known
-
-    def _to_cache(self, features: dict[str, torch.Tensor]) -> None:
-        with self._cache_lock:
-            self._cache.update(features)
-            while len(self._cache) > CACHED_PROMPTS:
-                self._cache.popitem(last=False)
 
     def _feature_dim(self) -> int:
         return int(self.encode([""]).shape[1])

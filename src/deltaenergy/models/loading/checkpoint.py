@@ -6,7 +6,6 @@ exactly its own tensors, and tokenizer and preprocessing must fit the towers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json
 from deltaenergy.files.schema import Check, Where, record
 from deltaenergy.models.loading.families import FAMILIES, NOT_SUPPORTED, Family
-from deltaenergy.models.loading.weights import fill, needed_weights, read_weights, weight_files, weight_shapes
+from deltaenergy.models.loading.weights import fill, read_weights, weight_files
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.clip import TransformersModel
 
@@ -32,9 +31,9 @@ def load_checkpoint(name: str, folder: Path) -> TransformersModel:
     module = build_empty(family, config, folder / "config.json")
     tokenizer = family.tokenizer(folder, module.config.text_config)
     preprocessing = _preprocessing(folder, family, int(module.config.vision_config.image_size))
-    tensors = needed_weights(read_weights(files), weight_shapes(module), folder, _COUNTED)
-    check_scale(tensors[family.scale], family, folder)
-    fill(module, tensors)
+    weights = read_weights(files)
+    fill(module, {name: tensor for name, tensor in weights.items() if name not in _COUNTED}, folder)
+    check_scale(module, family, folder)
     return family.model(name, module, tokenizer, preprocessing)
 
 
@@ -82,14 +81,11 @@ def build_empty(family: Family, config: dict[str, Any], file: Path) -> Any:
         raise ArtifactError(f"{file} describes a model that cannot be built: {error}") from error
 
 
-def check_scale(scale: torch.Tensor, family: Family, folder: Path) -> None:
+def check_scale(module: Any, family: Family, folder: Path) -> None:
     """Raise `ArtifactError` unless cosines can be multiplied with exp(scale), or divided by it."""
-    value = float(scale)
-    if family.divides:
-        if not (value > 0 and math.isfinite(1 / value)):
-            raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {value:g}, which nothing can be divided by.")
-    elif not torch.isfinite(scale.exp()).all():
-        raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {value:g}, and its exp infinite.")
+    scale = getattr(module, family.scale).detach()
+    if not torch.isfinite(1 / scale if family.divides else scale.exp()) or (family.divides and scale < 0):
+        raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {float(scale):g}, which cannot scale cosines.")
 
 
 def _preprocessing(folder: Path, family: Family, side: int) -> Preprocessing:

@@ -33,9 +33,7 @@ from deltaenergy.models.loading.weights import (
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
     fill,
-    needed_weights,
     read_weights,
-    weight_shapes,
 )
 from deltaenergy.models.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from deltaenergy.models.towers.clip import ClipModel
@@ -123,21 +121,19 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
     tokenizer = load_tokenizer(folder, module.config.text_config, "CLIPTokenizer")
     preprocessing = _preprocessing(content.get("preprocess_cfg") or {}, config, where.at("preprocess_cfg"))
     stored = read_weights([weights])
-    for scalar in {"logit_scale", "logit_bias"} & stored.keys():  # some write them as lists of one
-        stored[scalar] = stored[scalar].reshape(() if stored[scalar].shape == (1,) else stored[scalar].shape)
-    shapes = weight_shapes(module)
+    bias = stored.pop("logit_bias", torch.zeros(()))
+    if bias.numel() != 1:
+        raise ArtifactError(f"{weights}: the tensor 'logit_bias' has shape {tuple(bias.shape)}, not one number.")
     # Custom text towers keep what is the text's under `text.`.
     prefix = "text." if "text.token_embedding.weight" in stored else ""
-    sources = {key: _source(key, prefix) for key in shapes}
-    expected = {source.name: source.shape_of(shapes[key]) for key, source in sources.items()}
-    if "logit_bias" in stored:
-        expected["logit_bias"] = ()
-    stored = needed_weights(stored, expected, folder, _NO_WEIGHTS, config=OPEN_CLIP_CONFIG)
-    tensors = {key: source.take(stored[source.name]) for key, source in sources.items()}
-    check_scale(tensors["logit_scale"], family, folder)
-    fill(module, tensors)
-    bias = float(stored["logit_bias"]) if "logit_bias" in stored else 0.0
-    return ClipModel(name, module, tokenizer, preprocessing, logit_bias=bias)
+    sources = {key: _source(key, prefix) for key in module.state_dict()}
+    tensors = {key: one.take(stored[one.name]) for key, one in sources.items() if one.name in stored}
+    # What has no place is refused with the rest that does not fit.
+    known = {one.name for one in sources.values()} | set(_NO_WEIGHTS)
+    tensors |= {name: tensor for name, tensor in stored.items() if name not in known}
+    fill(module, tensors, folder, OPEN_CLIP_CONFIG)
+    check_scale(module, family, folder)
+    return ClipModel(name, module, tokenizer, preprocessing, logit_bias=float(bias))
 
 
 @dataclass(frozen=True)
@@ -148,15 +144,11 @@ class _Source:
     transposed: bool = False
     third: int | None = None
 
-    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if self.transposed:
-            return shape[::-1]
-        return shape if self.third is None else (3 * shape[0], *shape[1:])
-
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.transposed:
-            return tensor.T.contiguous()
-        return tensor if self.third is None else tensor.chunk(3)[self.third].clone()
+            return tensor.T.contiguous() if tensor.ndim == 2 else tensor
+        # Rows that are not three times those of a part give a part that is refused.
+        return tensor if self.third is None or not tensor.ndim else tensor.tensor_split(3)[self.third].clone()
 
 
 def _source(key: str, prefix: str) -> _Source:

@@ -17,6 +17,7 @@ from deltaenergy import __version__
 from deltaenergy.detector.saved import HUB, RECORD, save_detector
 from deltaenergy.errors import InputError, ModelUnavailableError
 from deltaenergy.files import write_text
+from deltaenergy.models.loading.hub import is_repository
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector
@@ -180,14 +181,8 @@ def _plain(text: str) -> str:
 
 
 def _check_repo(repo: str) -> None:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(repo)
-    except HFValidationError:
-        raise InputError(f"{repo!r} is no repository of the hub: write owner/name.") from None
-    if repo.count("/") != 1:
-        raise InputError(f"{repo!r} is no repository of the hub: write owner/name.")
+    if not is_repository(repo):
+        raise InputError(f"{repo!r} is not a repository of the Hugging Face Hub: write owner/name.")
 
 
 def _first_line(error: Exception) -> str:

@@ -145,7 +145,12 @@ class TowerModel(Model, ABC):
         Its features are others than the bare model's, and so is its fingerprint: the bare one's and a hash of the
         tokens. A feature store or detector of either is refused for the other.
         """
-        require_vision(self, "with_vision_prompts").check_prompts(tokens)
+        vision = require_vision(self, "with_vision_prompts")
+        if tokens.ndim != 3 or tokens.shape[2] != vision.width or 0 in tokens.shape or len(tokens) > vision.blocks:
+            raise InputError(
+                f"tokens must have the shape (blocks, tokens, {vision.width}) with at most {vision.blocks} blocks, got "
+                f"{tuple(tokens.shape)}."
+            )
         tokens = tokens.detach().to(self.device, copy=True)
         digest = hashlib.blake2b(str(tuple(tokens.shape)).encode(), digest_size=16)
         digest.update(tokens.float().cpu().contiguous().numpy().tobytes())

@@ -32,8 +32,6 @@ settings.load_profile("sample")
 # The commands and their options are made once, not for each call.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-# The modules of scores that look for words in WordNet.
-MINING = ("interneg", "neglabel")
 
 # Of glibc; elsewhere the system does as it thinks best.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -102,9 +100,7 @@ def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
         pool = wordnet_pool(exclude)
         return Pool(pool.nouns[::2000], pool.adjectives[::2000])
 
-    # By import_module, since the package's attributes of these names are functions.
-    for name in MINING:
-        monkeypatch.setattr(importlib.import_module(f"deltaenergy.scores.{name}"), "wordnet_pool", some_words)
+    monkeypatch.setattr("deltaenergy.scores.negatives.mining.wordnet_pool", some_words)
 
 
 @pytest.fixture(scope="session")

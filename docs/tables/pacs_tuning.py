@@ -40,6 +40,7 @@ from deltaenergy.stats.metrics import auroc, fpr
 from deltaenergy.tuning.data import CachedViews, Domains
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.prepare import TrainSet
+from deltaenergy.tuning.tune import check_fits
 from deltaenergy.tuning.views import encode_views
 
 METHODS = [
@@ -263,7 +264,7 @@ def that_run(model: Any, methods: Sequence[str]) -> list[str]:
     for method in methods:
         try:
             if method != "zero-shot":
-                make_method(method).check_model(model)
+                check_fits(make_method(method), model, ["one", "other"], 2, {})
             able.append(method)
         except InputError as error:
             print(f"left out: {method}: {error}", file=sys.stderr)

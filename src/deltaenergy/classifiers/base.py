@@ -358,16 +358,12 @@ class Classifier(HasRepr, nn.Module, ABC):
             if not torch.isfinite(tensor).all():
                 raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} holds NaN or infinity.")
         self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
-        self.check_state()
         self.requires_grad_(False)
         self.settle()
         return self
 
     def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Before `restore`: make room for tensors whose size the settings do not tell."""
-
-    def check_state(self) -> None:
-        """After `restore`: raise `ArtifactError` for values that make no sense."""
 
 
 def check_classifier(classifier: Any, who: str) -> None:

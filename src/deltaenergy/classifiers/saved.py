@@ -40,12 +40,13 @@ def save_classifier(classifier: Classifier, folder: str | Path) -> None:
     write_bound(folder, RECORD, {"format": FORMAT, **described(classifier)}, classifier.state_dict())
 
 
+_RECORD = record(DESCRIBED)
+
+
 def load_classifier(folder: str | Path, model: Model | None, device: str | torch.device) -> Classifier:
     """Read a classifier. The model is loaded by its recorded name unless one is given; either must match."""
     folder = Path(folder)
-    saved, tensors = read_described(folder, RECORD, FORMAT)
-    record(DESCRIBED)(saved, Where(str(folder / RECORD)))
-    check_classes_hash(saved, folder / RECORD)
+    saved, tensors = read_described(folder, RECORD, FORMAT, _RECORD)
     return rebuild(saved, tensors, model_of(saved, model, device, folder), folder)
 
 
@@ -60,8 +61,10 @@ def described(classifier: Classifier) -> dict[str, Any]:
     }
 
 
-def read_described(folder: Path, name: str, expected: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """A record of the format `expected`, and its tensors."""
+def read_described(
+    folder: Path, name: str, expected: str, schema: Check
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """A record of the format `expected` and its tensors; `ArtifactError` if it is not what `schema` says."""
     if not folder.is_dir():
         raise ArtifactError(f"{folder} is not a folder. {name} and its tensors are in one that deltaenergy wrote.")
     found = read_json(folder / name)
@@ -71,16 +74,14 @@ def read_described(folder: Path, name: str, expected: str) -> tuple[dict[str, An
             f"{folder / name} has format {version!r}; deltaenergy {__version__} reads {expected!r}. "
             "Make it again (deltaenergy calibrate or tune), or install the version that wrote it."
         )
-    return read_bound(folder, name)
-
-
-def check_classes_hash(saved: Mapping[str, Any], file: Path) -> None:
-    """Raise `ArtifactError` if the class list is not the one that was saved."""
+    saved, tensors = read_bound(folder, name)
+    schema(saved, Where(str(folder / name)))
     if hash_strings(saved["classes"]) != saved["classes_hash"]:
         raise ArtifactError(
-            f"{file}: the class list was changed after it was saved. "
+            f"{folder / name}: the class list was changed after it was saved. "
             "Similarities belong to the old list: make it again with the new one."
         )
+    return saved, tensors
 
 
 def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -58,10 +58,11 @@ class TipAdapterClassifier(TemplateClassifier):
         if "labels" in tensors and tensors["labels"].ndim == 1:
             self._make_room(len(tensors["labels"]))
 
-    def check_state(self) -> None:
-        """Every key is of one of the classes."""
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
+        restored = super().restore(tensors)
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ArtifactError(f"{self.method.name}: a saved label lies outside of the {len(self.classes)} classes.")
+        return restored
 
 
 @register_method

@@ -13,10 +13,10 @@ WordNet says it**, by instance pointers and by hyponyms of the
 classes (see `negatives.taxonomy`): a substitute that needs no further model, and that knows WordNet's words only. The
 paper's own example, "african daisy", is a flower to WordNet but no kind of "daisy", and stays.
 
-The pairs are encoded when an image asks for them, since all pairs of K classes and M negatives would be millions. So the
-model's text tower runs whenever images are scored: 25 texts of 8 prompts each for an image that shares none with the
-ones before. `noun_templates='the nice {}'` makes that 25. Each text passes through the tower by itself: its feature has
-the same bits whatever else is asked for.
+The pairs are encoded when an image asks for them, since all pairs of K classes and M negatives would be millions: the
+model's text tower runs whenever images are scored. That is 25 texts of 8 prompts each for an image that shares none
+with the ones before; `noun_templates='the nice {}'` makes it 25. Each text passes through the tower by itself: its
+feature has the same bits whatever else is asked for.
 """
 
 from __future__ import annotations

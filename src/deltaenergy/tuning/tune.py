@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.classifiers.estimate import CostEstimate, check_memory, warn_of_cost
+from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.core.classes import check_classes
 from deltaenergy.core.needs import Need
@@ -82,7 +82,8 @@ def tune(
         raise InputError("search needs validation images: give val (--val DIR).")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
     estimate = check_fits(chosen, model, names, images, changes)
-    warn_of_cost(chosen.spec, estimate, model.device)
+    if estimate is not None:
+        estimate.warn_if_long(chosen.spec, model.device)
     folder = None if checkpoints is None else Path(checkpoints)
     if not isinstance(train, TrainSet):
         train = prepare_training(
@@ -227,9 +228,9 @@ def check_fits(
 ) -> CostEstimate | None:
     """Raise `InputError` for a model that the method cannot tune, or cannot tune in this machine's memory."""
     check_model(model, "tune")
-    method.check_model(model)
     estimate = method.estimate(model, classes, images, recipes_of(method, changes))
-    check_memory(method.spec, estimate, model.device)
+    if estimate is not None:
+        estimate.refuse_beyond_memory(method.spec, model.device)
     return estimate
 
 

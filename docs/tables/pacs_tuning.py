@@ -37,11 +37,10 @@ from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import bind, score_inputs
 from deltaenergy.source import labelled_folders
 from deltaenergy.stats.metrics import auroc, fpr
-from deltaenergy.tuning.data import CachedViews, Domains
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.tune import check_fits
-from deltaenergy.tuning.views import encode_views
+from deltaenergy.tuning.views import CachedViews, Domains, encode_views
 
 METHODS = [
     "zero-shot",

@@ -36,13 +36,21 @@ from deltaenergy.source import load_images
 from deltaenergy.stats.thresholds import check_confidence, check_keep
 from deltaenergy.training.checkpoints import saving
 from deltaenergy.training.loop import EpochLog
-from deltaenergy.tuning.data import CachedViews, Validation
-from deltaenergy.tuning.fit import recipes_of
-from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, encode_readable, labelled_items, prepare_validation
+from deltaenergy.tuning.prepare import (
+    DEFAULT_VIEWS,
+    RUN_FOLDER,
+    ProgressStage,
+    TrainSet,
+    TrainSets,
+    clear_run_folder,
+    encode_readable,
+    labelled_items,
+    method_folder,
+    prepare_validation,
+)
 from deltaenergy.tuning.stored import has_no_pictures, read_stored
-from deltaenergy.tuning.train_sets import ProgressStage, TrainSets
-from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, tune
-from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
+from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, recipes_of, tune
+from deltaenergy.tuning.views import CachedViews, Validation
 
 # Training images beyond the sample make an honest calibration set; this many are plenty.
 MAX_HELD_OUT = 1000
@@ -125,11 +133,11 @@ def tune_detector(
     for one in methods:
         check_fits(one, loaded, names, shots * len(names), recipe or {})
     _check_score(scored, methods, to_calibrate, loaded)
-    workplace = out / FOLDER
+    run_folder = out / RUN_FOLDER
     with FolderLock(out):
         if overwrite:
-            clear_workplace(workplace)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, workplace, announce)
+            clear_run_folder(run_folder)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, announce)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:
@@ -156,7 +164,7 @@ def tune_detector(
                 val=validation,
                 search=search,
                 recipe=recipe if one.trains or len(methods) == 1 else None,
-                checkpoints=place_of(workplace, number, len(methods)),
+                checkpoints=method_folder(run_folder, number, len(methods)),
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,
             )
@@ -177,12 +185,12 @@ def tune_detector(
             readable = None if test is None or test.drawn else test
             images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
             detector.calibrate(images, keep, confidence, trained=trained, batch_size=batch_size, progress=progress)
-        with saving("The tuned detector", out, f"The finished training is in {workplace}."):
+        with saving("The tuned detector", out, f"The finished training is in {run_folder}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
             record["comparison"] = None if comparison is None else comparison.to_dict()
             write_json(out / TRAINING, {**record, "sample": prepared.sample.record()})
             detector.save(out)
-        clear_workplace(workplace)
+        clear_run_folder(run_folder)
     skipped = {image.id: image for image in (*prepared.unreadable, *unreadable, *detector.unreadable)}
     return TunedDetector(detector, source, len(prepared.sample.items), list(skipped.values()), comparison)
 

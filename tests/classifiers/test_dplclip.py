@@ -23,8 +23,8 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.report.html import Markup
 from deltaenergy.report.page import provenance_section
 from deltaenergy.scoring import score_images
-from deltaenergy.tuning.data import CachedViews, Domains, Validation
-from deltaenergy.tuning.fit import fit
+from deltaenergy.tuning.tune import fit
+from deltaenergy.tuning.views import CachedViews, Domains, Validation
 from tests.labelled_pictures import CLASSES
 
 # Uneven: 6, 4 and 2 images.

@@ -21,9 +21,9 @@ from deltaenergy.classifiers.lsn import NEGATIVES, POSITIVES, Lsn, LsnClassifier
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.prompts import LearnedPrompts
-from deltaenergy.tuning.data import CachedViews, Validation
-from deltaenergy.tuning.fit import fit, recipes_of
 from deltaenergy.tuning.prepare import TrainSet
+from deltaenergy.tuning.tune import fit, recipes_of
+from deltaenergy.tuning.views import CachedViews, Validation
 from tests.labelled_pictures import CLASSES
 
 
@@ -330,10 +330,10 @@ class TestCost:
         self, tiny_clip: Model, coloured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from deltaenergy import pipeline as tuned_detector
-        from deltaenergy.tuning import train_sets
+        from deltaenergy.tuning import prepare
 
         monkeypatch.setattr(estimate, "memory_of", lambda _: 100_000)
-        monkeypatch.setattr(train_sets, "prepare_training", lambda *_, **__: pytest.fail("images were encoded"))
+        monkeypatch.setattr(prepare, "prepare_training", lambda *_, **__: pytest.fail("images were encoded"))
         with pytest.raises(InputError, match="this machine has"):
             tuned_detector.tune_detector(tiny_clip, coloured, tmp_path / "out", "lsn", shots=2)
 

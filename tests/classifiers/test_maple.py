@@ -24,8 +24,8 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.vision import VisionTower
 from deltaenergy.source import load_images
 from deltaenergy.training.recipe import Recipe
-from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training, prepare_validation
+from deltaenergy.tuning.tune import fit
 from tests.checkpoints import write_clip
 from tests.classifiers.prompted_reference import Reference, double
 from tests.labelled_pictures import CLASSES, write_pictures

@@ -13,8 +13,8 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.data import CachedViews, Domains
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
+from deltaenergy.tuning.views import CachedViews, Domains
 from tests.labelled_pictures import CLASSES, write_pictures
 
 

@@ -40,9 +40,9 @@ from deltaenergy.models.base import Model
 from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.scoring import bind, score_images
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
-from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.tune import tune
+from deltaenergy.tuning.views import CachedViews
 
 PARTS = 5
 # A class is left out of at least two others: one alone cannot be tuned.

@@ -217,7 +217,8 @@ def require_towers(model: Model, who: str) -> TowerModel:
     if not isinstance(model, TowerModel):
         raise InputError(
             f"{who} encodes images, but {model.name!r} holds precomputed features and cannot encode images: give unit "
-            f"features, an array (N, {model.feature_dim}), or load the model itself with load_model."
+            f"features, an array (N, {model.feature_dim}) (to tune, LabelledFeatures), or load the model itself with "
+            "load_model."
         )
     return model
 

@@ -39,7 +39,7 @@ from deltaenergy.testing.samples import (
     refused,
     shared_model,
 )
-from deltaenergy.tuning.data import CachedViews
+from deltaenergy.tuning.views import CachedViews
 
 if TYPE_CHECKING:
     import numpy.typing as npt

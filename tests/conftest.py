@@ -40,7 +40,7 @@ _COLLECT = gc.get_threshold()
 
 # Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
 # that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
-for _module in ("stats.thresholds", "detector.class_check", "evaluation.run", "evaluation.choose"):
+for _module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
     importlib.import_module(f"deltaenergy.{_module}")
 
 

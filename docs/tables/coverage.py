@@ -25,16 +25,10 @@ from clip_data import ClipFeatures
 
 import deltaenergy as de
 from deltaenergy.detector.calibration import Calibration, class_groups
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.scores.base import FoldScorer, ScoreInputs
 from deltaenergy.scoring import KnownImages, cross_fit, deal_folds
-from deltaenergy.stats.thresholds import (
-    Guarantee,
-    benjamini_hochberg,
-    conformal_p_values,
-    kept_at_least,
-    rank_of,
-    threshold_of,
-)
+from deltaenergy.stats.thresholds import benjamini_hochberg, conformal_p_values, kept_at_least, rank_of, threshold_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

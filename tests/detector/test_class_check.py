@@ -16,12 +16,12 @@ import deltaenergy as de
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.class_check import (
     UnknownClassesWarning,
-    binomial_tail,
     check_known,
     class_accuracy,
     names_by_chance,
     random_words,
 )
+from deltaenergy.stats.thresholds import binomial_tail
 from tests.sampling import examples
 
 

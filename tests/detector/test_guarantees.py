@@ -18,6 +18,7 @@ from scipy import stats
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.calibration import Calibration, rows_next_to, slack_of_changes
+from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
@@ -25,7 +26,6 @@ from deltaenergy.files.artifact import sealed
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import list_scores, make_score
 from deltaenergy.scoring import Scored, deal_folds
-from deltaenergy.stats.thresholds import Guarantee, NoGuarantee
 from tests.sampling import examples
 
 CLASSES = ("dog", "cat", "red car")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from deltaenergy.detector.calibration import Calibration, class_groups
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.stats.thresholds import (
-    Guarantee,
     benjamini_hochberg,
     binomial,
     check_confidence,

@@ -33,9 +33,10 @@ from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.precomputed import PrecomputedClassifier
 from deltaenergy.detector.class_check import UnknownClassesWarning
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.guarantee import NoGuarantee
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.scoring import Scored, score_images
-from deltaenergy.stats.thresholds import NoGuarantee, least_images
+from deltaenergy.stats.thresholds import least_images
 from deltaenergy.tuning.stored import LabelledFeatures
 from deltaenergy.tuning.tune import tune
 
@@ -94,7 +95,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: the labels.
         threshold_: scores below it are of no class; None for a score that learns from features (it is cross-fitted).
-        guarantee_: what the threshold guarantees, a `deltaenergy.stats.thresholds.Guarantee`.
+        guarantee_: what the threshold guarantees, a `deltaenergy.detector.guarantee.Guarantee`.
         detector_: the detector.
     """
 
@@ -195,7 +196,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         offset_: 0: `score_samples` is counted from where rows are outliers.
-        guarantee_: what the threshold guarantees, a `deltaenergy.stats.thresholds.Guarantee`.
+        guarantee_: what the threshold guarantees, a `deltaenergy.detector.guarantee.Guarantee`.
         detector_: the detector.
     """
 

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deltaenergy.core.labels import ClassFinder, class_indices, first_of_name
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import Scored
-from deltaenergy.stats.thresholds import (
-    Guarantee,
-    check_confidence,
-    check_keep,
-    conformal_p_values,
-    count_at_most,
-    least_images,
-)
+from deltaenergy.stats.thresholds import check_confidence, check_keep, conformal_p_values, count_at_most, least_images
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -25,7 +25,7 @@ import torch
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier, class_features
 from deltaenergy.core.labels import ClassFinder, first_of_name, normal_name
 from deltaenergy.scores.negatives.pools import lexicographer_lists
-from deltaenergy.stats.thresholds import binomial
+from deltaenergy.stats.thresholds import binomial_tail
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -85,15 +85,6 @@ def _positions(classes: Sequence[str], items: Sequence[ImageItem]) -> list[int |
     """The class of each image by its label; None without one, and for labels that are not classes."""
     finder = ClassFinder(classes)
     return [None if item.label is None else finder.find(item.label) for item in items]
-
-
-def binomial_tail(successes: int, trials: int, chance: float) -> float:
-    """P(Binomial(trials, chance) ≥ successes)."""
-    if successes <= 0:
-        return 1.0
-    if not 0 < chance < 1:
-        return float(chance >= 1)
-    return min(1.0, float(binomial(trials, chance)[successes:].sum()))
 
 
 def names_by_chance(correct: int, images: int, classes: int) -> bool:

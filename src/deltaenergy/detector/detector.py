@@ -27,6 +27,7 @@ from deltaenergy.detector.calibration import (
     true_classes,
 )
 from deltaenergy.detector.class_check import ClassAccuracy, asks_words, check_known, class_accuracy
+from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, NotFittedError
@@ -48,7 +49,7 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
-from deltaenergy.stats.thresholds import Guarantee, NoGuarantee, benjamini_hochberg, check_fdr, percent, slack_of
+from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 from deltaenergy.store.store_pass import names_a_store
 
 if TYPE_CHECKING:

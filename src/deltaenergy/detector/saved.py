@@ -23,6 +23,7 @@ from deltaenergy.classifiers.saved import (
 from deltaenergy.core.needs import Need
 from deltaenergy.detector.calibration import Calibration
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.detector.reference_images import CHECK as KEPT_CHECK
 from deltaenergy.detector.reference_images import restore as restore_kept_images
 from deltaenergy.detector.reference_images import specs as kept_specs
@@ -45,7 +46,6 @@ from deltaenergy.files.schema import (
 )
 from deltaenergy.scores.base import FoldScorer, ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.stats.thresholds import Guarantee
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

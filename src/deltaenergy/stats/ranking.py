@@ -60,7 +60,7 @@ class Ranked:
             return np.ones(self.images, np.int64)
         return np.diff(np.flatnonzero(self._last), prepend=-1)
 
-    def above(self, drawn: Counts) -> Counts:
+    def counts_above(self, drawn: Counts) -> Counts:
         """How many images were drawn above each level, and at last how many in all; a row for each resample."""
         found = np.zeros((len(drawn), self.images + 1), np.int32)
         np.cumsum(drawn if self._order is None else drawn[:, self._order], axis=1, dtype=np.int32, out=found[:, 1:])
@@ -69,7 +69,7 @@ class Ranked:
         _compress(found[:, 1:], self._last)
         return found[:, : len(self.levels) + 1]
 
-    def at(self, levels: Array) -> npt.NDArray[np.int64]:
+    def counts_at(self, levels: Array) -> npt.NDArray[np.int64]:
         """How many images there are of each of these levels, which hold all of the group's."""
         counts = np.zeros(len(levels), np.int64)
         counts[len(levels) - 1 - np.searchsorted(levels[::-1], self.levels)] = self.counts
@@ -97,14 +97,14 @@ class Ranks:
             found.append(part.start + np.flatnonzero(id_group.levels[next_id] == ood_group.levels[part]))
         self.tied: npt.NDArray[np.int64] = np.concatenate(found)
 
-    def as_they_are(self) -> Kept:
+    def unresampled(self) -> Kept:
         """The images themselves, as a resample that draws each of them once."""
         each = (np.broadcast_to(np.int32(1), (1, group.images)) for group in (self.id, self.ood))
         return self.resampled(*each)
 
     def resampled(self, id_drawn: Counts, ood_drawn: Counts) -> Kept:
         """Images that were drawn so often, a row for each resample; `Ranked` says in which order they come."""
-        return Kept(self, self.id.above(id_drawn), self.ood.above(ood_drawn))
+        return Kept(self, self.id.counts_above(id_drawn), self.ood.counts_above(ood_drawn))
 
 
 class Kept:

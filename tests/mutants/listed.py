@@ -799,10 +799,10 @@ mutant(
     VERDICTS,
 )
 mutant(
-    "detector.detector.Detector.predict_proba",
+    "classifiers.base.Classifier.predict_proba",
     "probabilities in the order of their size, not of the classes",
-    "np.put_along_axis(probabilities, top, shares, axis=1)",
-    "probabilities = shares",
+    "torch.zeros_like(shares).scatter_(1, positions, shares)",
+    "shares",
     VERDICTS,
 )
 mutant(

@@ -205,10 +205,6 @@ class Classifier(HasRepr, nn.Module, ABC):
         """Unit image features (N, D) -> similarities (N, K), for classifiers that need no more."""
         return self(Inputs(features)).similarities
 
-    def adapted_features(self, features: torch.Tensor) -> torch.Tensor:
-        """The image features that the class texts are compared with: changed by adapters, else as they are."""
-        return self(Inputs(features)).features
-
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
         """Unit patch features (..., D) -> similarities (..., K) with the class texts."""
         return patches @ self.text_features.T.to(patches)

@@ -464,15 +464,6 @@ class Detector(HasRepr):
 
         return load_detector(folder, model, device)
 
-    def require_kept_images(self, who: str) -> KeptImages:
-        """The calibration images that it kept, or an error that says what `who` cannot do without them."""
-        if self.kept_images is None:
-            raise InputError(
-                f"{who} compares with calibration images, and this detector kept none: calibrate it again with "
-                "keep_images=True (deltaenergy calibrate --keep-images)."
-            )
-        return self.kept_images
-
     def require_calibration(self) -> Calibration:
         """What `calibrate` found, or an error that says to call it."""
         if self.calibration is None:

@@ -26,7 +26,7 @@ from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
+from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, read_words, wordnet_pool
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
@@ -67,7 +67,7 @@ class WordPool(Settings):
     """
 
     words: str = ""
-    exclude: str = "noun.animal noun.food"
+    exclude: str = " ".join(NEGLABEL_EXCLUDED)
     noun_templates: Templates = "the nice {}"
     adjective_templates: Templates = "This is a {} photo"
 

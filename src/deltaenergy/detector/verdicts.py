@@ -13,7 +13,7 @@ import numpy as np
 
 from deltaenergy.core.display import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.notebook import Shot, histogram_html, interleaved, pictures_html
+from deltaenergy.detector.inline import Shot, histogram_html, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
 from deltaenergy.errors import InputError
 

@@ -12,7 +12,7 @@ import numpy as np
 from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
-from deltaenergy.detector.notebook import Shot, histogram_html, pictures_html
+from deltaenergy.detector.inline import Shot, histogram_html, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate

@@ -22,7 +22,7 @@ from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.core.labels import class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.class_check import check_predictions
+from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, TuningGain, can_tune_again, measure_gain
@@ -279,7 +279,7 @@ def _compare(
     else:
         tried.insert(0, TunedCandidate(zero_shot.method, zero_shot, train))
         predicted = zero_shot.similarities(test.features).argmax(axis=1)
-        check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
+        warn_of_guesses(zero_shot.classes, test.labels, predicted, stacklevel=3)
     return measure_gain(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
 
 

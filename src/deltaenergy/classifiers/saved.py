@@ -71,8 +71,8 @@ def read_described(
     version = found.get("format") if isinstance(found, dict) else None
     if version != expected:
         raise ArtifactError(
-            f"{folder / name} has format {version!r}; deltaenergy {__version__} reads {expected!r}. "
-            "Make it again (deltaenergy calibrate or tune), or install the version that wrote it."
+            f"{folder / name} has format {version!r}, which deltaenergy {__version__} does not read: make it again "
+            "with `deltaenergy calibrate` or `deltaenergy tune`."
         )
     saved, tensors = read_bound(folder, name)
     schema(saved, Where(str(folder / name)))

@@ -114,7 +114,7 @@ def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The m
     return True
 
 
-def check_predictions(
+def warn_of_guesses(
     classes: Sequence[str], truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], *, stacklevel: int = 2
 ) -> None:
     """Warn if predictions of labelled images are no better than guesses; a name that stands twice is one class."""
@@ -123,7 +123,7 @@ def check_predictions(
     warn_of_chance(correct, len(truth), len(set(first.tolist())), stacklevel=stacklevel + 1)
 
 
-def check_known(
+def warn_if_unknown(
     classifier: Classifier,
     items: Sequence[ImageItem],
     predicted: npt.NDArray[np.int64],
@@ -138,9 +138,9 @@ def check_known(
     """
     truth = _positions(classifier.classes, items)
     if truth and None not in truth:
-        check_predictions(classifier.classes, np.array(truth, dtype=np.int64), predicted, stacklevel=stacklevel + 1)
+        warn_of_guesses(classifier.classes, np.array(truth, dtype=np.int64), predicted, stacklevel=stacklevel + 1)
     elif not any(place is not None for place in truth) and features is not None and asks_words(classifier):
-        check_words(classifier, features, stacklevel=stacklevel + 1)
+        _warn_by_words(classifier, features, stacklevel=stacklevel + 1)
 
 
 def asks_words(classifier: Classifier) -> bool:
@@ -148,7 +148,7 @@ def asks_words(classifier: Classifier) -> bool:
     return isinstance(classifier, ZeroShotClassifier) and classifier.base_model.text is not None
 
 
-def check_words(classifier: Classifier, features: npt.NDArray[np.float32], *, stacklevel: int = 2) -> None:
+def _warn_by_words(classifier: Classifier, features: npt.NDArray[np.float32], *, stacklevel: int = 2) -> None:
     """Warn if images are no nearer to the class names than to as many random words."""
     if len(features) < FEWEST_IMAGES:
         return

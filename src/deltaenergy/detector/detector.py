@@ -26,7 +26,7 @@ from deltaenergy.detector.calibration import (
     slack_of_changes,
     true_classes,
 )
-from deltaenergy.detector.class_check import ClassAccuracy, asks_words, check_known, class_accuracy
+from deltaenergy.detector.class_check import ClassAccuracy, asks_words, class_accuracy, warn_if_unknown
 from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
@@ -150,7 +150,7 @@ class Detector(HasRepr):
             (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
         keep_features = keep_images or asks_words(self.classifier)
         scored = score_all(encoded, [fitted], known=True, keep_features=keep_features)
-        check_known(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
+        warn_if_unknown(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
         if scored.unreadable:
             first = scored.unreadable[0]
             warnings.warn(
@@ -382,7 +382,7 @@ class Detector(HasRepr):
 
         On matplotlib's axes `ax` or new ones, which are returned.
         """
-        from deltaenergy.core.plotting import score_histogram
+        from deltaenergy.detector.inline import score_histogram
 
         groups = {"calibration images": self.calibration_scores}
         if verdicts is not None:

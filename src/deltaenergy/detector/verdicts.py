@@ -207,7 +207,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
 
     def plot(self, ax: Any = None) -> Any:
         """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
-        from deltaenergy.core.plotting import score_histogram
+        from deltaenergy.detector.inline import score_histogram
 
         return score_histogram(self._by_verdict(), None, "score", ax)
 

@@ -24,7 +24,7 @@ from deltaenergy.core.labels import class_indices, first_of_name
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.class_check import check_predictions
+from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import leave_out
 from deltaenergy.evaluation.disagreement import ScoreDisagreement, disagreement_with
@@ -226,7 +226,7 @@ def choose_from_features(
     parts = leave_out.folds(len(seen), folds, seed)
     resampled = leave_out.resample_classes(parts, resamples, seed)
     inputs = _inputs(classifier, features)
-    check_predictions(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
+    warn_of_guesses(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
     # Of each fold and candidate: AUROC, FPR95, and the AUROC of each resample.
     aurocs, fprs, drawn = [], [], []
     for number, left_out in enumerate(parts, start=1):

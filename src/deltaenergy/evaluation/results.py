@@ -153,7 +153,7 @@ class Evaluation(HasRepr):
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
         """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
-        from deltaenergy.core.plotting import roc_curves
+        from deltaenergy.detector.inline import roc_curves
 
         spec = score or self.primary
         if spec not in self.scores:

@@ -521,7 +521,7 @@ mutant(
     "training/test_loop.py",
 )
 mutant(
-    "training.checkpoints.CheckpointFolder._check_identity",
+    "training.checkpoints.CheckpointFolder._refuse_another_run",
     "what only the saved run has is not compared",
     "sorted({*saved, *self.identity})",
     "sorted(self.identity)",

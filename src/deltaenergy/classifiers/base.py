@@ -87,12 +87,14 @@ class Outputs:
         texts: unit text features, (K, D), or per image (N, K, D) while a method with such texts is trained.
         negatives: similarities with texts that stand for none of the classes, where a method has them: (N, n), or
             (N, n, K) where each class has n of its own.
+        negative_texts: those texts themselves, (n, D) or (n, K, D).
     """
 
     similarities: torch.Tensor
     features: torch.Tensor
     texts: torch.Tensor
     negatives: torch.Tensor | None = None
+    negative_texts: torch.Tensor | None = None
 
 
 class Classifier(HasRepr, nn.Module, ABC):

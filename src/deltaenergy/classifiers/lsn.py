@@ -39,13 +39,6 @@ POSITIVES, NEGATIVES = "positives", "negatives"
 SCALE = 20.0
 
 
-@dataclass(frozen=True)
-class LsnOutputs(Outputs):
-    """`negatives` are z·n_mk, (N, 3, K); `negative_texts` the n_mk themselves, (3, K, D)."""
-
-    negative_texts: torch.Tensor | None = None
-
-
 class LsnClassifier(Classifier):
     """The positives' similarities, and those with the negatives of each class."""
 
@@ -102,13 +95,13 @@ class LsnClassifier(Classifier):
         else:
             found, negatives = self.positives(x), self.negative_features.to(features)
         compared = torch.einsum("nd,mkd->nmk", features, negatives)
-        return LsnOutputs(found.similarities, found.features, found.texts, compared, negatives)
+        return Outputs(found.similarities, found.features, found.texts, compared, negatives)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the positives; later, cross-entropy of the negatives, and what holds them apart."""
-        if not isinstance(outputs, LsnOutputs):
+        if outputs.negative_texts is None:
             return {"ce": self._cross_entropy(self.model.logit_scale * outputs.similarities, batch.labels)}
-        assert outputs.negatives is not None and outputs.negative_texts is not None
+        assert outputs.negatives is not None
         ce = [self._cross_entropy(SCALE * (1 - one), batch.labels) for one in outputs.negatives.unbind(dim=1)]
         apart = likeness(outputs.negative_texts, absolute=self.method.orthogonality == "abs")
         return {"ce": torch.stack(ce).sum(), "apart": self.method.weight * apart}

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from deltaenergy.models.towers.blocks import replace_states
-from deltaenergy.models.towers.text import TextTower
+from deltaenergy.models.towers.text import OptionalTensor, TextTower
 
 
 class BertTextTower(TextTower):
@@ -43,12 +43,7 @@ class BertTextTower(TextTower):
         return projected
 
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of embedded prompts (N, L, W), of which nothing behind their `lengths` is seen."""
         x = self.transformer.embeddings(inputs_embeds=embedded)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from deltaenergy.models.towers.blocks import finish_block, heads, masked_softmax, run_blocks
-from deltaenergy.models.towers.text import TextTower
+from deltaenergy.models.towers.text import OptionalTensor, TextTower
 
 # Keys and values (B, heads, tokens, d) of one block.
 KeysValues = tuple[torch.Tensor, torch.Tensor]
@@ -93,12 +93,7 @@ class CausalTextTower(TextTower):
         return self._features(x)
 
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of padded prompts (N, L, W), pooled at `lengths − 1`."""
         device = embedded.device

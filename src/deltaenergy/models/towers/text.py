@@ -18,6 +18,7 @@ from torch import nn
 from deltaenergy.core.lru import LruCache
 from deltaenergy.core.progress import Progress
 
+OptionalTensor = torch.Tensor | None
 # A batch holds at most this many tokens: enough to keep two cores or a GPU busy, small enough for a laptop.
 TOKENS_PER_BATCH = 4096
 # 50,000 features of 512 floats are 100 MB; the least recently used go first.
@@ -89,12 +90,7 @@ class TextTower(ABC):
 
     @abstractmethod
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of embedded prompts (N, L, W), padded behind their `lengths`, frame included.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,17 @@ from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.scores.availability import Given, check_runnable, given_by
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import AnyScorer, CrossFitted, Encoded, Scored, bind, cross_fit, known_images, score_all
+from deltaenergy.scoring import (
+    NOTHING_SCORED,
+    AnyScorer,
+    CrossFitted,
+    Encoded,
+    Scored,
+    bind,
+    cross_fit,
+    known_images,
+    score_all,
+)
 from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
@@ -82,11 +92,11 @@ def evaluate(
     check_keep(keep)
     check_classifier(classifier, "evaluate")
     given = grouped_sets(id_sets, shifted_sets, open_sets, limit, "evaluate")
-    used = _scorers(classifier, scores, detector, given_by([one.images for one, _ in given], classifier))
+    used = _scorers(classifier, scores, detector, given_by([image_set.images for image_set, _ in given], classifier))
     if primary is not None and primary not in used:
         raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
     loaded = load_sets(given, limit, seed, classifier.model)
-    labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
+    labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in loaded]
     found = evaluate_sets(
         classifier,
         list(used.values()),
@@ -132,9 +142,11 @@ def evaluate_sets(
     """
     found = _score_sets(classifier, scorers, sets, batch_size, progress)
     if not allow_empty:
-        for one, (scored, _) in zip(sets, found):
-            one.check_readable(scored.items, scored.unreadable)
-    evaluated = [_evaluated(one, *of_set, classifier, by_name, correct_only) for one, of_set in zip(sets, found)]
+        for image_set, (scored, _) in zip(sets, found):
+            image_set.check_readable(scored.items, scored.unreadable)
+    evaluated = [
+        _evaluated(image_set, *of_set, classifier, by_name, correct_only) for image_set, of_set in zip(sets, found)
+    ]
     specs = [scorer.spec for scorer in scorers]
     thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
     provenance = dict(provenance or {})
@@ -160,8 +172,10 @@ def evaluate_sets(
 
 def warn_of_unknown_classes(evaluation: Evaluation, *, who: str = "The model", stacklevel: int = 2) -> None:
     """Say so if the labelled ID images are named no better than by guessing."""
-    known = [one for one in evaluation.sets if one.group is Group.ID]
-    correct, told = (int(sum(getattr(one, rows).sum() for one in known)) for rows in ("correct", "labelled"))
+    known = [image_set for image_set in evaluation.sets if image_set.group is Group.ID]
+    correct, told = (
+        int(sum(getattr(image_set, rows).sum() for image_set in known)) for rows in ("correct", "labelled")
+    )
     warn_of_chance(correct, told, len(set(first_of_name(evaluation.classes))), who=who, stacklevel=stacklevel + 1)
 
 
@@ -207,52 +221,68 @@ def _score_sets(
     progress: Progress | None,
 ) -> list[_ScoredSet]:
     """What is found for each set, and by which scorers: those that must learn are cross-fitted on all ID sets."""
-    unfitted = [scorer for scorer in scorers if not scorer.fitted]
-    known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None] if unfitted else []
+    learning = not all(scorer.fitted for scorer in scorers)
+    learned_from = [learning and part.group is Group.ID and part.own_classes is None for part in sets]
     starts = [0, *accumulate(map(len, sets))]
     encoded = [
         Encoded(
-            classifier if one.classifier is None else one.classifier,
-            one.to_score,
-            hold=i in known,
+            classifier if image_set.classifier is None else image_set.classifier,
+            image_set.to_score,
+            hold=known,
             batch_size=batch_size,
-            progress=part_of(progress, starts[i], starts[-1]),
+            progress=part_of(progress, start, starts[-1]),
         )
-        for i, one in enumerate(sets)
+        for image_set, known, start in zip(sets, learned_from, starts)
     ]
+    early = _score_early(classifier, scorers, encoded, learned_from)
     used: Sequence[AnyScorer] = scorers
-    early: dict[int, Scored] = {}
-    if unfitted:
-        of_images = [scorer for scorer in scorers if scorer.fitted and scorer.score.needs_images]
-        needed = classifier.needs_to_predict.union(*(scorer.score.needs for scorer in unfitted))
-        # Images are encoded once: what looks at their patches or pixels is scored in that pass, before others learn.
-        if of_images and not needed & OF_IMAGES:
-            early = {i: score_all(encoded[i], of_images, keep_items=False) for i in known}
-        id_sets = [sets[i] for i in known]
-        learned = known_images(
-            [encoded[i] for i in known],
-            unfitted,
-            labels=[_labels_of_rows(one) for one in id_sets],
-            every=_learned_every(id_sets),
-        )
-        used = cross_fit(scorers, learned)
-    found = []
-    row = 0
-    for i, one in enumerate(sets):
+    if learning:
+        id_sets = list(compress(sets, learned_from))
+        labels = [_labels_of_rows(image_set) for image_set in id_sets]
+        images = list(compress(encoded, learned_from))
+        used = cross_fit(scorers, known_images(images, scorers, labels=labels, every=_learned_every(id_sets)))
+    found, row = [], 0
+    for i, image_set in enumerate(sets):
         # For another class list only accuracy counts; a variant of the classifier shares what was learned.
-        mine = [] if one.own_classes is not None else [_bound_to(encoded[i].classifier, scorer) for scorer in used]
-        if i in known:
-            mine = [_from_row(scorer, row) for scorer in mine]
-        late = [scorer for scorer in mine if i not in early or scorer.spec not in early[i].values]
-        keep = one.features is None
-        scored = score_all(encoded[i], late, known=i in known, keep_items=keep, expected=len(one))
-        if i in early:
-            both = {**early[i].values, **scored.values}
-            scored = replace(scored, values={scorer.spec: both[scorer.spec] for scorer in mine})
-            scored = replace(scored, by_fold={**early[i].by_fold, **scored.by_fold})
-        row += len(scored.predicted) if i in known else 0
-        found.append(_ScoredSet(_named(one, scored), {scorer.spec: scorer for scorer in mine}))
+        of_set = used if image_set.own_classes is None else []
+        own = [_bound_to(encoded[i].classifier, scorer) for scorer in of_set]
+        if learned_from[i]:
+            own = [_from_row(scorer, row) for scorer in own]
+        before = early.get(i, NOTHING_SCORED)
+        scored = score_all(
+            encoded[i],
+            [scorer for scorer in own if scorer.spec not in before.values],
+            known=learned_from[i],
+            keep_items=image_set.features is None,
+            expected=len(image_set),
+        )
+        row += len(scored.predicted) if learned_from[i] else 0
+        values = {**before.values, **scored.values}
+        scored = replace(
+            scored,
+            values={scorer.spec: values[scorer.spec] for scorer in own},
+            by_fold={**before.by_fold, **scored.by_fold},
+        )
+        found.append(_ScoredSet(_named(image_set, scored), {scorer.spec: scorer for scorer in own}))
     return found
+
+
+def _score_early(
+    classifier: Classifier, scorers: Sequence[Scorer], encoded: Sequence[Encoded], learned_from: Sequence[bool]
+) -> dict[int, Scored]:
+    """By position of the set, scores that look at patches or pixels of images that others learn from.
+
+    Images are encoded once: such scores are computed in the pass that encodes them. Not if that must be done again.
+    """
+    unfitted = [scorer for scorer in scorers if not scorer.fitted]
+    of_images = [scorer for scorer in scorers if scorer.fitted and scorer.score.needs_images]
+    if not of_images or classifier.needs_to_predict.union(*(scorer.score.needs for scorer in unfitted)) & OF_IMAGES:
+        return {}
+    return {
+        i: score_all(images, of_images, keep_items=False)
+        for i, (images, known) in enumerate(zip(encoded, learned_from))
+        if known
+    }
 
 
 def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
@@ -260,7 +290,7 @@ def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
         return scorer
     if isinstance(scorer, Scorer):
         return replace(scorer, classifier=classifier)
-    return replace(scorer, scorers=tuple(replace(one, classifier=classifier) for one in scorer.scorers))
+    return replace(scorer, scorers=tuple(replace(of_fold, classifier=classifier) for of_fold in scorer.scorers))
 
 
 def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
@@ -270,26 +300,26 @@ def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
 
 def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
     """Of every so many images of each set one is learned from: of feature stores together at most `MOST_LEARNED`."""
-    stored = sum(len(one) for one in sets if isinstance(one.items, StoredItems))
-    return [max(1, -(-stored // MOST_LEARNED)) if isinstance(one.items, StoredItems) else 1 for one in sets]
+    stored = sum(len(image_set) for image_set in sets if isinstance(image_set.items, StoredItems))
+    return [max(1, -(-stored // MOST_LEARNED)) if isinstance(image_set.items, StoredItems) else 1 for image_set in sets]
 
 
-def _labels_of_rows(one: LoadedSet) -> list[str | None] | None:
+def _labels_of_rows(image_set: LoadedSet) -> list[str | None] | None:
     """The label of each row of features; None for images and stores, which have their own."""
-    if one.features is None or isinstance(one.items, StoredItems):
+    if image_set.features is None or isinstance(image_set.items, StoredItems):
         return None
-    return [item.label for item in one.items]
+    return [item.label for item in image_set.items]
 
 
-def _named(one: LoadedSet, scored: Scored) -> Scored:
+def _named(image_set: LoadedSet, scored: Scored) -> Scored:
     """Rows of features get the names of their images."""
-    if one.features is not None:
-        scored = replace(scored, items=one.items)
-    return replace(scored, unreadable=[*one.unreadable, *scored.unreadable])
+    if image_set.features is not None:
+        scored = replace(scored, items=image_set.items)
+    return replace(scored, unreadable=[*image_set.unreadable, *scored.unreadable])
 
 
 def _evaluated(
-    one: LoadedSet,
+    image_set: LoadedSet,
     scored: Scored,
     scorers: dict[str, AnyScorer],
     classifier: Classifier,
@@ -297,24 +327,28 @@ def _evaluated(
     correct_only: bool,
 ) -> EvaluatedSet:
     """Join the labels of the images that were read with what was predicted for them."""
-    classes = (classifier if one.classifier is None else one.classifier).classes
-    known = match_labels(one, classes) if one.labels is None else one.labels
-    if one.features is not None:  # a row for each
+    classes = (classifier if image_set.classifier is None else image_set.classifier).classes
+    known = match_labels(image_set, classes) if image_set.labels is None else image_set.labels
+    if image_set.features is not None:  # a row for each
         labels = known
     else:
-        label_of = dict(zip((item.id for item in one.items), known.tolist()))
+        label_of = dict(zip((item.id for item in image_set.items), known.tolist()))
         labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
     predicted = same_class(classes)[scored.predicted] if by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
-    counted = correct if correct_only and one.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
-    return EvaluatedSet(one.name, one.group, scored, labels, correct, counted, scorers)
+    counted = (
+        correct if correct_only and image_set.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
+    )
+    return EvaluatedSet(image_set.name, image_set.group, scored, labels, correct, counted, scorers)
 
 
 def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float | None]:
     """Of each score, set on all ID sets; none if there is no such set."""
     result: dict[str, float | None] = {}
     for spec in specs:
-        id_sets = [one.scored for one in sets if one.group is Group.ID and spec in one.scored.values]
+        id_sets = [
+            image_set.scored for image_set in sets if image_set.group is Group.ID and spec in image_set.scored.values
+        ]
         for scored in id_sets:
             check_numbers(scored, spec)
         values = [scored.values[spec] for scored in id_sets]

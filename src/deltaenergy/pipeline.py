@@ -113,8 +113,8 @@ def tune_detector(
     out, asked, methods = Path(out), None if score is None else make_score(score), _methods(method)
     check_keep(keep)
     check_confidence(confidence)
-    for one in methods:
-        recipes_of(one, recipe or {})  # refuses what makes no sense, before any image is read
+    for candidate in methods:
+        recipes_of(candidate, recipe or {})  # refuses what makes no sense, before any image is read
     if search and val is None:
         raise InputError("search needs validation images: give val (--val DIR).")
     check_writable(out, folder=True, option="--out")
@@ -129,9 +129,9 @@ def tune_detector(
     loaded = model() if callable(model) else model
     scored = asked or make_score(default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
-        methods = [one for one in methods if one.name in WITHOUT_TEXTS]
-    for one in methods:
-        check_fits(one, loaded, names, shots * len(names), recipe or {})
+        methods = [candidate for candidate in methods if candidate.name in WITHOUT_TEXTS]
+    for candidate in methods:
+        check_fits(candidate, loaded, names, shots * len(names), recipe or {})
     _check_score(scored, methods, to_calibrate, loaded)
     run_folder = out / RUN_FOLDER
     with FolderLock(out):
@@ -146,7 +146,7 @@ def tune_detector(
                     loaded,
                     names,
                     validation_items,
-                    needs=frozenset().union(*(one.needs_to_validate for one in methods)),
+                    needs=frozenset().union(*(candidate.needs_to_validate for candidate in methods)),
                     progress=progress,
                     who=methods[0].name,
                 )
@@ -154,21 +154,21 @@ def tune_detector(
         test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
         _check_comparable(methods, sets, test)
         tried = []
-        for number, one in enumerate(methods):
+        for number, candidate in enumerate(methods):
             tuned = tune(
                 loaded,
                 names,
-                sets.of(one),
-                one,
+                sets.of(candidate),
+                candidate,
                 seed=seed,
                 val=validation,
                 search=search,
-                recipe=recipe if one.trains or len(methods) == 1 else None,
+                recipe=recipe if candidate.trains or len(methods) == 1 else None,
                 checkpoints=method_folder(run_folder, number, len(methods)),
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,
             )
-            tried.append(TunedCandidate(tuned.method, tuned, sets.of(one)))
+            tried.append(TunedCandidate(tuned.method, tuned, sets.of(candidate)))
         comparison = None
         if test is not None:
             with announce("Measuring"):
@@ -177,7 +177,7 @@ def tune_detector(
                 comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, batch_size)
         classifier = tried[0].classifier
         if comparison is not None:
-            classifier = next(one.classifier for one in tried if one.method.spec == comparison.kept)
+            classifier = next(candidate.classifier for candidate in tried if candidate.method.spec == comparison.kept)
             for message in comparison.warnings():
                 warnings.warn(message, stacklevel=2)
         detector = Detector(classifier, scored)
@@ -204,7 +204,7 @@ def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
         raise InputError("method is empty: name a tuning method, several, or auto.")
     if len(several) > 1 and "auto" in several:
         raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
-    return list({one.spec: one for one in map(make_method, several)}.values())
+    return list({method.spec: method for method in map(make_method, several)}.values())
 
 
 def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem], model: Model | None = None) -> None:
@@ -213,8 +213,8 @@ def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem
     if model is not None and has_no_pictures(model, images):
         features = Lack("features were given", "give it images, not features.")
         lacks = {"labels": features, "patches": features, "pixels": features}
-    for one in methods:
-        check_runnable([score], given_by([images], model=model, method=one.name).without(**lacks))
+    for method in methods:
+        check_runnable([score], given_by([images], model=model, method=method.name).without(**lacks))
 
 
 def _test_images(
@@ -231,12 +231,14 @@ def _test_images(
         return TestImages(validation.images, labels, validation.features, "validation images"), []
     if rest:
         with announce("Encoding images that were not drawn") as progress:
-            found, unreadable = encode_readable(model, sets.classes, rest, progress)
-        if len(found.labels):
-            labels = found.labels.cpu().numpy()
-            return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
+            encoded, unreadable = encode_readable(model, sets.classes, rest, progress)
+        if len(encoded.labels):
+            labels = encoded.labels.cpu().numpy()
+            return TestImages(
+                encoded.images, labels, encoded.features, "training images that were not drawn"
+            ), unreadable
     # Without a method that can be tuned anew for each fold there is nothing to encode for.
-    if not any(can_tune_again(one, sets.of(one)) for one in methods):
+    if not any(can_tune_again(method, sets.of(method)) for method in methods):
         return None, []
     drawn = sets.test_view()
     assert isinstance(drawn.images, CachedViews)
@@ -251,7 +253,7 @@ def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImag
     """Refuse to choose among methods that cannot be measured, before they are trained."""
     if len(methods) == 1 or (test is not None and not test.drawn):
         return
-    dear = [one.name for one in methods if not can_tune_again(one, sets.of(one))]
+    dear = [method.name for method in methods if not can_tune_again(method, sets.of(method))]
     if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(

@@ -492,8 +492,8 @@ mutant(
 mutant(
     "classifiers.lsn.LsnClassifier.losses",
     "negatives are drawn to their class",
-    "SCALE * (1 - one)",
-    "SCALE * one",
+    "SCALE * (1 - negatives)",
+    "SCALE * negatives",
     "classifiers/test_lsn.py",
 )
 mutant(
@@ -598,8 +598,8 @@ mutant(
 mutant(
     "evaluation.run._thresholds",
     "thresholds are set on shifted images too",
-    "if one.group is Group.ID and",
-    "if one.group is not Group.OPEN and",
+    "if image_set.group is Group.ID and",
+    "if image_set.group is not Group.OPEN and",
     "evaluation/test_evaluate.py",
 )
 

@@ -90,19 +90,21 @@ class LsnClassifier(Classifier):
             return self.positives(x)
         if self.training:
             # Learned texts need not be run again; cocoop's are those of the neutral image then, for the log alone.
-            found = Outputs(features @ self.text_features.T, features, self.text_features)
+            positive = Outputs(features @ self.text_features.T, features, self.text_features)
             negatives = self.negative_texts()
         else:
-            found, negatives = self.positives(x), self.negative_features.to(features)
+            positive, negatives = self.positives(x), self.negative_features.to(features)
         compared = torch.einsum("nd,mkd->nmk", features, negatives)
-        return Outputs(found.similarities, found.features, found.texts, compared, negatives)
+        return Outputs(positive.similarities, positive.features, positive.texts, compared, negatives)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the positives; later, cross-entropy of the negatives, and what holds them apart."""
         if outputs.negative_texts is None:
             return {"ce": self._cross_entropy(self.model.logit_scale * outputs.similarities, batch.labels)}
         assert outputs.negatives is not None
-        ce = [self._cross_entropy(SCALE * (1 - one), batch.labels) for one in outputs.negatives.unbind(dim=1)]
+        ce = [
+            self._cross_entropy(SCALE * (1 - negatives), batch.labels) for negatives in outputs.negatives.unbind(dim=1)
+        ]
         apart = likeness(outputs.negative_texts, absolute=self.method.orthogonality == "abs")
         return {"ce": torch.stack(ce).sum(), "apart": self.method.weight * apart}
 

@@ -67,8 +67,8 @@ def read_described(
     """A record of the format `expected` and its tensors; `ArtifactError` if it is not what `schema` says."""
     if not folder.is_dir():
         raise ArtifactError(f"{folder} is not a folder. {name} and its tensors are in one that deltaenergy wrote.")
-    found = read_json(folder / name)
-    version = found.get("format") if isinstance(found, dict) else None
+    described_as = read_json(folder / name)
+    version = described_as.get("format") if isinstance(described_as, dict) else None
     if version != expected:
         raise ArtifactError(
             f"{folder / name} has format {version!r}, which deltaenergy {__version__} does not read: make it again "
@@ -95,11 +95,11 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
         )
     if model is None:
         model = load_recorded(recorded, device)
-    found = model.describe()
-    if found["fingerprint"] == recorded["fingerprint"]:
+    own = model.describe()
+    if own["fingerprint"] == recorded["fingerprint"]:
         return model
-    keys = [key for key in sorted({*recorded, *found}) if recorded.get(key) != found.get(key)]
-    differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {found.get(key)!r}" for key in keys)
+    keys = [key for key in sorted({*recorded, *own}) if recorded.get(key) != own.get(key)]
+    differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {own.get(key)!r}" for key in keys)
     raise ArtifactError(
         f"{folder} was made with another model, and means nothing for this one.\n{differs}\n"
         "Give the model it was made with, or make it again."

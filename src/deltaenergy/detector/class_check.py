@@ -139,7 +139,7 @@ def warn_if_unknown(
     truth = _positions(classifier.classes, items)
     if truth and None not in truth:
         warn_of_guesses(classifier.classes, np.array(truth, dtype=np.int64), predicted, stacklevel=stacklevel + 1)
-    elif not any(place is not None for place in truth) and features is not None and asks_words(classifier):
+    elif not any(position is not None for position in truth) and features is not None and asks_words(classifier):
         _warn_by_words(classifier, features, stacklevel=stacklevel + 1)
 
 

@@ -74,14 +74,14 @@ def push_detector(
             "This detector holds small pictures of its calibration images, which everyone who can read the repository "
             "could see. Give with_images=True if they may, or calibrate without keep_images."
         )
-    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as place:
-        folder = Path(place) / "detector"
+    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as temporary:
+        folder = Path(temporary) / "detector"
         save_detector(detector, folder)
         write_text(folder / CARD, model_card(detector, repo, evaluation))
         api = HfApi()
         try:
             api.create_repo(repo, private=private, exist_ok=True)
-            told = api.upload_folder(
+            commit = api.upload_folder(
                 repo_id=repo,
                 folder_path=str(folder),
                 commit_message=message or f"Detector by deltaenergy {__version__}",
@@ -94,7 +94,7 @@ def push_detector(
                 f"The detector could not be sent to {repo!r}: {_first_line(error)}\n"
                 "Sign in with `hf auth login`, and check that you may write to that repository."
             ) from error
-    return str(getattr(told, "commit_url", told))
+    return str(getattr(commit, "commit_url", commit))
 
 
 def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = None) -> str:

@@ -140,10 +140,10 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
         if saved["calibration"] is not None:
             detector = Detector(classifier, score, state=state)
             _try(detector)
-            found = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
-            if found != saved["calibration"]["folds"]:
+            folds = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
+            if folds != saved["calibration"]["folds"]:
                 raise ArtifactError(
-                    f"What {score.spec!r} learned is of {found} folds, not of those of the calibration."
+                    f"What {score.spec!r} learned is of {folds} folds, not of those of the calibration."
                 )
             calibration = _calibration(saved["calibration"], tensors)
     kept = None
@@ -173,8 +173,8 @@ def _calibration(saved: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Cal
     own, pooled = tuple(saved["own"]), tuple(saved["pooled"])
     fields = {name: saved[name] for name in ("keep", "confidence", "images", "folds", "trained")}
     guarantee = Guarantee(**fields, own=own, pooled=pooled)
-    found = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
-    folds, groups = (None if one is None else one.numpy() for one in found)
+    arrays = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
+    folds, groups = (None if array is None else array.numpy() for array in arrays)
     return Calibration(tensors["calibration_scores"].numpy(), guarantee, saved["slack"], folds, groups)
 
 
@@ -196,9 +196,9 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
         raise where.at("calibration").wrong(None, "an entry, since there are kept images")
     check_tensors(tensors, wanted, str(folder), prefixes=("classifier.", "score."))
     if "calibration_classes" in wanted:
-        found = [saved["classes"][k] for k in np.unique(tensors["calibration_classes"].numpy()).tolist() if k >= 0]
-        if found != known["own"]:
-            raise where.at("calibration").at("own").wrong(known["own"], f"{found}, as in calibration_classes")
+        own = [saved["classes"][k] for k in np.unique(tensors["calibration_classes"].numpy()).tolist() if k >= 0]
+        if own != known["own"]:
+            raise where.at("calibration").at("own").wrong(known["own"], f"{own}, as in calibration_classes")
 
 
 def _try(detector: Detector) -> None:

@@ -242,10 +242,10 @@ def choose_from_features(
             scorers = bind(ClassSubset(classifier, columns), candidates)
             values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
         ranked = [RankedScores(*both) for both in values]
-        aurocs.append([one.auroc() for one in ranked])
-        fprs.append([one.fpr() for one in ranked])
+        aurocs.append([ranks.auroc() for ranks in ranked])
+        fprs.append([ranks.fpr() for ranks in ranked])
         wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
-        drawn.append([leave_out.resampled_auroc(one, *members, resampled) for one in wins])
+        drawn.append([leave_out.resampled_auroc(won, *members, resampled) for won in wins])
         if progress is not None:
             progress(number, len(parts))
     choice = Choice(
@@ -294,7 +294,9 @@ def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice
     """
     if len(choice.ranking) < 2:
         raise InputError("A disagreement takes two candidate scores, and there is one.")
-    rivals = [one.spec for one in choice.ranking[1:] if one.behind.low <= 0] or [choice.ranking[1].spec]
+    rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
+        choice.ranking[1].spec
+    ]
     inputs = _inputs(classifier, known.features)
     with torch.inference_mode():
         scorers = bind(classifier, [make_score(spec) for spec in (choice.best, *rivals)])
@@ -332,12 +334,12 @@ def labelled_features(
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))
-    found = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
-    assert found.features is not None
-    features = torch.from_numpy(found.features).to(classifier.model.device)
-    names = [item.id for item in found.items]
+    scored = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+    assert scored.features is not None
+    features = torch.from_numpy(scored.features).to(classifier.model.device)
+    names = [item.id for item in scored.items]
     return KnownFeatures(
-        features, np.array([position[name] for name in names], dtype=np.int64), names, found.unreadable
+        features, np.array([position[name] for name in names], dtype=np.int64), names, scored.unreadable
     )
 
 

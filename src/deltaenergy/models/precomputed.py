@@ -70,7 +70,7 @@ class PrecomputedModel(Model):
             )
         finder = ClassFinder(self.classes)
         places = [finder.find(name) for name in classes]
-        missing = [name for name, place in zip(classes, places) if place is None]
+        missing = [name for name, position in zip(classes, places) if position is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(f"{self.name!r} has no class vector for {missing[0]!r}{more}.{finder.near(missing[0])}")

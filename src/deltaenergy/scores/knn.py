@@ -50,8 +50,8 @@ def _distances(features: torch.Tensor, bank: torch.Tensor, k: int) -> torch.Tens
     closeness = closeness.masked_fill(itself, -torch.inf)
     others = len(bank) - itself.sum(dim=1)
     order = closeness.topk(min(k, len(bank)), dim=1)
-    place = (others.clamp(max=order.indices.shape[1]) - 1).clamp(min=0)
-    neighbour = bank[order.indices.gather(1, place[:, None])[:, 0]]
+    rank = (others.clamp(max=order.indices.shape[1]) - 1).clamp(min=0)
+    neighbour = bank[order.indices.gather(1, rank[:, None])[:, 0]]
     distance = torch.linalg.vector_norm(features - neighbour, dim=1)
     return -torch.where(others > 0, distance, 0.0)
 

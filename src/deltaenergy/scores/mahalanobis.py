@@ -88,11 +88,11 @@ class Mahalanobis(Score):
         # Where the mean of each class stands; that of all images comes last.
         places = torch.full_like(counts, len(own))
         places[own] = torch.arange(len(own), device=own.device)
-        place = places[predicted]
-        means = torch.stack([*(features[place == k].mean(dim=0) for k in range(len(own))), features.mean(dim=0)])
-        covariance = shrunk_covariance(features - means[place])
+        mean_of = places[predicted]
+        means = torch.stack([*(features[mean_of == k].mean(dim=0) for k in range(len(own))), features.mean(dim=0)])
+        covariance = shrunk_covariance(features - means[mean_of])
         root = torch.linalg.cholesky(torch.linalg.inv(covariance))
-        used = len(own) + int((place == len(own)).any())
+        used = len(own) + int((mean_of == len(own)).any())
         return {"means": means[:used].float(), "root": root.float().contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:

@@ -101,7 +101,7 @@ class NegRefine(CspPool, NegLabel):
         negatives = scorer.state["negatives"].to(features)
         words = refined_words(scorer)
         size = round_to_block(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // len(negatives)))
-        found = []
+        bonus = []
         for start in range(0, len(features), size):
             block = features[start : start + size]
             nearest = (block @ negatives.T).topk(min(self.nearest, len(negatives)), dim=1)
@@ -109,8 +109,8 @@ class NegRefine(CspPool, NegLabel):
             classes = similarities.topk(min(self.nearest, similarities.shape[1]), dim=1).indices
             for row in range(len(block)):
                 chosen = [words[i] for i in nearest.indices[row].tolist()]
-                found.append(self._match(scorer, block[row], classes[row].tolist(), chosen, nearest.values[row]))
-        return base + self.weight * torch.stack(found) if found else base
+                bonus.append(self._match(scorer, block[row], classes[row].tolist(), chosen, nearest.values[row]))
+        return base + self.weight * torch.stack(bonus) if bonus else base
 
     def _match(
         self, scorer: Scorer, feature: torch.Tensor, classes: list[int], words: list[str], cosines: torch.Tensor
@@ -127,11 +127,11 @@ def text_features(model: Model, texts: Sequence[str], templates: tuple[str, ...]
 
     def feature(text: str) -> torch.Tensor:
         key = (model.fingerprint, str(model.dtype), templates, text)
-        found = _kept.get(key)
-        if found is None:  # two threads may encode one text, and get the same
+        cached = _kept.get(key)
+        if cached is None:  # two threads may encode one text, and get the same
             prompts = [fill(template, text) for template in templates]
-            found = _kept.put(key, encode_candidates(model, [prompts], resume=False)[0])
-        return found
+            cached = _kept.put(key, encode_candidates(model, [prompts], resume=False)[0])
+        return cached
 
     return torch.stack([feature(text) for text in texts]).to(model.device)
 

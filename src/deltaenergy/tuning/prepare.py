@@ -122,10 +122,10 @@ def prepare_training(
     while True:
         try:
             if is_stored(sample.items):
-                found, views = _stored_views(model, sample, views, needs, who), "test"
+                train_views, views = _stored_views(model, sample, views, needs, who), "test"
             else:
-                found = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
-            return TrainSet(sample, found, views, tuple(skipped.values()))
+                train_views = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
+            return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
             if pool is None:
@@ -211,11 +211,11 @@ def encode_readable(
     model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
 ) -> tuple[Validation, list[Unreadable]]:
     """Features of labelled images for measuring; what cannot be read is left out, and listed."""
-    found, features, unreadable = _readable(model, list(items), progress)
-    labels = class_indices(found, classes, "Training images")
+    readable, features, unreadable = _readable(model, list(items), progress)
+    labels = class_indices(readable, classes, "Training images")
     device = model.device
     return Validation(
-        features.to(device), torch.tensor(labels, dtype=torch.long, device=device), images=found
+        features.to(device), torch.tensor(labels, dtype=torch.long, device=device), images=readable
     ), unreadable
 
 

@@ -209,13 +209,13 @@ def _search(
     searched: list[dict[str, Any]] = []
     best: tuple[tuple[float, float], Classifier] | None = None
     for number, candidate in enumerate(candidates):
-        place = None if folder is None else folder / f"search-{number:03d}"
-        classifier = job.run(candidate, place)
-        found = classifier.record["validation"]
-        searched.append({"method": candidate.spec, **found})
+        checkpoints = None if folder is None else folder / f"search-{number:03d}"
+        classifier = job.run(candidate, checkpoints)
+        measured = classifier.record["validation"]
+        searched.append({"method": candidate.spec, **measured})
         if on_candidate is not None:
-            on_candidate(candidate.spec, found["accuracy"])
-        quality = (found["accuracy"], -found["loss"])
+            on_candidate(candidate.spec, measured["accuracy"])
+        quality = (measured["accuracy"], -measured["loss"])
         if best is None or quality > best[0]:
             best = quality, classifier
     assert best is not None  # a product of grids is never empty

@@ -158,17 +158,17 @@ class LiveViews:
         seeds = [(self.seed, epoch, i) for i in chosen]
         views = np.stack(list(view_pixels(self.model, [self.items[i] for i in chosen], seeds)))
         pixels = normalise(self.model, torch.from_numpy(views)).to(self.model.device)
-        found = encode(self.model, pixels, self.needs)
+        encoded = encode(self.model, pixels, self.needs)
         where = indices.to(self.labels.device)
         return TrainBatch(
-            found.features,
-            found.patches,
-            found.states,
+            encoded.features,
+            encoded.patches,
+            encoded.states,
             pixels if Need.PIXELS in self.needs else None,
             self.domains[where],
             labels=self.labels[where],
             indices=indices,
-            frozen=found.features,
+            frozen=encoded.features,
         )
 
     def mean_features(self) -> torch.Tensor:
@@ -265,8 +265,8 @@ def encode_views(
     unreadable: dict[str, Unreadable] = {}
     for start in range(0, len(jobs), ENCODE_BATCH):
         some = jobs[start : start + ENCODE_BATCH]
-        found = view_pixels(model, [item for item, _ in some], [seeds for _, seeds in some], unreadable)
-        arrays = list(found)
+        pixels = view_pixels(model, [item for item, _ in some], [seeds for _, seeds in some], unreadable)
+        arrays = list(pixels)
         if not unreadable:
             raw = torch.from_numpy(np.stack(arrays))
             encoded = encode(model, normalise(model, raw).to(model.device), needs)

@@ -174,17 +174,17 @@ def _weights_file(folder: Path) -> Path:
     )
 
 
-def _config(found: Any, where: Where) -> dict[str, Any]:
+def _config(settings: Any, where: Where) -> dict[str, Any]:
     """Transformers' CLIPConfig of the same towers."""
-    record(_MODEL, others=True, may_lack=("quick_gelu",))(found, where)
-    for key in found.keys() - _MODEL.keys() - _MODEL_WITHOUT_EFFECT:
+    record(_MODEL, others=True, may_lack=("quick_gelu",))(settings, where)
+    for key in settings.keys() - _MODEL.keys() - _MODEL_WITHOUT_EFFECT:
         raise ArtifactError(f"{where.file}: {key!r} is not known of a model in open_clip's format. {_INSTEAD}")
-    quick = bool(found.get("quick_gelu", False))
-    vision = _tower(found["vision_cfg"], _VISION, where.at("vision_cfg"), quick)
-    texts = _tower(found["text_cfg"], _TEXT, where.at("text_cfg"), quick)
-    given_vision, given_text = found["vision_cfg"], found["text_cfg"]
+    quick = bool(settings.get("quick_gelu", False))
+    vision = _tower(settings["vision_cfg"], _VISION, where.at("vision_cfg"), quick)
+    texts = _tower(settings["text_cfg"], _TEXT, where.at("text_cfg"), quick)
+    given_vision, given_text = settings["vision_cfg"], settings["text_cfg"]
     return {
-        "projection_dim": found["embed_dim"],
+        "projection_dim": settings["embed_dim"],
         "vision_config": {
             **vision,
             "num_attention_heads": max(1, vision["hidden_size"] // given_vision.get("head_width", 64)),
@@ -203,36 +203,36 @@ def _config(found: Any, where: Where) -> dict[str, Any]:
     }
 
 
-def _tower(found: Any, entries: Mapping[str, Any], where: Where, quick: bool) -> dict[str, Any]:
-    if isinstance(found, dict):
-        for key, value in found.items():
+def _tower(settings: Any, entries: Mapping[str, Any], where: Where, quick: bool) -> dict[str, Any]:
+    if isinstance(settings, dict):
+        for key, value in settings.items():
             if key in _CLIPS_OWN and value not in _CLIPS_OWN[key]:
                 raise ArtifactError(f"{where.file}: {key} is {str(value)[:60]!r}. {_INSTEAD}")
             if key not in entries and key not in _CLIPS_OWN and key not in _WITHOUT_EFFECT:
                 raise ArtifactError(f"{where.file}: {str(key)[:60]!r} is not known of a tower. {_INSTEAD}")
-        if isinstance(found.get("layers"), list):
+        if isinstance(settings.get("layers"), list):
             raise ArtifactError(f"{where.file}: the image tower is a ResNet. {_INSTEAD}")
-    record(entries, others=True, may_lack=entries)(found, where)
-    width = found.get("width", 768 if "patch_size" in entries else 512)
-    tanh = (found.get("act_kwargs") or {}).get("approximate") == "tanh"
+    record(entries, others=True, may_lack=entries)(settings, where)
+    width = settings.get("width", 768 if "patch_size" in entries else 512)
+    tanh = (settings.get("act_kwargs") or {}).get("approximate") == "tanh"
     return {
         "hidden_size": width,
-        "intermediate_size": int(width * found.get("mlp_ratio", 4.0)),
-        "num_hidden_layers": found.get("layers", 12),
+        "intermediate_size": int(width * settings.get("mlp_ratio", 4.0)),
+        "num_hidden_layers": settings.get("layers", 12),
         "hidden_act": "quick_gelu" if quick else "gelu_pytorch_tanh" if tanh else "gelu",
-        "layer_norm_eps": (found.get("norm_kwargs") or {}).get("eps", 1e-5),
+        "layer_norm_eps": (settings.get("norm_kwargs") or {}).get("eps", 1e-5),
     }
 
 
-def _preprocessing(found: Any, config: Mapping[str, Any], where: Where) -> Preprocessing:
-    _PREPROCESSING(found, where)
+def _preprocessing(settings: Any, config: Mapping[str, Any], where: Where) -> Preprocessing:
+    _PREPROCESSING(settings, where)
     side = config["vision_config"]["image_size"]
-    if found.get("size", side) not in (side, [side, side]):
-        raise where.at("size").wrong(found["size"], f"{side}, the size of the image tower")
-    mean, std = found.get("mean", CLIP_MEAN), found.get("std", CLIP_STD)
-    bilinear = found.get("interpolation") == "bilinear"
+    if settings.get("size", side) not in (side, [side, side]):
+        raise where.at("size").wrong(settings["size"], f"{side}, the size of the image tower")
+    mean, std = settings.get("mean", CLIP_MEAN), settings.get("std", CLIP_STD)
+    bilinear = settings.get("interpolation") == "bilinear"
     return Preprocessing(
-        resize=(side, side) if found.get("resize_mode") == "squash" else side,
+        resize=(side, side) if settings.get("resize_mode") == "squash" else side,
         crop=side,
         mean=(float(mean[0]), float(mean[1]), float(mean[2])),
         std=(float(std[0]), float(std[1]), float(std[2])),

@@ -121,21 +121,21 @@ def mine(
         "index": TensorSpec((None,), ("int64",), low=0, high=len(words) - 1),
         "features": TensorSpec((None, model.feature_dim)),
     }
-    found = load_cached(path, specs) if cache else None
-    if found is not None and len(found["index"]) != len(found["features"]):
-        found = None
-    if found is None:
+    mined = load_cached(path, specs) if cache else None
+    if mined is not None and len(mined["index"]) != len(mined["features"]):
+        mined = None
+    if mined is None:
         candidates = encode_candidates(model, prompts_of(pool, settings), progress=progress, resume=cache)
         rest = torch.tensor([i for i, word in enumerate(words) if word not in without], dtype=torch.int64)
         nouns = int((rest < len(pool.nouns)).sum())
         index = rest[select(candidates[rest].to(class_features), class_features, nouns, settings)]
-        found = {"index": index, "features": candidates[index]}
+        mined = {"index": index, "features": candidates[index]}
         if cache:
-            store_cached(path, found)
-    kept, texts = found["index"].tolist(), phrases(pool, settings)
+            store_cached(path, mined)
+    kept, texts = mined["index"].tolist(), phrases(pool, settings)
     return Negatives(
         words=tuple(words[i] for i in kept),
-        features=found["features"].to(model.device),
+        features=mined["features"].to(model.device),
         phrases=tuple(texts[i] for i in kept),
     )
 

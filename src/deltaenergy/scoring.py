@@ -226,11 +226,14 @@ class Encoded:
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> None:
-        if is_feature_array(images):
+        features_given = is_feature_array(images)
+        if features_given:
             classifier.check_takes_features()
         self.classifier, self._images, self._batch_size = classifier, images, batch_size
         self._progress = progress  # told of the first pass
-        self._hold = hold and not (is_feature_array(images) or names_a_store(images))
+        # Whether images are encoded, rather than their features read.
+        self.encodes = not (features_given or names_a_store(images))
+        self._hold = hold and self.encodes
         self._held: list[EncodedBatch] | None = None
 
     def batches(self, scorers: Sequence[AnyScorer]) -> Iterator[EncodedBatch]:

@@ -127,11 +127,11 @@ class Classifier(HasRepr, nn.Module, ABC):
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     text_features: torch.Tensor
 
-    def __init__(self, model: Model, classes: str | Sequence[str], method: Method) -> None:
+    def __init__(self, model: Model, classes: Sequence[str], method: Method) -> None:
         check_model(model, f"A classifier by {method.name}")
         super().__init__()
         self.base_model = self.model = model
-        self.classes = check_classes(classes, warn=False)
+        self.classes = tuple(classes)
         self.method = method
         self.record: dict[str, Any] = {}
         self.phase = ""
@@ -304,7 +304,7 @@ class Classifier(HasRepr, nn.Module, ABC):
             raise InputError(
                 f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
             )
-        other = self.method.blank(self.base_model, classes)
+        other = self.method.blank(self.base_model, check_classes(classes, warn=False))
         room = other.state_dict()
         # What has a row for each class belongs to the old names, and is computed anew.
         learned = {

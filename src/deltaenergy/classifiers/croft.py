@@ -27,6 +27,7 @@ from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import class_features
+from deltaenergy.core.classes import check_classes
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import NonNegative, Share
 from deltaenergy.models.base import Model
@@ -129,7 +130,7 @@ class CroftClassifier(FrozenTextClassifier):
 
     def with_classes(self, classes: str | Sequence[str]) -> CroftClassifier:
         """The learned maps on the texts of other class names."""
-        other = CroftClassifier(self.base_model, classes, self.method)
+        other = CroftClassifier(self.base_model, check_classes(classes, warn=False), self.method)
         other.load_state_dict(dict(self.named_parameters()), strict=False)
         other.frozen_texts.copy_(class_features(self.base_model, other.classes, self.templates))
         other.record = self.record

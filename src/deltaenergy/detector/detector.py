@@ -31,7 +31,6 @@ from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
@@ -50,7 +49,6 @@ from deltaenergy.scoring import (
     stream_scores,
 )
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
-from deltaenergy.store.store_pass import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -168,7 +166,7 @@ class Detector(HasRepr):
             trained=trained,
             keep_images=keep_images,
         )
-        if not (is_feature_array(images) or names_a_store(images)):
+        if encoded.encodes:
             self._widen_slack(scored, fitted)
         if keep < 1 and not self.require_calibration().guarantee.holds:
             warnings.warn(str(self.guarantee), NoGuarantee, stacklevel=2)
@@ -187,7 +185,6 @@ class Detector(HasRepr):
         keep_images: bool = False,
     ) -> Detector:
         """`calibrate` from scores of known images; those of a score that learns are by a cross-fitted `scorer`."""
-        check_calibration(keep, confidence, by_class=by_class, labels=labels)
         spec = self.score.spec
         truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
         values, folds = scored.values[spec], None

@@ -122,7 +122,7 @@ def load_sets(
     With a `model`, feature stores that it made are gone through in order, and their images are not held.
     """
     rng = np.random.default_rng(seed)
-    return check_sets([_load(image_set, group, limit, rng, model) for image_set, group in given])
+    return _with_unique_ids([_load(image_set, group, limit, rng, model) for image_set, group in given])
 
 
 def _load(
@@ -150,7 +150,7 @@ def _load(
     return LoadedSet(entry.name, group, items, features)
 
 
-def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
+def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     """The sets with ids that are unique among them all.
 
     Set names must differ, and no file may stand in two groups: an image is either of a known class or it is not.

@@ -56,7 +56,7 @@ class ScoreInputs:
     labels: torch.Tensor | None = None
     compared: torch.Tensor | None = None
 
-    def checked(self, score: Score) -> ScoreInputs:
+    def finite(self, score: Score) -> ScoreInputs:
         """The same in at least single precision, of which what `score` reads must be finite.
 
         Patches and pixels, which are large, are checked where they are read.
@@ -208,11 +208,11 @@ class Scorer:
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """N images -> scores (N,), larger = more in-distribution."""
-        return self.score.compute(inputs.checked(self.score), self)
+        return self.score.compute(inputs.finite(self.score), self)
 
     def fit(self, inputs: ScoreInputs) -> Scorer:
         """A scorer that has learned from the similarities and features of ID images; this one stays as it is."""
-        return replace(self, state={**self.state, **self.score.learn(inputs.checked(self.score), self)}, fitted=True)
+        return replace(self, state={**self.state, **self.score.learn(inputs.finite(self.score), self)}, fitted=True)
 
     @property
     def spec(self) -> str:

@@ -272,7 +272,9 @@ def encode_views(
             encoded = encode(model, normalise(model, raw).to(model.device), needs)
             tensors = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
             if not kept:
-                _check_room(len(jobs), {name: _kept(name, one, full_precision) for name, one in tensors.items()})
+                _refuse_beyond_memory(
+                    len(jobs), {name: _kept(name, tensor, full_precision) for name, tensor in tensors.items()}
+                )
             for name, tensor in tensors.items():
                 kept.setdefault(name, []).append(_kept(name, tensor, full_precision).cpu())
         if progress is not None:
@@ -371,7 +373,7 @@ def normalise(model: TowerModel, pixels: torch.Tensor) -> torch.Tensor:
     return pixels.float().div_(255).sub_(mean).div_(std)
 
 
-def _check_room(count: int, tensors: dict[str, torch.Tensor]) -> None:
+def _refuse_beyond_memory(count: int, tensors: dict[str, torch.Tensor]) -> None:
     """Refuse a cache that would take more than half of the machine's memory."""
     needed = count * sum(tensor[0].numel() * tensor.element_size() for tensor in tensors.values())
     if needed > memory_of(torch.device("cpu")) / 2:

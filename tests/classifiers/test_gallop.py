@@ -164,7 +164,7 @@ def test_on_a_cnn_and_with_too_many_patches_asked_for(coloured: Path) -> None:
     assert tuned.similarities(coloured).shape == (18, 3)
     assert tuned.get_parameter("patch_map").shape == (lite.feature_dim, lite.feature_dim)
     with pytest.raises(InputError, match="'lite' has a convolutional"):
-        make_method("gallop(projection=hidden)").blank(lite, CLASSES)
+        make_method("gallop(projection=hidden)").build_empty(lite, CLASSES)
 
 
 def test_features_are_not_enough(tiny_clip: Model, states: TrainSet) -> None:

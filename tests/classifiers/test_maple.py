@@ -132,7 +132,7 @@ def test_initial_maps(clip: TowerModel) -> None:
 
 def test_the_parameters_of_vit_b16(vit_b16: ClipModel) -> None:
     """9 · (2 · 512) + 9 · (512 · 768 + 768)."""
-    classifier = Maple().blank(vit_b16, CLASSES)
+    classifier = Maple().build_empty(vit_b16, CLASSES)
     assert sum(p.numel() for p in classifier.parameters()) == 3_555_072
 
 

@@ -315,7 +315,7 @@ mutant(
     "classifiers/test_bayes_cal.py",
 )
 mutant(
-    "classifiers.cocoop.CoCoOpClassifier.start",
+    "classifiers.cocoop.CoCoOpClassifier.initialise",
     "the first training image is the neutral one",
     "data.mean_features().mean(dim=0)",
     "data.mean_features()[0]",
@@ -343,7 +343,7 @@ mutant(
     "training/test_loop.py",
 )
 mutant(
-    "classifiers.maple.MapleClassifier.start",
+    "classifiers.maple.MapleClassifier.initialise",
     "maps begin at another scale than torch's Linear",
     "* width**-0.5",
     "* 0.02",
@@ -455,7 +455,7 @@ mutant(
     "classifiers/test_transport.py",
 )
 mutant(
-    "classifiers.clap.ClapClassifier.start",
+    "classifiers.clap.ClapClassifier.initialise",
     "every class has the same multiplier",
     "sums / torch.bincount(labels, minlength=len(self.classes))",
     "sums.mean()",

@@ -100,7 +100,7 @@ class Outputs:
 class Classifier(HasRepr, nn.Module, ABC):
     """A model with K named classes.
 
-    A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `start`, and
+    A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `initialise`, and
     implements `forward`, which serves to train and to predict. If class texts are learned, `texts` computes them with
     gradients; whenever the classifier is put to use (`eval()`) they are computed once and kept as `text_features`.
     What is saved is `method.spec` and `state_dict()`, here and nowhere else.
@@ -149,7 +149,7 @@ class Classifier(HasRepr, nn.Module, ABC):
         """Whether an image's answer depends on the others of its batch; reports say so."""
         return False
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""
 
     @abstractmethod
@@ -193,10 +193,10 @@ class Classifier(HasRepr, nn.Module, ABC):
         if not mode:
             with torch.no_grad():
                 self.text_features = self.texts().detach()
-                self.settle()
+                self.build_derived()
         return self
 
-    def settle(self) -> None:
+    def build_derived(self) -> None:
         """Derive from the parameters what is not saved, such as the prompted model."""
 
     def class_texts(self, features: torch.Tensor) -> torch.Tensor:
@@ -304,7 +304,7 @@ class Classifier(HasRepr, nn.Module, ABC):
             raise InputError(
                 f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
             )
-        other = self.method.blank(self.base_model, check_classes(classes, warn=False))
+        other = self.method.build_empty(self.base_model, check_classes(classes, warn=False))
         room = other.state_dict()
         # What has a row for each class belongs to the old names, and is computed anew.
         learned = {
@@ -357,7 +357,7 @@ class Classifier(HasRepr, nn.Module, ABC):
                 raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} holds NaN or infinity.")
         self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
         self.requires_grad_(False)
-        self.settle()
+        self.build_derived()
         return self
 
     def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:

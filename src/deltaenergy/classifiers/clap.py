@@ -37,9 +37,9 @@ class ClapClassifier(FrozenTextClassifier):
         self.prototypes = nn.Parameter(torch.zeros_like(self.text_features))
         self.register_buffer("multipliers", torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Prototypes at the texts, multipliers from what zero-shot makes of the training images."""
-        super().start(data, generator)
+        super().initialise(data, generator)
         self.prototypes.data.copy_(self.method.length * self.frozen_texts)
         features, labels = data.mean_features(), data.labels
         probabilities = torch.softmax(self.model.logit_scale * features @ self.frozen_texts.T, dim=1)

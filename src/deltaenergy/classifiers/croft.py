@@ -61,8 +61,8 @@ class CroftClassifier(FrozenTextClassifier):
         self.gradient_size = 0.0
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
-        super().start(data, generator)
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
+        super().initialise(data, generator)
         for matrix in (self.image_map, self.text_map, self.generator_map):
             nn.init.eye_(matrix)
 

@@ -31,7 +31,7 @@ class FrozenTextClassifier(CosineClassifier):
         self.templates = method.templates
         self.register_buffer("frozen_texts", torch.zeros_like(self.text_features))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         self.frozen_texts.copy_(class_features(self.base_model, self.classes, self.templates))
 
 

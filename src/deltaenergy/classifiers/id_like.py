@@ -63,7 +63,7 @@ class IdLikeClassifier(Classifier):
         self._known = self._strange = torch.zeros(0)
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
         for parameter in (self.context, self.outlier_context, self.words):
             # Drawn on the host, so that every device starts alike.

@@ -75,7 +75,7 @@ class TokenClassifier(Classifier):
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
-    def settle(self) -> None:
+    def build_derived(self) -> None:
         """The model that encodes images as they were learned from."""
         tokens = self.image_tokens()
         if tokens is not None:

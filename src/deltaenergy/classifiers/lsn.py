@@ -49,16 +49,16 @@ class LsnClassifier(Classifier):
 
     def __init__(self, model: Model, classes: Sequence[str], method: Lsn) -> None:
         super().__init__(model, classes, method)
-        self.positives = make_method(method.positives).blank(model, classes)
+        self.positives = make_method(method.positives).build_empty(model, classes)
         self.prompts = method.prompts(model, self.classes)
         shape = (method.negatives, len(self.classes), method.context_length, self.prompts.tower.width)
         self.contexts = nn.Parameter(torch.zeros(shape))
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positives as their method begins, and random negatives."""
-        self.positives.start(data, generator)
+        self.positives.initialise(data, generator)
         # Drawn on the host, so that every device starts alike.
         self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
 

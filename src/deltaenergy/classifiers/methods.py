@@ -139,14 +139,14 @@ class Method(TuningPart):
         """The shortest text that `make_method` turns into this."""
         return "+".join([super().spec, *(term.spec for term in self.terms)])
 
-    def blank(self, model: Model, classes: Sequence[str]) -> Classifier:
+    def build_empty(self, model: Model, classes: Sequence[str]) -> Classifier:
         """The classifier before any parameter has its value: what a saved state is put into."""
         return self.classifier(model, classes, self)
 
     def build(self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator) -> Classifier:
         """The classifier with its initial parameters."""
-        classifier = self.blank(model, classes)
-        classifier.start(data, generator)
+        classifier = self.build_empty(model, classes)
+        classifier.initialise(data, generator)
         return classifier.eval()
 
     def candidates(self, classes: int) -> Iterator[Method]:

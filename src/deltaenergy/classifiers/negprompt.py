@@ -57,7 +57,7 @@ class NegPromptClassifier(Classifier):
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positive begins as words; the negatives wait for it to be learned."""
         shape = tuple(self.context.shape)
         self.context.data.copy_(initial_context(self.tower, shape, self.method.context_init, generator))

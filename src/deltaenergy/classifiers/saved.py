@@ -109,6 +109,6 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
 def rebuild(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Model, folder: Path) -> Classifier:
     """The classifier that `described()` and `state_dict()` stand for."""
     with rebuilding(str(folder), "the saved classifier"):
-        classifier = make_method(saved["classifier"]["method"]).blank(model, saved["classes"]).restore(tensors)
+        classifier = make_method(saved["classifier"]["method"]).build_empty(model, saved["classes"]).restore(tensors)
     classifier.record = dict(saved["classifier"]["record"])
     return classifier

@@ -38,9 +38,9 @@ class TipAdapterClassifier(TemplateClassifier):
         self.keys = nn.Parameter(torch.zeros(images, self.model.feature_dim, device=device))
         self.register_buffer("labels", torch.zeros(images, dtype=torch.long, device=device))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Keys are the mean features over each image's views."""
-        super().start(data, generator)
+        super().initialise(data, generator)
         self._make_room(len(data.labels))
         self.keys.data.copy_(data.mean_features())
         self.labels.copy_(data.labels)

@@ -74,7 +74,7 @@ class ZeroShot(Method):
     listed = False
     templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)
 
-    def blank(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
+    def build_empty(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
         classifier = ZeroShotClassifier.__new__(ZeroShotClassifier)
         classifier._blank(model, classes, self)
         return classifier
@@ -91,7 +91,7 @@ class TemplateClassifier(CosineClassifier):
 
     method: TemplateMethod
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_features(self.model, self.classes, [self.method.template])
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:

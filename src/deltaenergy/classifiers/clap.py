@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Outputs, TrainBatch
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 

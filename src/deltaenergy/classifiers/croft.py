@@ -24,9 +24,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
-from deltaenergy.classifiers.zero_shot import class_features
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod, class_features
 from deltaenergy.core.classes import check_classes
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import NonNegative, Share

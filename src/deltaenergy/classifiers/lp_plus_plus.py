@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model

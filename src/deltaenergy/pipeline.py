@@ -329,8 +329,7 @@ def _calibration_images(
     images: Any
     trained = False
     classifier, score = detector.classifier, detector.score
-    features_do = not (score.needs_images or Need.LABELS in score.needs or classifier.prompts_images)
-    features_do = features_do and classifier.needs_to_predict <= {Need.FEATURES}
+    features_suffice = classifier.takes_features and not (score.needs_images or Need.LABELS in score.needs)
     if held_out is not None:
         images, source = train.without_trained(held_out), "in-distribution images"
         if len(images) < len(held_out):
@@ -344,7 +343,7 @@ def _calibration_images(
     elif validation is not None or rest:
         source = "training images that were not drawn" if validation is None else "validation images"
         images = list(rest if validation is None else validation.images)
-        if features_do and encoded is not None:
+        if features_suffice and encoded is not None:
             images = encoded.features  # known already
     else:
         images, source, trained = train.sample.items, "training images", True

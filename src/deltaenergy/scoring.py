@@ -210,6 +210,11 @@ def bind(classifier: Classifier, scores: Iterable[Score | AnyScorer]) -> Sequenc
     return scorers
 
 
+def needs_of_images(classifier: Classifier, scores: Iterable[Score]) -> frozenset[Need]:
+    """What the classifier and these scores look at beyond unit features."""
+    return classifier.needs_to_predict.union(*(score.needs for score in scores)) & OF_IMAGES
+
+
 class Encoded:
     """Images as batches of features, which can be gone through again.
 
@@ -238,7 +243,7 @@ class Encoded:
 
     def batches(self, scorers: Sequence[AnyScorer]) -> Iterator[EncodedBatch]:
         """Batches of features, with patches and pixels where the classifier or one of these looks at them."""
-        needs = self.classifier.needs_to_predict.union(*(scorer.score.needs for scorer in scorers)) & OF_IMAGES
+        needs = needs_of_images(self.classifier, [scorer.score for scorer in scorers])
         if self._held is not None and not needs:
             return iter(self._held)
         progress, self._progress = self._progress, None

@@ -285,6 +285,11 @@ class Classifier(HasRepr, nn.Module, ABC):
         own, bare = (getattr(model, "vision_prompts", None) for model in (self.model, self.base_model))
         return own is not bare
 
+    @property
+    def takes_features(self) -> bool:
+        """Whether unit features of the base model are all that it looks at."""
+        return self.needs_to_predict <= {Need.FEATURES} and not self.prompts_images
+
     def check_takes_features(self) -> None:
         """Raise `InputError` if it cannot be given an array of features, which does not say what model made them."""
         more = self.needs_to_predict - {Need.FEATURES}

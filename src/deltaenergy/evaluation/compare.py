@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.core.progress import Progress, part_of
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
@@ -23,6 +22,7 @@ from deltaenergy.evaluation.results import Evaluation, Group, members, pools
 from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels
 from deltaenergy.models.base import TowerModel
+from deltaenergy.scoring import needs_of_images
 from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.stats.thresholds import check_keep
 
@@ -135,9 +135,9 @@ def compare(
 
 
 def _needs_features_only(detector: Detector) -> bool:
-    needs = detector.score.needs | detector.classifier.needs_to_predict
-    takes_features = not detector.classifier.batch_dependent and isinstance(detector.classifier.model, TowerModel)
-    return takes_features and not needs & OF_IMAGES
+    classifier = detector.classifier
+    by_row = not classifier.batch_dependent and isinstance(classifier.model, TowerModel)
+    return by_row and not needs_of_images(classifier, [detector.score])
 
 
 def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Progress | None) -> Iterator[LoadedSet]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.core.labels import first_of_name
-from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.core.progress import Progress, part_of, shown
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
@@ -33,6 +32,7 @@ from deltaenergy.scoring import (
     bind,
     cross_fit,
     known_images,
+    needs_of_images,
     score_all,
 )
 from deltaenergy.stats.thresholds import check_keep, threshold_at
@@ -274,9 +274,8 @@ def _score_early(
 
     Images are encoded once: such scores are computed in the pass that encodes them. Not if that must be done again.
     """
-    unfitted = [scorer for scorer in scorers if not scorer.fitted]
     of_images = [scorer for scorer in scorers if scorer.fitted and scorer.score.needs_images]
-    if not of_images or classifier.needs_to_predict.union(*(scorer.score.needs for scorer in unfitted)) & OF_IMAGES:
+    if not of_images or needs_of_images(classifier, [scorer.score for scorer in scorers if not scorer.fitted]):
         return {}
     return {
         i: score_all(images, of_images, keep_items=False)

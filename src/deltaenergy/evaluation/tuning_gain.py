@@ -285,7 +285,7 @@ class _Measure:
             return tune(self.model, part.sample.classes, part, candidate.method, seed=self.seed, recipe=self.recipe)
 
     def _predicted(self, classifier: Classifier) -> Ints:
-        if classifier.needs_to_predict <= {Need.FEATURES} and not classifier.prompts_images:
+        if classifier.takes_features:
             return np.asarray(self._similarities(classifier).argmax(axis=1), dtype=np.int64)
         scored = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
         return np.asarray(scored.predicted, dtype=np.int64)

@@ -74,7 +74,6 @@ class CrossFitted:
 
     @property
     def spec(self) -> str:
-        """That of the score: what results are called."""
         return self.score.spec
 
     @property

@@ -157,7 +157,6 @@ class Classifier(HasRepr, nn.Module, ABC):
         """Similarities, and the features and texts behind them."""
 
     def __call__(self, x: Inputs) -> Outputs:
-        """As `forward`."""
         outputs: Outputs = super().__call__(x)
         return outputs
 

@@ -52,7 +52,6 @@ class ClassAccuracy:
 
     @property
     def images(self) -> int:
-        """All of them."""
         return sum(images for _, images, _ in self.rows)
 
     @property

@@ -88,7 +88,6 @@ class Candidate:
     fpr95: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "score": self.spec,
             "auroc": self.auroc._asdict(),
@@ -110,7 +109,6 @@ class Choice(HasRepr):
 
     @property
     def best(self) -> str:
-        """The spec of the best candidate."""
         return self.ranking[0].spec
 
     @property
@@ -132,7 +130,6 @@ class Choice(HasRepr):
         return facts
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         return {
             "best": self.best,
             "ranking": [candidate.to_dict() for candidate in self.ranking],

@@ -58,12 +58,10 @@ class Comparison:
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Images that were skipped."""
         by_id = {image.id: image for evaluation in self.evaluations.values() for image in evaluation.unreadable}
         return list(by_id.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
         return {
             "baseline": self.baseline,
             "detectors": {name: evaluation.to_dict() for name, evaluation in self.evaluations.items()},

@@ -121,7 +121,6 @@ class Evaluation(HasRepr):
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Images that were skipped."""
         return [image for image_set in self.sets for image in image_set.scored.unreadable]
 
     def _repr_fields(self) -> dict[str, object]:
@@ -170,7 +169,6 @@ class Evaluation(HasRepr):
         return roc_curves({name: self.ranked(row).roc_curve() for name, row in named.items()}, ax)
 
     def in_group(self, group: Group) -> list[EvaluatedSet]:
-        """The sets of one group."""
         return [image_set for image_set in self.sets if image_set.group is group]
 
     def values(self, score: str, name: str) -> npt.NDArray[np.float64]:

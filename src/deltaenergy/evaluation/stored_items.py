@@ -121,5 +121,4 @@ class _Maker(Describes):
         self._path = path
 
     def describe(self) -> dict[str, Any]:
-        """As in the store's record."""
         return read_manifest(place_at(self._path)).record.model

@@ -94,7 +94,6 @@ class GainRow:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         names = ("accuracy", "auroc", "accuracy_gain", "auroc_gain")
         measured_values: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
         measured = {
@@ -115,7 +114,6 @@ class TuningGain:
 
     @property
     def kept_row(self) -> GainRow:
-        """The row of the method that was kept."""
         return next(row for row in self.rows if row.method == self.kept)
 
     def warnings(self) -> list[str]:
@@ -136,7 +134,6 @@ class TuningGain:
         return sentences
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         return {
             "kept": self.kept,
             "measured_on": self.source,

@@ -133,7 +133,6 @@ class TowerModel(Model, ABC):
         """Pixels -> unit image features (B, D) and unit patch features (B, P, D) in the same space."""
 
     def describe(self) -> dict[str, Any]:
-        """What identifies this model in an artefact or report."""
         known = {**super().describe(), "backend": self.backend, "precision": self.precision}
         if self.calibration is not None:
             known["calibration"] = self.calibration

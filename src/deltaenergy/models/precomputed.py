@@ -52,7 +52,6 @@ class PrecomputedModel(Model):
             self.classes, self._vectors = self._named_vectors(class_vectors)
 
     def describe(self) -> dict[str, Any]:
-        """Name, feature length and scale: all that is known."""
         return {**super().describe(), "precomputed": True}
 
     def class_features(self, classes: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)) -> torch.Tensor:

@@ -294,7 +294,6 @@ class FoldScorer(Scorer):
         return torch.stack([scorer(inputs) for scorer in self.scorers], dim=1)
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
-        """N images -> scores (N,), larger = more in-distribution."""
         return self.each(inputs).double().mean(dim=1)
 
     def learned(self, name: str) -> torch.Tensor:

@@ -58,7 +58,6 @@ class LabelledFeatures:
         return f"LabelledFeatures({len(self)} rows of {self.features.shape[1]})"
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.labels)
 
     def items(self, classes: Sequence[str]) -> list[ImageItem]:

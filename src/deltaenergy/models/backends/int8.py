@@ -95,7 +95,6 @@ class Int8Engine(TowerEngine):
         self._model = model.with_image_transformer(copy.deepcopy(transformer, made))
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Compute without gradients."""
         given = pixels.detach().float()
         with torch.no_grad():
             if patches:

@@ -38,7 +38,6 @@ class SameConv2d(nn.Conv2d):
     """A convolution padded as TensorFlow's "SAME": of an odd padding, the extra row and column stand at the end."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pad, then convolve."""
         pads: list[int] = []
         for axis in (3, 2):  # functional.pad counts from the last axis
             size, kernel, stride = input.shape[axis], self.kernel_size[axis - 2], self.stride[axis - 2]

@@ -63,7 +63,6 @@ class CleaningTokenizer:
         self._clean = clean
 
     def __call__(self, texts: Sequence[str], **options: Any) -> Any:
-        """As the tokenizer does, on the cleaned texts."""
         return self._tokenizer([self._clean(text) for text in texts], **options)
 
     def __getattr__(self, name: str) -> Any:

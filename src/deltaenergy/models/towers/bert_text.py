@@ -29,12 +29,10 @@ class BertTextTower(TextTower):
 
     @property
     def token_embedding(self) -> nn.Module:
-        """Token ids -> embeddings, without positions."""
         module: nn.Module = self.transformer.embeddings.word_embeddings
         return module
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Token ids of each text, framed -> projected vectors (N, D), with gradients."""
         longest = max(map(len, rows))
         ids = self._padded(rows, longest, self.tokenizer.pad_token_id)
         seen = self._padded([[1] * len(row) for row in rows], longest, 0)

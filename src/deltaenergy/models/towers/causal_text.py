@@ -38,7 +38,6 @@ class CausalTextTower(TextTower):
         self._layers = list(transformer.encoder.layers)
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Token ids of each text, framed -> projected vectors (N, D), with gradients."""
         # Whatever follows the end token is never looked at, so the end token itself serves as padding.
         ids = self._padded(rows, max(map(len, rows)), self.frame[1][0])
         ends = torch.tensor([len(row) - 1 for row in rows], device=ids.device)

@@ -40,7 +40,6 @@ class SiglipTextTower(TextTower):
         return self.max_length
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Token ids of each text, framed -> projected vectors (N, D), with gradients."""
         ids = self._padded(rows, self.max_length, self.tokenizer.pad_token_id)
         hidden = self.transformer(input_ids=ids).last_hidden_state
         projected: torch.Tensor = self.projection(hidden[:, -1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import gc
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
@@ -80,6 +81,25 @@ def no_wait_for_the_disk() -> Iterator[None]:
     """What tests write need not survive a loss of power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_lite() -> Iterator[None]:
+    """Tests share the weights of the bundled model, 80 MB; each load gives an object of its own."""
+    from deltaenergy.models.lite import model
+
+    load, folder = model.load_lite, model.FOLDER
+    once = functools.cache(load)
+
+    def load_once(device: Any, dtype: Any) -> Any:
+        if folder != model.FOLDER:
+            return load(device, dtype)
+        model._say_what_it_is()
+        return copy.copy(once(device, dtype))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "load_lite", load_once)
         yield
 
 

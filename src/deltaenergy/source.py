@@ -28,8 +28,8 @@ from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compre
 from deltaenergy.data.formats.walk import EntryKind, Listed, tree, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
-from deltaenergy.data.remote.addresses import is_address
 from deltaenergy.data.remote.listing import PARTS, folder_images, remote_images
+from deltaenergy.data.remote.url import is_address
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.store.encoder import Describes

@@ -19,7 +19,7 @@ from deltaenergy.core.needs import Need
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import user_path
-from deltaenergy.data.remote.addresses import is_address
+from deltaenergy.data.remote.url import is_address
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import is_feature_array

@@ -19,7 +19,7 @@ import numpy as np
 
 from deltaenergy.data.content import hash_file
 from deltaenergy.data.regular import is_file, is_folder, user_path, why_not_a_file
-from deltaenergy.data.remote.addresses import is_address
+from deltaenergy.data.remote.url import is_address
 from deltaenergy.files.atomic import make_folder, remove_litter, replacing, write_bytes
 from deltaenergy.files.lock_file import LockFile
 

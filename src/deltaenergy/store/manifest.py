@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.data.remote.addresses import is_address, may_be_folder
+from deltaenergy.data.remote.url import is_address, may_be_folder
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
 from deltaenergy.files.artifact import CHECKSUM, check_seal, sealed

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.data.content import hash_bytes
-from deltaenergy.data.remote.addresses import KINDS, checked, is_web
 from deltaenergy.data.remote.client import Refused, ask, describe, fetch
-from deltaenergy.data.remote.faults import Meaning
+from deltaenergy.data.remote.errors import Meaning
+from deltaenergy.data.remote.url import KINDS, checked, is_web
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.store.folder import Place
 

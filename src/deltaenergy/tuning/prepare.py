@@ -19,7 +19,7 @@ from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.remote.addresses import is_remote_folder
+from deltaenergy.data.remote.url import is_remote_folder
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
 from deltaenergy.models.base import Model, TowerModel

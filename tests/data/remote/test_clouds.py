@@ -20,7 +20,7 @@ from deltaenergy.data.remote.client import (
     forget_connections,
     stamp_of_info,
 )
-from deltaenergy.data.remote.faults import in_words
+from deltaenergy.data.remote.errors import in_words
 from deltaenergy.data.remote.stores import RequestLimits, open_store
 from deltaenergy.errors import DeltaEnergyError, InputError, UnreachableError
 from deltaenergy.source import load_images

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.addresses import KINDS
 from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.data.remote.listing import UNLISTED
+from deltaenergy.data.remote.url import KINDS
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.source import labelled_folders, load_images
 from tests.clouds import GoogleFront

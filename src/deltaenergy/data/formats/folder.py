@@ -13,8 +13,8 @@ from pathlib import Path
 from deltaenergy.data.formats.walk import EntryKind, Listed, list_folder, list_or_problem, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
-from deltaenergy.data.remote.addresses import is_address
 from deltaenergy.data.remote.listing import remote_folders
+from deltaenergy.data.remote.url import is_address
 from deltaenergy.errors import InputError
 
 

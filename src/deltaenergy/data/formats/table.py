@@ -27,10 +27,10 @@ from deltaenergy.data.formats.parquet import (
 )
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import check_file
-from deltaenergy.data.remote.addresses import checked, is_address
 from deltaenergy.data.remote.client import UNLISTED, RemoteFile
 from deltaenergy.data.remote.parquet import RemoteParquetImage
 from deltaenergy.data.remote.table import RemoteColumns, RemoteTable
+from deltaenergy.data.remote.url import checked, is_address
 from deltaenergy.errors import InputError
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})

@@ -23,9 +23,9 @@ from typing import IO, Any, ClassVar, TypeVar
 
 from deltaenergy.data.decode import Streamed, UnreadableImage
 from deltaenergy.data.pixel_budget import PixelBudget
-from deltaenergy.data.remote.addresses import is_web, kind_of, place_of, scheme_of
-from deltaenergy.data.remote.faults import Meaning, in_words, meaning_of
+from deltaenergy.data.remote.errors import Meaning, in_words, meaning_of
 from deltaenergy.data.remote.stores import LIMITS, RequestLimits, lacks_bucket, open_store
+from deltaenergy.data.remote.url import is_web, kind_of, place_of, scheme_of
 from deltaenergy.errors import UnreachableError
 
 # The stamp of a picture that nobody listed: nothing tells whether it changed.

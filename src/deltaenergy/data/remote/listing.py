@@ -21,12 +21,12 @@ from deltaenergy.data.formats.pattern import braces
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS, table_file_images
 from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.addresses import checked, ending_of, is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.remote.client import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
-from deltaenergy.data.remote.faults import Meaning
+from deltaenergy.data.remote.errors import Meaning
 from deltaenergy.data.remote.stores import find_below
 from deltaenergy.data.remote.table import RemoteTable
 from deltaenergy.data.remote.tar import remote_tar_images
+from deltaenergy.data.remote.url import checked, ending_of, is_web, kind_of, place_of, scheme_of
 from deltaenergy.data.remote.version import RemoteObject, described
 from deltaenergy.errors import InputError
 

@@ -8,9 +8,9 @@ from typing import IO, ClassVar
 
 from deltaenergy.data.decode import Streamed, UnreadableImage
 from deltaenergy.data.formats.parquet import column_reader, picture_of
-from deltaenergy.data.remote.addresses import checked, folder_of, is_address
 from deltaenergy.data.remote.blocks import PartFile, PartReader
 from deltaenergy.data.remote.client import UNLISTED, RemoteFile
+from deltaenergy.data.remote.url import checked, folder_of, is_address
 from deltaenergy.data.remote.version import RemoteObject
 from deltaenergy.errors import InputError
 

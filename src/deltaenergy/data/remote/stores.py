@@ -15,8 +15,8 @@ from types import MethodType
 from typing import Any
 
 from deltaenergy.data.decode import FAR_THREADS
-from deltaenergy.data.remote.addresses import kind_of, place_of, scheme_of
-from deltaenergy.data.remote.faults import in_words, meaning_of
+from deltaenergy.data.remote.errors import in_words, meaning_of
+from deltaenergy.data.remote.url import kind_of, place_of, scheme_of
 from deltaenergy.errors import InputError
 
 

@@ -11,9 +11,9 @@ import io
 from collections.abc import Sequence
 from typing import IO, Any, cast
 
-from deltaenergy.data.remote.addresses import ending_of, folder_of
 from deltaenergy.data.remote.blocks import PartFile, PartReader, shared_ahead, shared_part
 from deltaenergy.data.remote.client import fetch
+from deltaenergy.data.remote.url import ending_of, folder_of
 from deltaenergy.data.remote.version import RemoteObject
 from deltaenergy.data.seeking import Seeking
 

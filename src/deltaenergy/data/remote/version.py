@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from deltaenergy.data.remote.addresses import is_web, scheme_of
 from deltaenergy.data.remote.client import REQUEST_SECONDS, Refused, ask, body_of, describe, on_loop, stamp_of_info
-from deltaenergy.data.remote.faults import Meaning
+from deltaenergy.data.remote.errors import Meaning
+from deltaenergy.data.remote.url import is_web, scheme_of
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 

@@ -162,13 +162,13 @@ def by_s3fs(name: str) -> int:
 
 def far() -> None:
     fetched: list[int] = []
-    fetch = remote_parts.fetch_unchanged
+    fetch = remote_parts.get_range
 
     def counted(of: Any, start: int, end: int) -> bytes:
         fetched.append(end - start)
         return fetch(of, start, end)
 
-    remote_parts.fetch_unchanged = counted
+    remote_parts.get_range = counted
     with tempfile.TemporaryDirectory() as folder, s3_store() as client:
         write_tars(Path(folder), 1, FAR_PICTURES)
         write_parquet(Path(folder), 1, FAR_PICTURES)

@@ -444,7 +444,7 @@ def test_pattern_without_match(photos: Path) -> None:
         ([3], "images[0] is of type int"),
         (["a.png", ["b.png"]], "images[1] is of type list"),
         ("", "no path"),
-        ("ftp://example.org/a.png", "kind 'ftp://'"),
+        ("ftp://example.org/a.png", "'ftp://'"),
         (np.zeros((4, 4, 3)), "astype('uint8')"),
         (np.zeros((3, 9, 9), np.uint8), "transpose(1, 2, 0)"),
         (np.zeros(5, np.uint8), "shape (5,)"),

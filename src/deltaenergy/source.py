@@ -29,7 +29,7 @@ from deltaenergy.data.formats.walk import EntryKind, Listed, tree, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path, why_not_a_file
 from deltaenergy.data.remote.listing import PARTS, folder_images, remote_images
-from deltaenergy.data.remote.url import is_address
+from deltaenergy.data.remote.url import is_url
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.store.encoder import Describes
@@ -145,7 +145,7 @@ def _parts_of_list(images: Iterable[Any]) -> tuple[list[Part], bool]:
 
 
 def _is_stored(value: Any) -> bool:
-    if isinstance(value, str) and is_address(value):
+    if isinstance(value, str) and is_url(value):
         return is_store(value)
     if isinstance(value, (str, os.PathLike)):
         path = user_path(value)
@@ -176,7 +176,7 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageI
     text = os.fspath(given)
     if not isinstance(text, str) or not text:
         raise InputError(f"images holds {text!r}, which is no path. Give {ACCEPTED}.")
-    if is_address(text):
+    if is_url(text):
         return remote_images(text, _remote_folder, alone=alone)
     path = user_path(text)
     # A listed name with an image's ending needs no look at the disk: opening it later tells all there is to know.

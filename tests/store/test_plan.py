@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from deltaenergy.data.content import content_or_error
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.source import build_store, image_stream
 from deltaenergy.store.filling import Filled, Filler, InThisProcess, PlanGone, Task

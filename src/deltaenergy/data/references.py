@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from deltaenergy.data.decode import ImageSource, Refusal
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.parquet import ParquetImage
 from deltaenergy.data.formats.tar import TarMember
-from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.data.remote.parquet import RemoteParquetImage
 from deltaenergy.data.remote.tar import RemoteMember
 from deltaenergy.errors import ArtifactError

@@ -19,7 +19,7 @@ from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import Refusal
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.remote.url import is_remote_folder
+from deltaenergy.data.remote.url import is_folder_url
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, write_tensors
 from deltaenergy.models.base import Model, TowerModel
@@ -263,7 +263,7 @@ def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[s
         return images.items(check_classes(classes) if isinstance(classes, str) else classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
-    if isinstance(images, str) and is_remote_folder(images) and not is_store(images):
+    if isinstance(images, str) and is_folder_url(images) and not is_store(images):
         return labelled_folders(images, domains)
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
         return labelled_folders(images, domains)

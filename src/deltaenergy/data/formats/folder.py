@@ -14,7 +14,7 @@ from deltaenergy.data.formats.walk import EntryKind, Listed, list_folder, list_o
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.data.remote.listing import remote_folders
-from deltaenergy.data.remote.url import is_address
+from deltaenergy.data.remote.url import is_url
 from deltaenergy.errors import InputError
 
 
@@ -33,7 +33,7 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     Class folders are searched recursively. A class folder without images is an error, as are images that lie outside
     the class folders: what is left out unseen would falsify every figure computed from the rest.
     """
-    if isinstance(path, str) and is_address(path):
+    if isinstance(path, str) and is_url(path):
         return remote_folders(path, domains)
     root = existing_folder(path)
     if not domains:

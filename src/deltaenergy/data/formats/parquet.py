@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from deltaenergy.data.decode import Streamed, UnreadableImage, open_file
 from deltaenergy.data.regular import what_it_is, why_not_reached
-from deltaenergy.data.remote.client import Refused
+from deltaenergy.data.remote.errors import Refused
 from deltaenergy.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class ColumnReader:
             self.places.remove(place)
             if isinstance(failure, UnreachableError):
                 raise
-            raise UnreadableImage(f"its table cannot be read: {failure}") from failure
+            raise UnreadableImage(f"its table cannot be read: {failure.reason}") from failure
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
             reason = f"the table is damaged from row {place.row} on ({_first_line(error) or 'it ends there'})"
             self.damaged[place.group] = (place.row, reason)
@@ -246,6 +246,8 @@ def column_reader(
         if reader is None:
             try:
                 reader = ColumnReader(source(), column)
+            except Refused as refused:
+                raise UnreadableImage(f"its table cannot be read: {refused.reason}") from refused
             except (OSError, ValueError) as error:
                 raise UnreadableImage(
                     f"its table cannot be read: {(str(error).splitlines() or [''])[0][:100]}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from deltaenergy.data.decode import ImageSource, Refusal
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.parquet import (
     BUFFER_BYTES,
     IMAGE_COLUMNS,
@@ -27,10 +28,9 @@ from deltaenergy.data.formats.parquet import (
 )
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import check_file
-from deltaenergy.data.remote.client import UNLISTED, RemoteFile
 from deltaenergy.data.remote.parquet import RemoteParquetImage
 from deltaenergy.data.remote.table import RemoteColumns, RemoteTable
-from deltaenergy.data.remote.url import checked, is_address
+from deltaenergy.data.remote.url import checked_url, is_url
 from deltaenergy.errors import InputError
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
@@ -82,7 +82,7 @@ def _in_place(path: Path | RemoteTable, column: str) -> Callable[[int], ImageSou
     """What gives the picture of a row, where it lies."""
     if isinstance(path, RemoteTable):
         of = path.object
-        return lambda row: RemoteParquetImage(of.address, of.size, of.version, column, row)
+        return lambda row: RemoteParquetImage(of.url, of.size or 0, of.version or "", column, row)
     stamp = file_stamp(path)
     return lambda row: ParquetImage(path, column, row, f"{stamp}, row {row}")
 
@@ -232,10 +232,10 @@ def _label(value: Any, names: Sequence[str] | None) -> str | None:
 
 def _at(name: str, base: Path | str, what: str) -> tuple[str, ImageSource]:
     """What a path in a table leads to, with its id: a file or an address, from the table's folder on."""
-    if isinstance(base, Path) and not is_address(name):
+    if isinstance(base, Path) and not is_url(name):
         return (base / name).as_posix(), base / name
-    address = checked(name if is_address(name) else f"{base}/{name}", what)
-    return address, RemoteFile(address, None, UNLISTED)
+    address = checked_url(name if is_url(name) else f"{base}/{name}", what)
+    return address, RemoteFile(address)
 
 
 def _items(table: _Table, what: str, base: Path | str) -> Iterator[ImageItem]:

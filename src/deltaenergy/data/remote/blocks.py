@@ -15,7 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from deltaenergy.data.remote.version import Changed, RemoteObject, fetch_unchanged
+from deltaenergy.data.remote.client import RemoteObject, get_range
+from deltaenergy.data.remote.errors import Changed, Refused
 from deltaenergy.data.seeking import Seeking
 
 # Asked for at a time ahead of the one that is being read.
@@ -40,7 +41,7 @@ class Parts:
 
     def __init__(
         self,
-        fetch: Callable[[RemoteObject, int, int], bytes] = fetch_unchanged,
+        fetch: Callable[[RemoteObject, int, int], bytes] = get_range,
         *,
         part_bytes: int = 4 << 20,
         kept_bytes: int = 64 << 20,
@@ -108,18 +109,20 @@ class PartReader:
     """Any bytes of an object, by its parts; `caution` says how many in a row are worth one ahead."""
 
     def __init__(self, of: RemoteObject, caution: int = _CAUTION) -> None:
-        self.of, self._caution = of, caution
+        if of.size is None:
+            raise Refused(of.url, "its server does not tell its size")
+        self.of, self.size, self._caution = of, of.size, caution
         self._lock = threading.Lock()
         self._last, self._run = -1, 0
 
     @property
     def is_small(self) -> bool:
         """Whether one part holds all of it."""
-        return self.of.size <= _parts.part_bytes
+        return self.size <= _parts.part_bytes
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` up to `end`, or to the end of the object. Raises as `fetch_unchanged` does."""
-        end = min(end, self.of.size)
+        """The bytes from `start` up to `end`, or to the end of the object. Raises as `get_range` does."""
+        end = min(end, self.size)
         if end <= start:
             return b""
         parts, size = _parts, _parts.part_bytes
@@ -128,7 +131,7 @@ class PartReader:
         pieces = []
         for number in range(first, last + 1):
             for coming in range(number + 1, min(beyond, number + MOST_AHEAD) + 1):
-                if coming * size < self.of.size:
+                if coming * size < self.size:
                     parts.ahead(self.of, *self._bounds(coming, size))
             data = parts.get(self.of, *self._bounds(number, size))
             offset = number * size
@@ -136,7 +139,7 @@ class PartReader:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def _bounds(self, number: int, size: int) -> tuple[int, int]:
-        return number * size, min((number + 1) * size, self.of.size)
+        return number * size, min((number + 1) * size, self.size)
 
     def _ahead(self, first: int, last: int) -> int:
         """How many parts behind `last` to ask for; none where no new ground is entered, or after a leap."""
@@ -156,7 +159,7 @@ class PartFile(Seeking):
     """
 
     def __init__(self, reader: PartReader) -> None:
-        super().__init__(reader.of.size)
+        super().__init__(reader.size)
         self.reader = reader
         self.failure: Exception | None = None
 

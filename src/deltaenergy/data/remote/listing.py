@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaenergy.data.decode import EXTENSIONS, FAR_THREADS, Refusal
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.pattern import braces
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS, table_file_images
 from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.client import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
-from deltaenergy.data.remote.errors import Meaning
-from deltaenergy.data.remote.stores import find_below
+from deltaenergy.data.remote.client import RemoteObject, get, head, list_objects
+from deltaenergy.data.remote.errors import Denied, Missing, Refused
 from deltaenergy.data.remote.table import RemoteTable
 from deltaenergy.data.remote.tar import remote_tar_images
-from deltaenergy.data.remote.url import checked, ending_of, is_web, kind_of, place_of, scheme_of
-from deltaenergy.data.remote.version import RemoteObject, described
+from deltaenergy.data.remote.url import SCHEMES, checked_url, is_web, root_of, scheme_of, suffix_of
 from deltaenergy.errors import InputError
 
 # What gives the images of a folder.
@@ -46,15 +45,15 @@ class _Object:
     address: str
     parts: tuple[str, ...]
     size: int | None
-    stamp: str
+    version: str | None
 
     def item(self, label: str | None = None, domain: str | None = None) -> ImageItem:
-        return ImageItem(self.address, RemoteFile(self.address, self.size, self.stamp), label, domain)
+        return ImageItem(self.address, RemoteFile(self.address, self.size, self.version), label, domain)
 
     @property
     def ending(self) -> str:
         """What its name ends in."""
-        return ending_of(self.address)
+        return suffix_of(self.address)
 
     @property
     def is_image(self) -> bool:
@@ -68,7 +67,7 @@ class _Object:
 
 def single(address: str) -> ImageItem:
     """The image at an address that is taken on trust: whether it is there will show when its turn comes."""
-    return ImageItem(address, RemoteFile(address, None, UNLISTED))
+    return ImageItem(address, RemoteFile(address))
 
 
 def remote_images(given: str, folder: ListFolder, *, alone: bool) -> Iterator[ImageItem]:
@@ -77,8 +76,8 @@ def remote_images(given: str, folder: ListFolder, *, alone: bool) -> Iterator[Im
     `folder` lists a folder: `folder_images`, or a function that also knows folders of another kind.
     What is wrong with the address itself is said now; the store is asked when the first image is wanted.
     """
-    address = checked(given)
-    ending = ending_of(address)
+    address = checked_url(given)
+    ending = suffix_of(address)
     if len(names := braces(address)) > 1 and (alone or ending not in EXTENSIONS):
         return _each(address, names, folder)
     return _ask_for(address, alone, folder)
@@ -101,15 +100,15 @@ def _each(address: str, names: list[str], folder: ListFolder) -> Iterator[ImageI
 def _why_not(address: str) -> str | None:
     """Why there is nothing to be had at an address, None if there is something."""
     try:
-        describe(address)
+        head(address)
     except Refused as refused:
-        return str(refused)
+        return refused.reason
     return None
 
 
 def _ask_for(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageItem]:
     """The images at an address without braces."""
-    ending = ending_of(address)
+    ending = suffix_of(address)
     magic = not is_web(address) and glob.has_magic(address)
     if address.lower().partition("?")[0].endswith(COMPRESSED_TARS):
         raise compressed(address)
@@ -122,15 +121,15 @@ def _ask_for(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageIte
 
 def _from_part(address: str) -> Iterator[ImageItem]:
     """The images of an archive, or of a table."""
-    yield from _inside(_said(address, lambda: described(address)))
+    yield from _inside(_said(address, lambda: head(address)))
 
 
 def _inside(of: RemoteObject) -> Iterator[ImageItem]:
-    return remote_tar_images(of) if ending_of(of.address) in TAR_EXTENSIONS else table_file_images(RemoteTable(of))
+    return remote_tar_images(of) if suffix_of(of.url) in TAR_EXTENSIONS else table_file_images(RemoteTable(of))
 
 
 def _from_store(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageItem]:
-    ending = ending_of(address)
+    ending = suffix_of(address)
     if ending in LIST_EXTENSIONS:
         yield from _listed_addresses(address)
     elif not is_web(address) and glob.has_magic(address):
@@ -140,11 +139,16 @@ def _from_store(address: str, alone: bool, folder: ListFolder) -> Iterator[Image
     elif not alone:
         yield single(address)
     else:
-        found = _said(address, lambda: describe(address))
-        if found.get("type") == "directory":
+        try:
+            found = head(address)
+        except Missing as missing:
+            if not missing.is_folder:
+                raise _explained(missing) from missing
             yield from folder_images(address)
+        except Refused as refused:
+            raise _explained(refused) from refused
         else:
-            yield ImageItem(address, RemoteFile(address, found.get("size"), stamp_of_info(found)))
+            yield ImageItem(address, RemoteFile(address, found.size, found.version))
 
 
 def remote_folders(given: str, domains: bool) -> list[ImageItem]:
@@ -152,7 +156,7 @@ def remote_folders(given: str, domains: bool) -> list[ImageItem]:
 
     An image outside the class folders is an error. Empty folders do not exist on an object store.
     """
-    address = checked(given)
+    address = checked_url(given)
     if is_web(address):
         raise _no_folders(address)
     depth = 2 if domains else 1
@@ -187,9 +191,9 @@ def folder_images(address: str) -> Iterator[ImageItem]:
 def _from_found(one: _Object) -> Iterator[ImageItem]:
     """The images of an archive or table that was found; what is refused is listed as unreadable."""
     try:
-        return _inside(described(one.address))
+        return _inside(head(one.address))
     except Refused as refused:
-        return iter([ImageItem(one.address, Refusal(str(refused)))])
+        return iter([ImageItem(one.address, Refusal(refused.reason))])
 
 
 def _images_among(found: list[_Object], address: str) -> list[_Object]:
@@ -203,15 +207,13 @@ def _images_among(found: list[_Object], address: str) -> list[_Object]:
 def _below(folder: str, prefix: str = "") -> list[_Object]:
     """Everything below a folder whose name there begins so, in the order of a local one: each folder sorted by name."""
     root = folder.rstrip("/")
-    found: dict[str, dict[str, Any]] = _said(folder, lambda: ask(folder, lambda store: find_below(store, root, prefix)))
-    scheme, skipped = scheme_of(root), len(root) + 1
+    found: list[RemoteObject] = _said(folder, lambda: list(list_objects(root)))
+    skipped = len(root) + 1
     objects = []
-    for name, info in found.items():
-        address = f"{scheme}://{name}"
-        parts = tuple(address[skipped:].split("/"))
-        # An object of the folder's own name, or of a name that ends in /, only marks a folder.
-        if info.get("type") == "file" and parts[-1] and not any(part.startswith(".") for part in parts):
-            objects.append(_Object(address, parts, info.get("size"), stamp_of_info(info)))
+    for one in found:
+        parts = tuple(one.url[skipped:].split("/"))
+        if parts[0].startswith(prefix) and parts[-1] and not any(part.startswith(".") for part in parts):
+            objects.append(_Object(one.url, parts, one.size, one.version))
     objects.sort(key=lambda one: one.parts)
     return objects
 
@@ -220,27 +222,27 @@ def _matching(pattern: str) -> Iterator[ImageItem]:
     """The images that match, and those in folders that match, then those of archives that match, and of tables if the
     pattern asks for their ending. `*` stays inside a name, `**` is any depth.
     """
-    head, wild = [], pattern.split("/")
+    fixed, wild = [], pattern.split("/")
     while not glob.has_magic(wild[0]):
-        head.append(wild.pop(0))
-    if len(head) < 3:
+        fixed.append(wild.pop(0))
+    if len(fixed) < 3:
         raise InputError(f"{pattern} leaves the bucket open. Name it, as in {scheme_of(pattern)}://bucket/*.jpg.")
     wild = [part for part in wild if part]
     literal = re.split(r"[*?[]", wild[0], maxsplit=1)[0]
-    below = _below("/".join(head), literal)
+    below = _below("/".join(fixed), literal)
     found = [one for one in below if one.is_image and _fits(one.parts, wild)]
-    wanted = TAR_EXTENSIONS | ({ending_of(pattern)} & TABLE_EXTENSIONS)
+    wanted = TAR_EXTENSIONS | ({suffix_of(pattern)} & TABLE_EXTENSIONS)
     parts = [one for one in below if one.ending in wanted and _fits(one.parts, wild, itself=True)]
     if not found and not parts:
         # A name may hold [ and ], too.
         try:
-            exact = describe(pattern)
-        except Refused:
+            exact = head(pattern)
+        except Missing:
             raise InputError(f"No image matches the pattern {pattern!r}.") from None
-        if ending_of(pattern) in wanted:
+        if suffix_of(pattern) in wanted:
             yield from _from_part(pattern)
         else:
-            yield ImageItem(pattern, RemoteFile(pattern, exact.get("size"), stamp_of_info(exact)))
+            yield ImageItem(pattern, RemoteFile(pattern, exact.size, exact.version))
     for one in found:
         yield one.item()
     for one in parts:
@@ -259,9 +261,7 @@ def _fits(parts: tuple[str, ...], pattern: Sequence[str], *, itself: bool = Fals
 
 def _listed_addresses(address: str) -> Iterator[ImageItem]:
     """The images of a text file with one address a line; archives and Parquet files stand for all of theirs."""
-    data = _said(address, lambda: fetch(address, 0, _MOST_LIST_BYTES + 1))
-    if len(data) > _MOST_LIST_BYTES:
-        raise InputError(f"The list {address} has more than {_MOST_LIST_BYTES} bytes. Give a Parquet table instead.")
+    data = _said(address, lambda: get(address, _MOST_LIST_BYTES))
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -270,8 +270,8 @@ def _listed_addresses(address: str) -> Iterator[ImageItem]:
         raise InputError(f"The list {address} holds no address.")
     for number, line in enumerate(lines, start=1):
         if text := line.strip():
-            line = checked(text, f"Line {number} of the list {address}")
-            yield from _from_part(line) if ending_of(line) in PARTS else [single(line)]
+            line = checked_url(text, f"Line {number} of the list {address}")
+            yield from _from_part(line) if suffix_of(line) in PARTS else [single(line)]
 
 
 def _said(address: str, request: Any) -> Any:
@@ -279,10 +279,13 @@ def _said(address: str, request: Any) -> Any:
     try:
         return request()
     except Refused as refused:
-        kind = kind_of(address)
-        hint = ""
-        if refused.meaning is Meaning.DENIED and kind.credentials:
-            hint = f" Credentials are taken from the environment: {kind.credentials}."
-        elif refused.meaning is Meaning.MISSING and not is_web(address):
-            hint = f" Check the name; {place_of(address)} can be listed with a slash at its end."
-        raise InputError(f"{address}: {refused}.{hint}") from refused
+        raise _explained(refused) from refused
+
+
+def _explained(refused: Refused) -> InputError:
+    hint, credentials = "", SCHEMES[scheme_of(refused.url)].credentials
+    if isinstance(refused, Denied) and credentials:
+        hint = f" Credentials are read from the environment: {credentials}."
+    elif isinstance(refused, Missing) and not is_web(refused.url):
+        hint = f" Check the name; {root_of(refused.url)}/ lists the bucket."
+    return InputError(f"{refused}.{hint}")

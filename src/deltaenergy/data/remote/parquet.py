@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import IO, ClassVar
 
 from deltaenergy.data.decode import Streamed, UnreadableImage
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.parquet import column_reader, picture_of
 from deltaenergy.data.remote.blocks import PartFile, PartReader
-from deltaenergy.data.remote.client import UNLISTED, RemoteFile
-from deltaenergy.data.remote.url import checked, folder_of, is_address
-from deltaenergy.data.remote.version import RemoteObject
+from deltaenergy.data.remote.client import RemoteObject
+from deltaenergy.data.remote.url import checked_url, folder_of, is_url
 from deltaenergy.errors import InputError
 
 
@@ -30,7 +30,7 @@ class RemoteParquetImage(Streamed):
     @property
     def stamp(self) -> str:
         """A row is as old as its table."""
-        return f"{self.version}, row {self.row}"
+        return f"{self.length} bytes, tag {self.version}, row {self.row}"
 
     def open(self) -> IO[bytes]:
         """The picture's bytes. A record without bytes names an address, or a file that counts from the table's folder.
@@ -43,7 +43,7 @@ class RemoteParquetImage(Streamed):
         if isinstance(found, bytes):
             return io.BytesIO(found)
         try:
-            address = checked(found if is_address(found) else f"{folder_of(self.url)}/{found}", "the record")
+            address = checked_url(found if is_url(found) else f"{folder_of(self.url)}/{found}", "the record")
         except InputError as error:
             raise UnreadableImage(str(error)) from error
-        return RemoteFile(address, None, UNLISTED).open()
+        return RemoteFile(address).open()

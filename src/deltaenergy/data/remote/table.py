@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import IO, Any, cast
 
 from deltaenergy.data.remote.blocks import PartFile, PartReader, shared_ahead, shared_part
-from deltaenergy.data.remote.client import fetch
-from deltaenergy.data.remote.url import ending_of, folder_of
-from deltaenergy.data.remote.version import RemoteObject
+from deltaenergy.data.remote.client import RemoteObject, get_range
+from deltaenergy.data.remote.url import folder_of, suffix_of
 from deltaenergy.data.seeking import Seeking
 
 # The most that is asked for at a time.
@@ -29,9 +28,9 @@ class RemoteTable:
     """What the readers of tables ask of a path, for an address."""
 
     def __init__(self, of: RemoteObject, part_bytes: int = PART_BYTES) -> None:
-        self.object, self.address, self.part_bytes = of, of.address, part_bytes
-        self.suffix = ending_of(of.address)
-        self.folder = folder_of(of.address)
+        self.object, self.address, self.part_bytes = of, of.url, part_bytes
+        self.suffix = suffix_of(of.url)
+        self.folder = folder_of(of.url)
 
     def __str__(self) -> str:
         return self.address
@@ -50,17 +49,15 @@ class _Text(Seeking):
     """A file that is read from the beginning to the end; a short one also from a server that gives no parts."""
 
     def __init__(self, of: RemoteObject) -> None:
-        super().__init__(of.size)
-        self.address = of.address
+        super().__init__(of.size or 0)
+        self.of = of
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """The next bytes, as many as there is room for."""
         end = min(self.position + len(buffer), self.size)
         if end <= self.position:
             return 0
-        data = fetch(self.address, self.position, end)
-        if not data:
-            raise OSError("it became shorter while it was read")
+        data = get_range(self.of, self.position, end)
         memoryview(buffer)[: len(data)] = data
         self.position += len(data)
         return len(data)

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import IO, ClassVar
 
 from deltaenergy.data.decode import Streamed, UnreadableImage
+from deltaenergy.data.file import fetched_image
 from deltaenergy.data.formats.tar import not_an_archive
 from deltaenergy.data.formats.tar_contents import TarContents
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.blocks import reader_of, to_the_end
-from deltaenergy.data.remote.client import Refused, fetched_picture
-from deltaenergy.data.remote.version import RemoteObject
+from deltaenergy.data.remote.client import RemoteObject
+from deltaenergy.data.remote.errors import Refused
 from deltaenergy.errors import InputError
 
 
@@ -41,7 +42,7 @@ class RemoteMember(Streamed):
     @property
     def stamp(self) -> str:
         """A member is as old as its archive."""
-        return f"{self.version}, at {self.offset}"
+        return f"{self.length} bytes, tag {self.version}, at {self.offset}"
 
     def open(self) -> IO[bytes]:
         """The file's bytes, out of the parts of its archive. Raises `UnreachableError` if its store is out of reach."""
@@ -49,7 +50,7 @@ class RemoteMember(Streamed):
             raise UnreadableImage("the archive ends before the image does")
         reader = reader_of(RemoteObject(self.url, self.length, self.version))
         start, end = self.offset, self.offset + self.size
-        return fetched_picture(self.size, lambda: reader.read(start, end), "its archive cannot be read: ")
+        return fetched_image(self.size, lambda: reader.read(start, end), "its archive cannot be read: ")
 
 
 def remote_tar_images(of: RemoteObject) -> Iterator[ImageItem]:
@@ -59,7 +60,7 @@ def remote_tar_images(of: RemoteObject) -> Iterator[ImageItem]:
         contents = _read(of)
         _kept.put(of, contents)
     yield from contents.items(
-        of.address, lambda offset, size: RemoteMember(of.address, of.size, of.version, offset, size)
+        of.url, lambda offset, size: RemoteMember(of.url, of.size or 0, of.version or "", offset, size)
     )
 
 
@@ -74,11 +75,11 @@ def _read(of: RemoteObject) -> TarContents:
         if raw.failure is not None:  # taken for the end of a damaged archive
             raise raw.failure
     except tarfile.ReadError as error:
-        raise not_an_archive(of.address, error, start) from error
+        raise not_an_archive(of.url, error, start) from error
     except Refused as refused:
-        raise InputError(f"The archive {of.address} cannot be read: {refused}.") from refused
+        raise InputError(f"The archive {of.url} cannot be read: {refused.reason}.") from refused
     if not contents.names:
-        raise InputError(f"The archive {of.address} holds no image.")
+        raise InputError(f"The archive {of.url} holds no image.")
     return contents
 
 

@@ -1,7 +1,7 @@
-"""Addresses such as `s3://bucket/photos/` or `https://host/a.jpg`: which are known, and what they may hold.
+"""URLs such as `s3://bucket/photos/` or `https://host/a.jpg`: which kinds are known, and what they may contain.
 
-An address is where something lies, never who may read it: one that carries a password, a key or a signature is
-refused without being repeated, for addresses are printed and written to tables.
+A URL says where something is, never who may read it. A URL with a password, a key or a signature is refused and not
+repeated, because URLs are printed and written to tables.
 """
 
 from __future__ import annotations
@@ -9,117 +9,104 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.errors import InputError, did_you_mean
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Where addresses of a kind lead, the package that reads them, and how it is told who is asking."""
+class Scheme(NamedTuple):
+    """What URLs of a scheme lead to, and the environment variables with the credentials for it."""
 
     name: str
-    package: str
-    credentials: str
+    credentials: str = ""
 
 
-KINDS = {
-    "s3": Kind(
+SCHEMES = {
+    "s3": Scheme(
         "S3",
-        "s3fs",
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), AWS_ENDPOINT_URL for a store elsewhere, "
-        "FSSPEC_S3_ANON=true for a public bucket",
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE with the extra aws; AWS_REGION; "
+        "AWS_ENDPOINT_URL for S3 of another provider; AWS_SKIP_SIGNATURE=true for public buckets",
     ),
-    "gs": Kind(
-        "Google Cloud Storage", "gcsfs", "GOOGLE_APPLICATION_CREDENTIALS, FSSPEC_GS_TOKEN=anon for a public one"
+    "gs": Scheme(
+        "Google Cloud Storage", "GOOGLE_APPLICATION_CREDENTIALS, or GOOGLE_SKIP_SIGNATURE=true for public buckets"
     ),
-    "az": Kind(
+    "az": Scheme(
         "Azure Blob Storage",
-        "adlfs",
-        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_CONNECTION_STRING)",
+        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_CONNECTION_STRING",
     ),
-    "https": Kind("the web", "aiohttp", ""),
-    "http": Kind("the web", "aiohttp", ""),
+    "https": Scheme("the web"),
+    "http": Scheme("the web"),
 }
-_FILE_ENDINGS = EXTENSIONS | {".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt", ".tar"}
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_FILE_SUFFIXES = EXTENSIONS | {".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt", ".tar"}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SIGNED = re.compile(r"[?&](x-amz-(signature|credential|security-token)|x-goog-(signature|credential)|awsaccesskeyid|"
                      r"sig|signature|access_token)=", re.IGNORECASE)  # fmt: skip
 
 
-def is_address(given: object) -> bool:
-    """Whether this is text that begins as an address does, of whatever kind."""
-    return isinstance(given, str) and _ADDRESS.match(given) is not None
+def is_url(given: object) -> bool:
+    """Whether this is text that begins as a URL does, whatever its scheme."""
+    return isinstance(given, str) and _URL.match(given) is not None
 
 
-def checked(address: str, what: str = "images") -> str:
-    """The address itself, with a scheme in lower case, if it is of a known kind and carries no secret.
+def checked_url(url: str, what: str = "images") -> str:
+    """The URL with its scheme in lower case, if the scheme is known and there is no secret in it.
 
-    Raises `InputError` that names `what` held it.
+    Raises `InputError`, which says that `what` contains it.
     """
-    found = _ADDRESS.match(address)
-    if found is None:
-        raise InputError(f"{what} holds {address[:200]!r}, which is no address such as https://host/a.jpg.")
-    scheme = found[1].lower()
-    rest = address[found.end() :]
+    match = _URL.match(url)
+    if match is None:
+        raise InputError(f"{what} contains {url[:200]!r}, which is not a URL such as https://host/a.jpg.")
+    scheme, rest = match[1].lower(), url[match.end() :]
     # Before anything is repeated.
     if "@" in re.split(r"[/?#]", rest, maxsplit=1)[0] or (scheme in {"http", "https"} and _SIGNED.search(rest)):
+        known = SCHEMES[scheme].credentials if scheme in SCHEMES else ""
         raise InputError(
-            f"{what} holds an address with a password, a key or a signature in it. Who is asking is told in the "
-            f"environment alone{_how(scheme)}; leave it out of the address."
+            f"{what} contains a URL with a password, a key or a signature. Remove it from the URL; credentials are "
+            f"read only from the environment{f' ({known})' if known else ''}."
         )
-    if scheme not in KINDS:
-        raise InputError(f"{what} holds an address of kind '{scheme}://'.{did_you_mean(scheme, KINDS)}")
+    if scheme not in SCHEMES:
+        raise InputError(f"{what} contains a URL with the unknown scheme '{scheme}://'.{did_you_mean(scheme, SCHEMES)}")
     if not rest.strip("/") or rest.startswith("/"):
-        wanted = "host" if scheme in {"http", "https"} else "bucket"
-        raise InputError(f"{what} holds {address!r}, which names no {wanted}.")
-    if any(ord(character) < 32 for character in address):
-        raise InputError(f"{what} holds {address!r}, an address with control characters.")
+        missing = "host" if scheme in {"http", "https"} else "bucket"
+        raise InputError(f"{what} contains {url!r}, which names no {missing}.")
+    if any(ord(character) < 32 for character in url):
+        raise InputError(f"{what} contains {url!r}, a URL with control characters.")
     return f"{scheme}://{rest}"
 
 
-def kind_of(address: str) -> Kind:
-    """What kind of address this is, once `checked`."""
-    return KINDS[scheme_of(address)]
-
-
-def scheme_of(address: str) -> str:
+def scheme_of(url: str) -> str:
     """The part before `://`."""
-    return address.partition("://")[0]
+    return url.partition("://")[0]
 
 
-def is_web(address: str) -> bool:
+def is_web(url: str) -> bool:
     """Whether it leads to a web server, which cannot be listed."""
-    return scheme_of(address) in {"http", "https"}
+    return scheme_of(url) in {"http", "https"}
 
 
-def place_of(address: str) -> str:
-    """What an address shares with others that are lost when it is: the web server, or the bucket."""
-    return "/".join(address.split("/", 3)[:3])
+def root_of(url: str) -> str:
+    """What a URL shares with all that are lost together: its web server, or its bucket."""
+    return "/".join(url.split("/", 3)[:3])
 
 
-def ending_of(address: str) -> str:
-    """The ending of the name, in lower case, without what a web address adds behind it."""
-    path = urlsplit(address).path if is_web(address) else address
-    return os.path.splitext(path.rpartition("/")[2])[1].lower()  # noqa: PTH122 (an address is no path)
+def suffix_of(url: str) -> str:
+    """The suffix of the file's name, in lower case; on the web without the query."""
+    path = urlsplit(url).path if is_web(url) else url
+    return os.path.splitext(path.rpartition("/")[2])[1].lower()  # noqa: PTH122 (a URL is not a path)
 
 
-def folder_of(address: str) -> str:
-    """The address of the folder that something lies in, without a slash at its end."""
-    return address.partition("?")[0].rpartition("/")[0]
+def folder_of(url: str) -> str:
+    """The URL of the folder that a file is in, without a slash at its end."""
+    return url.partition("?")[0].rpartition("/")[0]
 
 
-def may_be_folder(address: str) -> bool:
-    """Whether an address may lead to a folder, as far as its letters tell: not on the web, no pattern, no list."""
-    return not is_web(address.lower()) and not glob.has_magic(address) and ending_of(address) not in _FILE_ENDINGS
+def may_be_folder(url: str) -> bool:
+    """Whether a URL may lead to a folder, judged by its text: not on the web, no pattern, no file's suffix."""
+    return not is_web(url.lower()) and not glob.has_magic(url) and suffix_of(url) not in _FILE_SUFFIXES
 
 
-def is_remote_folder(given: str) -> bool:
-    """Whether this is an address that is written as a folder is: with a slash at its end."""
-    return is_address(given) and given.endswith("/")
-
-
-def _how(scheme: str) -> str:
-    return f" ({KINDS[scheme].credentials})" if scheme in KINDS and KINDS[scheme].credentials else ""
+def is_folder_url(given: str) -> bool:
+    """Whether this is a URL that is written as a folder: with a slash at its end."""
+    return is_url(given) and given.endswith("/")

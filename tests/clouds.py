@@ -53,8 +53,9 @@ class Front:
     """What stands before an emulator: it passes requests on, unless it was told to answer otherwise.
 
     `failing` holds answers for the next requests, None for one that is passed on; `always` is for all after these.
-    `cut` answers are passed on less some bytes. What `loses` says of a request, once it was passed on, decides whether
-    its answer is lost: the connection breaks. `asked` is what was asked for, `headers` with which headers.
+    `cut` answers are passed on less some bytes. What `refuses` says of a request decides whether it is forbidden; what
+    `loses` says of it, once it was passed on, whether its answer is lost: the connection breaks. `asked` is what was
+    asked for, `headers` with which headers.
     """
 
     def __init__(self, port: int) -> None:
@@ -63,6 +64,7 @@ class Front:
         self.always: Message | None = None
         self.cut = 0
         self.loses: Callable[[str, str], bool] = lambda method, path: False
+        self.refuses: Callable[[str, str], bool] = lambda method, path: False
         self.asked: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -84,6 +86,8 @@ class Front:
             self.asked.append((request.method, request.path))
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
             told = self.failing.pop(0) if self.failing else self.always
+            if told is None and self.refuses(request.method, request.path):
+                told = store_error(403, "AuthorizationPermissionMismatch")
             if told is not None:
                 return told, 0
             cut, self.cut = (self.cut, 0) if request.method == "GET" else (0, self.cut)

@@ -20,6 +20,7 @@ from PIL import Image, ImageFile
 
 from deltaenergy.data import decode
 from deltaenergy.data.decode import MAX_PIXELS, UnreadableImage, open_image
+from deltaenergy.data.file import LocalFile
 from deltaenergy.errors import InputError
 from tests.sampling import examples
 
@@ -40,12 +41,14 @@ def picture(width: int = 40, height: int = 30) -> Image.Image:
 
 
 def pixels(source: Path | Image.Image | bytes) -> np.ndarray:
+    source = LocalFile(source) if isinstance(source, Path) else source
     image = open_image(source)
     assert image.mode == "RGB"
     return np.asarray(image)
 
 
 def reason(source: object) -> str:
+    source = LocalFile(source) if isinstance(source, Path) else source
     with pytest.raises(UnreadableImage) as caught:
         open_image(source)  # type: ignore[arg-type]
     return str(caught.value)

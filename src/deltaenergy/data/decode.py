@@ -13,17 +13,14 @@ import contextlib
 import functools
 import io
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.data.pixel_budget import PIXELS, PixelBudget
-from deltaenergy.data.regular import why_not_a_file
 from deltaenergy.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
@@ -76,15 +73,11 @@ class UnreadableImage(Exception):
     """The image cannot be decoded; the message is the reason."""
 
 
-class Streamed(ABC):
-    """An encoded picture that is read piece by piece from where it lies, such as a file inside an archive."""
+class Encoded(Protocol):
+    """An encoded image that is read from where it is: a file, or a part of one."""
 
-    # Whether reading means to wait for a network: many at a time then hide the delay.
-    far: ClassVar[bool] = False
-
-    @abstractmethod
     def open(self) -> IO[bytes]:
-        """The picture's bytes as a file. Raises `UnreadableImage`."""
+        """The image's bytes as a file. Raises `UnreadableImage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +92,12 @@ class DecodeLimits:
 _LIMITS = DecodeLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Stands for a picture that cannot be read, so that it is listed with the others of its kind."""
-
-    reason: str
-
-    @property
-    def stamp(self) -> str:
-        """While the reason is the same, nothing has changed."""
-        return self.reason
-
-    def __call__(self) -> NoReturn:
-        """There is nothing to read."""
-        raise UnreadableImage(self.reason)
-
-
-ImageSource: TypeAlias = Path | Image.Image | bytes | Streamed | Callable[[], "ImageSource"]
+ImageSource: TypeAlias = Encoded | Image.Image | bytes | Callable[[], Any] | None
 
 
 def reading_threads(sources: Iterable[object], near: int) -> int:
-    """How many threads read pictures at a time: `near` from disks, more if some lie behind a network."""
-    return max(near, FAR_THREADS) if any(isinstance(one, Streamed) and one.far for one in sources) else near
+    """How many threads read images at a time: `near` from disks, more if some are at URLs."""
+    return max(near, FAR_THREADS) if any(getattr(source, "is_remote", False) for source in sources) else near
 
 
 def open_image(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Image.Image:
@@ -161,13 +138,6 @@ def alone_with(image: Image.Image) -> Iterator[None]:
         yield
 
 
-def open_file(path: Path) -> IO[bytes]:
-    """The picture's file, open. What is no regular file is refused unopened."""
-    if (reason := why_not_a_file(path)) is not None:
-        raise UnreadableImage(reason)
-    return path.open("rb")
-
-
 def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
     if isinstance(source, Image.Image):
         # The budget first: a thread that waited for it with the lock in hand could stop another with the same lock.
@@ -178,10 +148,12 @@ def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits)
         return rgb.copy() if rgb is source else rgb
     if isinstance(source, bytes):
         return _decode(io.BytesIO(source), held, limits)
-    if isinstance(source, Path | Streamed):
-        with open_file(source) if isinstance(source, Path) else source.open() as stream:
-            return _decode(stream, held, limits)
-    return _open(source(), held, limits)
+    if source is None:
+        raise UnreadableImage("only its name is known")
+    if callable(source):
+        return _open(source(), held, limits)
+    with source.open() as stream:
+        return _decode(stream, held, limits)
 
 
 def _decode(stream: IO[bytes], held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:

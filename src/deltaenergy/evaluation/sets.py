@@ -163,10 +163,10 @@ def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     owner: dict[str, LoadedSet] = {}
     for one in listed:
         for item in one.items:
-            if not isinstance(item.source, Path):
+            if item.path is None:
                 continue
             # abspath and not resolve: it looks at no file, and there may be a million of them.
-            first = owner.setdefault(os.path.abspath(item.source), one)  # noqa: PTH100
+            first = owner.setdefault(os.path.abspath(item.path), one)  # noqa: PTH100
             if first.group is not one.group:
                 raise InputError(
                     f"{item.id} stands in the {first.group.value} set {first.name!r} and in the {one.group.value} set "

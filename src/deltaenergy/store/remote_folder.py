@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.content import hash_bytes
+from deltaenergy.data.items import hash_bytes
 from deltaenergy.data.remote.client import RemoteObject, delete, get, head, list_objects, put
 from deltaenergy.data.remote.errors import Missing, Refused
 from deltaenergy.data.remote.url import SCHEMES, checked_url, is_web, scheme_of

@@ -17,7 +17,6 @@ from deltaenergy.core.classes import check_classes
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.decode import Refusal
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.remote.url import is_folder_url
 from deltaenergy.errors import InputError, UnreadableImagesError
@@ -109,9 +108,9 @@ def prepare_training(
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
     # A broken link beside the class folders belongs to no class, but is told of like any other.
     skipped = {
-        item.id: Unreadable(item.id, item.source.reason)
+        item.id: Unreadable(item.id, item.problem)
         for item in pool or []
-        if isinstance(item.source, Refusal) and item.label is None
+        if item.problem is not None and item.label is None
     }
     while True:
         try:

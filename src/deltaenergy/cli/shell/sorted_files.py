@@ -78,9 +78,9 @@ def check_request(request: SortRequest, given: Sequence[str] | str, items: Any) 
 
 def file_of(item: ImageItem, option: str) -> Path:
     """The image's own file; an image in an archive has none."""
-    if isinstance(item.source, Path):
-        return item.source
-    if item.refused:
+    if item.path is not None:
+        return item.path
+    if item.problem is not None:
         return Path(item.id)
     raise InputError(
         f"{option}: {item.id} is no file of its own (it lies in an archive or a feature store). Unpack it first, and "

@@ -23,7 +23,7 @@ import yaml
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
 from deltaenergy.data.catalogue.layouts import CoopSplit, Folders, Found, Lists, Source, TableLayout, Vocabulary
-from deltaenergy.data.decode import Refusal
+from deltaenergy.data.file import LocalFile
 from deltaenergy.data.formats.walk import EntryKind, list_folder
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
@@ -148,9 +148,10 @@ class Dataset:
         return [
             ImageItem(
                 found.path.as_posix(),
-                found.path if found.problem is None else Refusal(found.problem),
+                LocalFile(found.path),
                 self._label(found.entry, label) if found.entry is not None else None,
                 found.domain,
+                found.problem,
             )
             for found in chosen
             if domain is None or found.domain == domain

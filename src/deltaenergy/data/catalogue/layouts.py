@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
-from deltaenergy.data.formats.walk import EntryKind, Listed, list_or_problem, look_at, walk
+from deltaenergy.data.formats.walk import Entry, EntryKind, list_or_problem, look_at, walk
 from deltaenergy.data.regular import is_file, is_folder
 from deltaenergy.errors import InputError
 
@@ -120,10 +120,10 @@ class Folders(Source):
             else:
                 yield from self._follow(child.path, rest, words, more)
 
-    def _found(self, entry: Listed, known: dict[str, Any]) -> Found:
+    def _found(self, entry: Entry, known: dict[str, Any]) -> Found:
         return Found(entry.path, known.get("class"), known.get("split"), known.get("domain"), entry.problem)
 
-    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Listed, Any]]:
+    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Entry, Any]]:
         """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
         children = [child for child in list_or_problem(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains

@@ -1,41 +1,125 @@
-"""Images in folders: flat, one folder per class, or one folder per domain with one per class inside.
+"""Images at local paths: files, folders (flat, one folder per class, or one per domain with one per class inside) and
+patterns such as `photos/**/*.png`.
 
-Only names are read, never the files, so that 100,000 images are listed in a moment.
+`*`, `?` and `[…]` match inside a name, `**` any number of folders. As in a shell, a name that begins with a dot is
+matched only by a pattern that does. Unlike Python's glob, linked folders do not lead in circles, and a folder that
+cannot be listed is reported. `{000..999}` and `{train,test}` stand for every number or word; each must be there.
+
+Only names are read, never the files, so 100,000 images are listed in a moment.
 """
 
 from __future__ import annotations
 
 import difflib
+import fnmatch
+import glob
 import os
-from itertools import islice
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
-from deltaenergy.data.formats.walk import EntryKind, Listed, list_folder, list_or_problem, walk
+from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.file import LocalFile
+from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
+from deltaenergy.data.formats.table import TABLE_EXTENSIONS
+from deltaenergy.data.formats.tar import TAR_EXTENSIONS
+from deltaenergy.data.formats.walk import Entry, EntryKind, list_folder, list_or_problem, look_at, tree, walk
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import is_folder, user_path
-from deltaenergy.data.remote.listing import remote_folders
-from deltaenergy.data.remote.url import is_url
+from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
 
+_BRACES = re.compile(r"\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}]*,[^{}]*))\}")
+MOST_NAMES = 1_000_000
 
-def folder_label(entry: Listed, root: Path) -> str | None:
-    """The label of an image below `root`: the name of the folder that it lies in, None in `root` itself.
 
-    A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
+def path_images(
+    text: str, list_store: Callable[[Path], Iterator[ImageItem] | None], others: OtherFiles, *, alone: bool
+) -> Iterator[ImageItem]:
+    """The images of a path or pattern; one given `alone` must be there.
+
+    Whether it is there is looked at now, what it contains as it is gone through.
+
+    Args:
+        text: the path or pattern.
+        list_store: gives the images of a folder that is a feature store, None for other folders.
+        others: counts files in folders that are not images.
+        alone: whether nothing else was given. A missing file in a list is unreadable when its turn comes.
     """
-    folder = entry.path if entry.kind is EntryKind.CLOSED and not entry.linked else entry.path.parent
-    return None if folder == root else folder.name
+    path = user_path(text)
+    # A listed name with an image's suffix needs no look at the disk: opening it later tells all there is to know.
+    if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
+        return iter([ImageItem(path.as_posix(), LocalFile(path))])
+    if is_folder(path):
+        stored = list_store(path)
+        return _folder_images(path, others) if stored is None else stored
+    # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
+    if os.path.lexists(path):
+        return file_images(LocalFile(path))
+    if len(names := braces(text)) > 1:
+        return chain.from_iterable([path_images(name, list_store, others, alone=True) for name in names])
+    if glob.has_magic(text):
+        return _pattern_images(path, others, alone)
+    if alone or path.suffix.lower() in CONTAINERS:
+        raise _does_not_exist(path)
+    return iter([ImageItem(path.as_posix(), LocalFile(path))])
 
 
-def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
-    """The images of `path/CLASS/`, or with `domains` of `path/DOMAIN/CLASS/`, labelled with the folders' names.
+def _folder_images(folder: Path, others: OtherFiles) -> Iterator[ImageItem]:
+    """The images in a folder; of one that has none, those in its archives and Parquet files."""
+    has_images = has_problems = False
+    shards: list[Path] = []
+    for entry in tree(folder):
+        if entry.kind is EntryKind.IMAGE or entry.problem is not None:
+            has_images |= entry.kind is not EntryKind.CLOSED
+            has_problems = True
+            yield entry.item(_label(entry, folder))
+        elif entry.kind is EntryKind.OTHER and entry.path.suffix.lower() in SHARDS:
+            shards.append(entry.path)
+        elif entry.kind is EntryKind.OTHER:
+            others.add(str(entry.path))
+    for path in shards:
+        if has_images:
+            others.add(str(path))
+        else:
+            yield from found_images(LocalFile(path))
+    if not shards and not has_problems:
+        raise _no_images(folder)
 
-    Class folders are searched recursively. A class folder without images is an error, as are images that lie outside
-    the class folders: what is left out unseen would falsify every figure computed from the rest.
-    """
-    if isinstance(path, str) and is_url(path):
-        return remote_folders(path, domains)
-    root = existing_folder(path)
+
+def _pattern_images(pattern: Path, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
+    """What a pattern matches: image files, the images in folders, archives, and tables if it asks for their suffix."""
+    entries = _matches(pattern)
+    if not entries:
+        if alone:
+            raise InputError(f"No file matches the pattern {str(pattern)!r}.")
+        yield ImageItem(pattern.as_posix(), LocalFile(pattern))
+        return
+    # A pattern with ** matches a folder and the files in it as well: each path counts once.
+    found: dict[Path, Entry] = {}
+    containers: list[Path] = []
+    wanted = TAR_EXTENSIONS | ({pattern.suffix.lower()} & TABLE_EXTENSIONS)
+    for entry in entries:
+        if entry.kind is EntryKind.FOLDER:
+            found.update((inside.path, inside) for inside in walk(entry.path, strict=False))
+        elif entry.kind is not EntryKind.OTHER:
+            found[entry.path] = entry
+        elif entry.path.suffix.lower() in wanted:
+            containers.append(entry.path)
+        else:
+            others.add(str(entry.path))
+    if not found and not containers:
+        raise InputError(f"The pattern {str(pattern)!r} matches {str(entries[0].path)!r}, but no image.")
+    for entry in found.values():
+        yield entry.item()
+    for path in containers:
+        yield from found_images(LocalFile(path))
+
+
+def local_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
+    """The images of local class folders, as `labelled_folders` gives them."""
+    root = _existing_folder(path)
     if not domains:
         return _class_folders(root, list_folder(root), None)
     items: list[ImageItem] = []
@@ -45,18 +129,18 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     return items
 
 
-def existing_folder(path: str | os.PathLike[str]) -> Path:
+def _existing_folder(path: str | os.PathLike[str]) -> Path:
     """`path` as a folder that exists, or an error with the nearest name."""
     folder = user_path(path)
     # The functions of os.path, unlike those of Path, answer "no" for names that the system refuses.
     if not os.path.lexists(folder):
-        raise does_not_exist(folder)
+        raise _does_not_exist(folder)
     if not is_folder(folder):
         raise InputError(f"{str(folder)!r} is a file, but a folder with one subfolder per class is needed.")
     return folder
 
 
-def does_not_exist(path: Path) -> InputError:
+def _does_not_exist(path: Path) -> InputError:
     """The error for a path that is not there: it names the first missing part and the names next to it."""
     missing = path
     while not os.path.exists(missing.parent):  # noqa: PTH110 (Path.exists raises for names that are too long)
@@ -80,7 +164,7 @@ def does_not_exist(path: Path) -> InputError:
     return InputError(f"{str(path)!r} does not exist{where}.{hint}")
 
 
-def _class_folders(root: Path, entries: list[Listed], domain: str | None) -> list[ImageItem]:
+def _class_folders(root: Path, entries: list[Entry], domain: str | None) -> list[ImageItem]:
     if [entry.path for entry in entries] == [root]:  # the folder itself cannot be listed
         return [entry.item(None, domain) for entry in entries]
     items: list[ImageItem] = []
@@ -93,7 +177,7 @@ def _class_folders(root: Path, entries: list[Listed], domain: str | None) -> lis
     return items
 
 
-def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
+def _subfolders(root: Path, entries: list[Entry], kind: str) -> list[Entry]:
     """The folders among the entries of `root`, one per class or domain; an error if there are none, or images beside.
 
     A link that leads nowhere may have led to one.
@@ -111,8 +195,77 @@ def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
     return folders
 
 
-def no_images(folder: Path) -> InputError:
-    """The error for a folder that holds no image: it says what it holds instead."""
+def _no_images(folder: Path) -> InputError:
+    """The error for a folder without images: it says what is in it instead."""
     others = [entry.path.name for entry in list_folder(folder)]
-    what = f"It holds {len(others)} other entries, such as {others[0]!r}." if others else "It is empty."
-    return InputError(f"The folder {str(folder)!r} holds no image. {what} Image files end in .jpg, .png, .webp, ….")
+    what = f"{len(others)} other entries, such as {others[0]!r}" if others else "it is empty"
+    return InputError(f"No images in {str(folder)!r} ({what}). Image files end in .jpg, .png, .webp, ….")
+
+
+def _label(entry: Entry, root: Path) -> str | None:
+    """The label of an image below `root`: the name of the folder that it lies in, None in `root` itself.
+
+    A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
+    """
+    folder = entry.path if entry.kind is EntryKind.CLOSED and not entry.linked else entry.path.parent
+    return None if folder == root else folder.name
+
+
+def braces(text: str) -> list[str]:
+    """The names that a text with braces stands for, as in a shell; a text without stands for itself."""
+    match = _BRACES.search(text)
+    if match is None:
+        return [text]
+    first, last, words = match.groups()
+    if words is not None:
+        choices = words.split(",")
+    else:
+        low, high = int(first), int(last)
+        width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
+        step = 1 if low <= high else -1
+        if abs(high - low) >= MOST_NAMES:
+            raise InputError(f"{match[0]!r} in {text!r} stands for more than {MOST_NAMES:,} names.")
+        choices = [f"{number:0{width}}" for number in range(low, high + step, step)]
+    ends = braces(text[match.end() :])
+    if len(choices) * len(ends) > MOST_NAMES:
+        raise InputError(f"The braces in {text!r} stand for more than {MOST_NAMES:,} names.")
+    return [text[: match.start()] + choice + end for choice in choices for end in ends]
+
+
+def _matches(pattern: Path) -> list[Entry]:
+    """What is there and matches, and every problem on the way, sorted by path."""
+    root = Path(pattern.anchor)
+    found = {entry.path: entry for entry in _expand(root, pattern.parts[1:] if pattern.anchor else pattern.parts)}
+    return sorted(found.values(), key=lambda entry: str(entry.path))
+
+
+def _expand(folder: Path, parts: tuple[str, ...]) -> Iterator[Entry]:
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield from _at_any_depth(folder, rest)
+        return
+    if not glob.has_magic(part):
+        entry = look_at(folder / part)
+        candidates = [] if entry is None else [entry]
+    else:
+        entries = list_or_problem(folder, hidden=part.startswith("."))
+        candidates = [entry for entry in entries if entry.path == folder or fnmatch.fnmatch(entry.path.name, part)]
+    for entry in candidates:
+        if not rest or entry.kind is EntryKind.CLOSED:
+            yield entry
+        elif entry.kind is EntryKind.FOLDER:
+            yield from _expand(entry.path, rest)
+
+
+def _at_any_depth(folder: Path, rest: tuple[str, ...]) -> Iterator[Entry]:
+    while rest and rest[0] == "**":
+        rest = rest[1:]
+    if rest:
+        yield from _expand(folder, rest)
+    elif (itself := look_at(folder)) is not None:
+        yield itself
+    for entry in tree(folder, strict=False):
+        if not rest or entry.kind is EntryKind.CLOSED:
+            yield entry
+        elif entry.kind is EntryKind.FOLDER:
+            yield from _expand(entry.path, rest)

@@ -11,20 +11,18 @@ from __future__ import annotations
 import bisect
 import io
 import json
-import os
-import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from deltaenergy.data.decode import Streamed, UnreadableImage, open_file
-from deltaenergy.data.regular import what_it_is, why_not_reached
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.file import File, LocalFile, reason_of
+from deltaenergy.data.remote.blocks import BlockReader, RangeReader, RemoteFileReader
 from deltaenergy.data.remote.errors import Refused
-from deltaenergy.errors import UnreachableError
+from deltaenergy.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,44 +42,89 @@ _FEW = 4
 _BATCH_ROWS = 1024
 # Parquet is read through a buffer of this size; without one, a row group's column would be held whole.
 BUFFER_BYTES = 1 << 20
+# Columns at URLs: ranges with no more than this between them are requested together, and no more than that at a time.
+_GAP_BYTES = 1 << 16
+_RANGE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetImage(Streamed):
-    """The picture in one row of a Parquet file, counted from 0."""
+class Cell(NamedTuple):
+    """An image in a column of a Parquet file; rows are counted from 0."""
 
-    table: Path
+    file: File
     column: str
     row: int
-    stamp: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading it means waiting for a network."""
+        return self.file.is_remote
+
+    @property
+    def stamp(self) -> str:
+        """A row is as old as its table."""
+        return f"{self.file.stamp}, row {self.row}"
 
     def open(self) -> IO[bytes]:
-        """The picture's bytes. A record without bytes names a file, which counts from the table's folder."""
-        stamp = file_stamp(self.table)
-        reader = column_reader(os.fspath(self.table), self.column, stamp, lambda: self.table)
-        found = picture_of(reader.cell(self.row))
-        return io.BytesIO(found) if isinstance(found, bytes) else open_file(self.table.parent / found)
+        """The image's bytes. A record without bytes names a file, as `File.sibling` reads it.
+
+        Raises `UnreadableImage`, or `UnreachableError` if a store is out of reach.
+        """
+        found = cell_content(_reader(self.file, self.column).cell(self.row))
+        if isinstance(found, bytes):
+            return io.BytesIO(found)
+        try:
+            return self.file.sibling(found).open()
+        except InputError as error:
+            raise UnreadableImage(str(error)) from error
 
 
-def picture_of(cell: Any) -> bytes | str:
-    """The bytes of a picture, or the file that the hub's record names instead."""
+def cell_content(cell: Any) -> bytes | str:
+    """The bytes of an image, or the file that a record of the Hugging Face Hub names instead."""
     data = cell.get("bytes") if isinstance(cell, dict) else cell
-    if data is not None:
+    if isinstance(data, (bytes, bytearray)):
         return bytes(data)
-    if isinstance(cell, dict) and cell.get("path"):
+    if isinstance(cell, dict) and isinstance(cell.get("path"), str):
         return str(cell["path"])
     raise UnreadableImage(NO_IMAGE)
 
 
-def file_stamp(path: Path) -> str:
-    """What tells that a table may have changed. Raises `UnreadableImage` if it is no regular file any more."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (asked for each picture)
-    except (OSError, ValueError) as error:
-        raise UnreadableImage(f"its table cannot be read: {why_not_reached(path, error)}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise UnreadableImage(f"its table cannot be read: {what_it_is(status.st_mode)}")
-    return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
+def parquet_file(file: File, *, columns: Sequence[str] | None = None) -> Any:
+    """A Parquet file, open, for one who reads it from the first row to the last: pyarrow's `ParquetFile`.
+
+    Without a buffer, a row group's column would be held whole. Of a file at a URL, `columns` are requested ahead.
+    """
+    import pyarrow.parquet as pq
+
+    options = {"pre_buffer": False, "buffer_size": BUFFER_BYTES}
+    if isinstance(file, LocalFile):
+        return pq.ParquetFile(file.path, **options)
+    if columns is None:
+        return pq.ParquetFile(RemoteFileReader(BlockReader(file)), **options)
+    reader = RangeReader(file)
+    opened = pq.ParquetFile(RemoteFileReader(reader), **options)
+    reader.ranges = column_ranges(opened.metadata, columns, reader.size)
+    return opened
+
+
+def column_ranges(metadata: Any, columns: Sequence[str], size: int) -> list[tuple[int, int]]:
+    """Where columns are in a file of this size, row group by row group: those close together as one, large ones in
+    several. Damaged tables claim anything.
+    """
+    chunks = []
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema.partition(".")[0] in columns or chunk.path_in_schema in columns:
+                dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
+                start = dictionary if dictionary and dictionary < data else data
+                chunks.append((max(start, 0), min(start + chunk.total_compressed_size, size)))
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted(chunks):
+        if ranges and start - ranges[-1][1] <= _GAP_BYTES and end - ranges[-1][0] <= _RANGE_BYTES:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+            continue
+        start = max(start, ranges[-1][1]) if ranges else start
+        ranges.extend((first, min(first + _RANGE_BYTES, end)) for first in range(start, end, _RANGE_BYTES))
+    return ranges
 
 
 def image_column(schema: pa.Schema) -> str | None:
@@ -133,24 +176,14 @@ class _Place:
 
 
 class ColumnReader:
-    """One column of one file, read forward from a few places. `source` is a path, or a file at an address.
-
-    `decoded` is how many rows were decoded so far.
-    """
+    """One column of one file, read forward from a few positions. `decoded` is how many rows were decoded so far."""
 
     def __init__(
-        self,
-        source: Path | IO[bytes] | io.RawIOBase,
-        column: str,
-        *,
-        batch_bytes: int = BATCH_BYTES,
-        kept_bytes: int = KEPT_BYTES,
+        self, file: File, column: str, *, batch_bytes: int = BATCH_BYTES, kept_bytes: int = KEPT_BYTES
     ) -> None:
-        import pyarrow.parquet as pq
-
         self._batch_bytes, self._kept_bytes, self.decoded = batch_bytes, kept_bytes, 0
         self.column, self.lock = column, threading.Lock()
-        self.file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        self.file = parquet_file(file)
         groups = [self.file.metadata.row_group(group) for group in range(self.file.metadata.num_row_groups)]
         self.sizes = [(group.num_rows, group.total_byte_size) for group in groups]
         self.starts = [0, *accumulate(group.num_rows for group in groups)]
@@ -222,36 +255,34 @@ class ColumnReader:
             total -= self.kept.popitem(last=False)[1].nbytes
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: object) -> str:
     return (str(error).splitlines() or [""])[0][:100]
 
 
-def forget_readers() -> None:
-    """Open every table anew."""
+_readers: OrderedDict[tuple[File, str], ColumnReader] = OrderedDict()
+_readers_lock = threading.Lock()
+
+
+def close_readers() -> None:
+    """Open every table again."""
     with _readers_lock:
         _readers.clear()
 
 
-_readers: OrderedDict[tuple[str, str, str], ColumnReader] = OrderedDict()
-_readers_lock = threading.Lock()
-
-
-def column_reader(
-    where: str, column: str, stamp: str, source: Callable[[], Path | IO[bytes] | io.RawIOBase]
-) -> ColumnReader:
-    """The column of a file that is as its stamp says, open; the last few stay so. Raises `UnreadableImage`."""
-    key = (where, column, stamp)
+def _reader(file: File, column: str) -> ColumnReader:
+    """The column of a file, open while the file does not change; the last few stay so. Raises `UnreadableImage`."""
+    try:
+        file = LocalFile(file.path).described() if isinstance(file, LocalFile) else file
+    except UnreadableImage as error:
+        raise UnreadableImage(f"its table cannot be read: {error}") from error
+    key = (file, column)
     with _readers_lock:
         reader = _readers.get(key)
         if reader is None:
             try:
-                reader = ColumnReader(source(), column)
-            except Refused as refused:
-                raise UnreadableImage(f"its table cannot be read: {refused.reason}") from refused
+                reader = ColumnReader(file, column)
             except (OSError, ValueError) as error:
-                raise UnreadableImage(
-                    f"its table cannot be read: {(str(error).splitlines() or [''])[0][:100]}"
-                ) from error
+                raise UnreadableImage(f"its table cannot be read: {_first_line(reason_of(error))}") from error
         _readers[key] = reader
         _readers.move_to_end(key)
         while len(_readers) > _FILES:

@@ -1,9 +1,8 @@
 """The one walk through a user's folders: in sorted order, through links but never in circles, past nothing in silence.
 
-Only names are read: an entry's type comes with the listing, and only symbolic links cost a look. Of files without an
-ending the first bytes tell whether they are images. What should be an image and cannot be read (a broken link, a named
-pipe, a folder without permission) is given with the reason, so that it is listed as unreadable and everything else is
-done.
+Only names are read: an entry's type comes with the listing, and only symbolic links cost a look. Of files without a
+suffix the first bytes show whether they are images. What should be an image and cannot be read (a broken link, a named
+pipe, a folder without permission) is given with the reason, so it is listed as unreadable and everything else is done.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from deltaenergy.data.decode import EXTENSIONS, Refusal, begins_as_image
+from deltaenergy.data.decode import EXTENSIONS, begins_as_image
+from deltaenergy.data.file import LocalFile
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.regular import what_it_is, why_not_reached
 from deltaenergy.errors import InputError
@@ -28,8 +28,8 @@ MOST_LINKS_TO_A_FOLDER = 16
 class EntryKind(Enum):
     """What an entry of a folder is to us.
 
-    UNREADABLE has an image's name but is no file that can be opened; CLOSED is a folder that cannot be listed, or a
-    link that leads nowhere and may have led to a folder. OTHER files are passed over.
+    UNREADABLE has an image's name but is not a file that can be opened; CLOSED is a folder that cannot be listed, or a
+    link that leads nowhere and may have led to a folder. OTHER files are not images.
     """
 
     FOLDER = "folder"
@@ -40,7 +40,7 @@ class EntryKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Entry:
     """One entry of a folder; what is UNREADABLE or CLOSED comes with the reason."""
 
     path: Path
@@ -50,11 +50,10 @@ class Listed:
 
     def item(self, label: str | None = None, domain: str | None = None) -> ImageItem:
         """The entry as an image, or as one that cannot be read."""
-        source = self.path if self.problem is None else Refusal(self.problem)
-        return ImageItem(self.path.as_posix(), source, label, domain)
+        return ImageItem(self.path.as_posix(), LocalFile(self.path), label, domain, self.problem)
 
 
-def walk(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
+def walk(folder: Path, *, strict: bool = True) -> Iterator[Entry]:
     """Every image below `folder`, and every problem, sorted by path.
 
     If `folder` itself cannot be listed, that is an `InputError`; without `strict` it is the one problem given.
@@ -64,7 +63,7 @@ def walk(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
     )
 
 
-def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
+def tree(folder: Path, *, strict: bool = True) -> Iterator[Entry]:
     """Everything below `folder`, each folder before what is in it.
 
     A link to a folder that is being walked is not followed, and nothing is lost by that. A folder that cannot be
@@ -73,7 +72,7 @@ def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
     first = list_folder(folder) if strict else list_or_problem(folder)
     followed: Counter[Path] = Counter()
     # For each folder that is open: what is still to come of it, and the real places of the links that led to it.
-    waiting: list[tuple[Path, Iterator[Listed], tuple[Path, ...]]] = [(folder, iter(first), ())]
+    waiting: list[tuple[Path, Iterator[Entry], tuple[Path, ...]]] = [(folder, iter(first), ())]
     while waiting:
         above, entries, trail = waiting[-1]
         entry = next(entries, None)
@@ -87,7 +86,7 @@ def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
             followed[target] += 1
             if followed[target] > MOST_LINKS_TO_A_FOLDER:
                 reason = f"a link to a folder that {MOST_LINKS_TO_A_FOLDER} links led to already"
-                yield Listed(entry.path, EntryKind.CLOSED, True, reason)
+                yield Entry(entry.path, EntryKind.CLOSED, True, reason)
                 continue
             trail = here
         yield entry
@@ -95,7 +94,7 @@ def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
             waiting.append((entry.path, iter(list_or_problem(entry.path)), trail))
 
 
-def list_folder(folder: Path, *, hidden: bool = False) -> list[Listed]:
+def list_folder(folder: Path, *, hidden: bool = False) -> list[Entry]:
     """The entries of `folder`, sorted; names that begin with a dot only if `hidden`. Raises `InputError`."""
     try:
         return _list(folder, hidden)
@@ -103,16 +102,16 @@ def list_folder(folder: Path, *, hidden: bool = False) -> list[Listed]:
         raise InputError(f"The folder {str(folder)!r} cannot be listed: {error.strerror}.") from error
 
 
-def list_or_problem(folder: Path, *, hidden: bool = False) -> list[Listed]:
+def list_or_problem(folder: Path, *, hidden: bool = False) -> list[Entry]:
     """The entries of `folder`; if it cannot be listed, that alone."""
     try:
         return _list(folder, hidden)
     except OSError as error:
         why = "no permission" if isinstance(error, PermissionError) else (error.strerror or str(error)).lower()
-        return [Listed(folder, EntryKind.CLOSED, problem=f"the folder cannot be listed: {why}")]
+        return [Entry(folder, EntryKind.CLOSED, problem=f"the folder cannot be listed: {why}")]
 
 
-def look_at(path: Path) -> Listed | None:
+def look_at(path: Path) -> Entry | None:
     """What is at `path`, None if nothing is."""
     linked = os.path.islink(path)  # noqa: PTH114 (answers where Path raises)
     try:
@@ -138,19 +137,19 @@ def _is_nameless_image(path: Path) -> bool:
         return False
 
 
-def _list(folder: Path, hidden: bool) -> list[Listed]:
+def _list(folder: Path, hidden: bool) -> list[Entry]:
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if hidden or not entry.name.startswith(".")]
     visible.sort(key=lambda entry: entry.name)
     return [_look(folder / entry.name, entry) for entry in visible]
 
 
-def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
+def _look(path: Path, entry: os.DirEntry[str]) -> Entry:
     try:
         if entry.is_symlink():
             return _of_mode(path, os.stat(path).st_mode, linked=True)  # noqa: PTH116
         if entry.is_dir(follow_symlinks=False):
-            return Listed(path, EntryKind.FOLDER)
+            return Entry(path, EntryKind.FOLDER)
         if entry.is_file(follow_symlinks=False):
             return _of_file(path, linked=False)
         return _of_mode(path, entry.stat(follow_symlinks=False).st_mode, linked=False)
@@ -158,24 +157,24 @@ def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
         return _out_of_reach(path, error, entry.is_symlink())
 
 
-def _of_mode(path: Path, mode: int, linked: bool) -> Listed:
+def _of_mode(path: Path, mode: int, linked: bool) -> Entry:
     if stat.S_ISDIR(mode):
-        return Listed(path, EntryKind.FOLDER, linked)
+        return Entry(path, EntryKind.FOLDER, linked)
     if stat.S_ISREG(mode):
         return _of_file(path, linked)
     if not is_image_name(path.name):
-        return Listed(path, EntryKind.OTHER, linked)
-    return Listed(path, EntryKind.UNREADABLE, linked, what_it_is(mode))
+        return Entry(path, EntryKind.OTHER, linked)
+    return Entry(path, EntryKind.UNREADABLE, linked, what_it_is(mode))
 
 
-def _of_file(path: Path, linked: bool) -> Listed:
+def _of_file(path: Path, linked: bool) -> Entry:
     is_image = is_image_name(path.name) or _is_nameless_image(path)
-    return Listed(path, EntryKind.IMAGE if is_image else EntryKind.OTHER, linked)
+    return Entry(path, EntryKind.IMAGE if is_image else EntryKind.OTHER, linked)
 
 
-def _out_of_reach(path: Path, error: OSError | ValueError, linked: bool) -> Listed:
+def _out_of_reach(path: Path, error: OSError | ValueError, linked: bool) -> Entry:
     kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
-    return Listed(path, kind, linked, why_not_reached(path, error))
+    return Entry(path, kind, linked, why_not_reached(path, error))
 
 
 def _real(path: Path) -> Path:

@@ -16,12 +16,12 @@ from PIL import Image
 
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.file import user_path
 from deltaenergy.data.formats.folder import local_folders, path_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.formats.memory import array_images, is_tensor, is_torch_data, tensor_images, torch_images
 from deltaenergy.data.formats.table import arrow_table, is_table, table_images
 from deltaenergy.data.items import Content, ImageItem
-from deltaenergy.data.regular import user_path
 from deltaenergy.data.remote.listing import remote_folders, url_images
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.data.streams import ImageStream, OtherFiles

@@ -9,8 +9,10 @@ end. A file at a URL is fetched whole where all of it is needed, and else in blo
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +20,6 @@ from typing import IO, ClassVar, NamedTuple, TypeAlias, cast
 
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.pixel_budget import PixelBudget
-from deltaenergy.data.regular import why_not_a_file
 from deltaenergy.data.remote.blocks import BlockReader, RangeFile, RemoteFileReader, shared_reader
 from deltaenergy.data.remote.client import RemoteObject, get, head, request_limits
 from deltaenergy.data.remote.errors import Refused
@@ -32,6 +33,12 @@ MAX_SLICE_BYTES = 1 << 30
 AT_ONCE = 1 << 20
 # Of images at URLs whose size is known before, no more bytes than this are held at a time, by all threads together.
 _BYTES = PixelBudget(1 << 29)
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +57,32 @@ class LocalFile:
 
     @property
     def name(self) -> str:
-        """What images in it are called by."""
         return self.path.as_posix()
 
     @property
-    def shown(self) -> str:
-        """How messages call it."""
-        return repr(str(self.path))
-
-    @property
     def suffix(self) -> str:
-        """The suffix of its name, in lower case."""
         return self.path.suffix.lower()
 
     @property
     def stamp(self) -> str:
-        """What tells without reading it whether it may have changed."""
+        """What shows without reading it whether it may have changed."""
         if self.listed is not None:
             return self.listed
         try:
-            return _stamp(os.stat(self.path))  # noqa: PTH116 (asked for each image)
+            status = os.stat(self.path)  # noqa: PTH116 (a method of Path takes longer)
         except (OSError, ValueError):
             return "missing"
+        return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
+
+    def described(self) -> LocalFile:
+        """The same with its stamp. Raises `UnreadableImage` if it is not a regular file."""
+        self._check()
+        return LocalFile(self.path, self.stamp)
 
     def open(self) -> IO[bytes]:
         """Its bytes. Raises `UnreadableImage`; what is not a regular file is refused unopened."""
-        if (reason := why_not_a_file(self.path)) is not None:
-            raise UnreadableImage(reason)
+        self._check()
         return self.path.open("rb")
-
-    def described(self) -> LocalFile:
-        """The same with its stamp. Raises `UnreadableImage` if it is not a regular file that may be read."""
-        if (reason := why_not_a_file(self.path)) is not None:
-            raise UnreadableImage(reason)
-        return LocalFile(self.path, self.stamp)
 
     def open_parts(self) -> io.BufferedReader:
         """Its bytes for one who reads some of them. Raises `OSError`."""
@@ -91,11 +90,10 @@ class LocalFile:
         return io.BufferedReader(io.FileIO(self.path), 4096)
 
     def open_slice(self, offset: int, size: int, *, at_once: int = AT_ONCE, most: int = MAX_SLICE_BYTES) -> IO[bytes]:
-        """Some consecutive bytes, read as they are asked for, or all of them if they are few."""
+        """Some consecutive bytes, read as they are requested, or all of them if they are few."""
         if size > most:
             raise UnreadableImage(f"too large: {size} bytes exceed the limit of {most} in an archive")
-        if (reason := why_not_a_file(self.path)) is not None:
-            raise UnreadableImage(f"its archive cannot be read: {reason}")
+        self._check("its archive cannot be read: ")
         file = self.path.open("rb", buffering=0)
         if os.fstat(file.fileno()).st_size < offset + size:
             file.close()
@@ -110,42 +108,39 @@ class LocalFile:
         """The file that a name in this one means: a URL, or a path that starts at its folder."""
         return RemoteFile(checked_url(name)) if is_url(name) else LocalFile(self.path.parent / name)
 
+    def _check(self, what: str = "") -> None:
+        if (reason := why_not_a_file(self.path)) is not None:
+            raise UnreadableImage(what + reason)
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile(RemoteObject):
-    """A file on an object store or web server; its size and version where somebody listed it."""
+    """A file on an object store or web server; with its size and version where somebody listed it."""
 
     is_remote: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
-        """What images in it are called by."""
-        return self.url
-
-    @property
-    def shown(self) -> str:
-        """How messages call it."""
         return self.url
 
     @property
     def suffix(self) -> str:
-        """The suffix of its name, in lower case."""
         return suffix_of(self.url)
 
     @property
     def stamp(self) -> str:
-        """What tells without reading it whether it may have changed: its size and version."""
+        """What shows without reading it whether it may have changed: its size and version."""
         if self.version is None:
             return UNLISTED
         return f"{self.size} bytes, {f'tag {self.version}' if self.version else 'undated'}"
 
-    def open(self) -> IO[bytes]:
-        """Its bytes, fetched now. Raises `UnreadableImage`, or `UnreachableError` if its store is out of reach."""
-        return _fetched(self.size or 0, lambda: get(self.url, request_limits().image_bytes))
-
     def described(self) -> RemoteFile:
         """The same, as it was listed, or else as it is now. Raises `Refused`."""
         return self if self.version is not None else RemoteFile(**asdict(head(self.url)))
+
+    def open(self) -> IO[bytes]:
+        """Its bytes, fetched now. Raises `UnreadableImage`, or `UnreachableError` if its store is out of reach."""
+        return _fetched(self.size or 0, lambda: get(self.url, request_limits().image_bytes))
 
     def open_parts(self) -> io.BufferedReader:
         """Its bytes for one who reads through it, or leaps over parts of it, which are then not fetched."""
@@ -174,7 +169,6 @@ class Slice(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it means waiting for a network."""
         return self.file.is_remote
 
     @property
@@ -188,20 +182,63 @@ class Slice(NamedTuple):
 
 
 def file_at(name: str | os.PathLike[str]) -> File:
-    """The file that a path or URL names."""
-    return RemoteFile(name) if isinstance(name, str) and is_url(name) else LocalFile(Path(name))
+    """The file that a path or URL names. Raises `InputError` for a URL that cannot be used."""
+    return RemoteFile(checked_url(name)) if isinstance(name, str) and is_url(name) else LocalFile(Path(name))
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, as half a sentence."""
+    """Why a file cannot be read, as half a sentence of one line."""
     if isinstance(error, Refused):
         return error.reason
     text = str(getattr(error, "strerror", None) or error)
     return (text.splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
-def _stamp(status: os.stat_result) -> str:
-    return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
+def why_not_a_file(path: Path | str) -> str | None:
+    """Why `path` cannot be opened as a regular file, as half a sentence; None if it can."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 (a Path per name is slow)
+    except (OSError, ValueError) as error:
+        return why_not_reached(path, error)
+    return None if stat.S_ISREG(mode) else what_it_is(mode)
+
+
+def what_it_is(mode: int) -> str:
+    """What something is that is not a regular file, as half a sentence."""
+    if stat.S_ISDIR(mode):
+        return "a folder, not an image file"
+    return f"{_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file"
+
+
+def why_not_reached(path: Path | str, error: OSError | ValueError) -> str:
+    """Why the system refused to look at `path`, as half a sentence."""
+    if isinstance(error, UnicodeError):
+        return "no file has this name: it is not valid text"
+    if isinstance(error, ValueError):
+        return "no file has this name: it contains a NUL character"
+    if isinstance(error, FileNotFoundError):
+        broken = os.path.islink(path)  # noqa: PTH114 (Path.is_link raises where this answers)
+        return "a symbolic link to a file that does not exist" if broken else "the file does not exist"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if error.errno == errno.ELOOP:
+        return "cannot be read: its symbolic links lead in a circle"
+    return f"cannot be read: {(error.strerror or str(error)).lower()}"
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """`path` with `~` replaced by the user's home; an unknown `~name` stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (Path.expanduser raises for an unknown ~name)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; no for whatever the system refuses to look at, where `Path.is_dir` raises."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there; no for whatever the system refuses to look at, where `Path.is_file` raises."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 class _OpenSlice(RangeFile):
@@ -235,7 +272,7 @@ def _fetched(size: int, read: Callable[[], bytes], what: str = "") -> IO[bytes]:
         try:
             return _Fetched(read(), held.pop_all())
         except Refused as refused:
-            raise UnreadableImage(f"{what}{refused.reason}") from refused
+            raise UnreadableImage(what + refused.reason) from refused
 
 
 class _Fetched(io.BytesIO):

@@ -17,8 +17,8 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.core.needs import Need
 from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.file import user_path
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import user_path
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel

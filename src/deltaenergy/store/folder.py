@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deltaenergy.data.file import is_file, is_folder, user_path, why_not_a_file
 from deltaenergy.data.items import hash_file
-from deltaenergy.data.regular import is_file, is_folder, user_path, why_not_a_file
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.files.atomic import make_folder, remove_litter, replacing, write_bytes
 from deltaenergy.files.lock_file import LockFile

@@ -90,7 +90,7 @@ def file_of(item: ImageItem, option: str) -> Path:
 
 def _walked(text: str) -> list[Path]:
     """The folder below which an argument finds images, if it is one that grows with what is put there."""
-    from deltaenergy.data.regular import user_path
+    from deltaenergy.data.file import user_path
 
     path = user_path(text)
     if not glob.has_magic(text) or os.path.lexists(path):

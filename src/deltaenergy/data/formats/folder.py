@@ -20,13 +20,12 @@ from itertools import chain, islice
 from pathlib import Path
 
 from deltaenergy.data.decode import EXTENSIONS
-from deltaenergy.data.file import LocalFile
+from deltaenergy.data.file import LocalFile, is_folder, user_path
 from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS
 from deltaenergy.data.formats.tar import TAR_EXTENSIONS
 from deltaenergy.data.formats.walk import Entry, EntryKind, list_folder, list_or_problem, look_at, tree, walk
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
 

@@ -78,7 +78,7 @@ class _Table:
 
 def table_file_images(file: File) -> Iterator[ImageItem]:
     """The images that a table file lists or contains. Relative paths start at the table's folder."""
-    what, done = f"The table {file.shown}", 0
+    what, done = f"The table {file.name!r}", 0
     try:
         file = file.described()
         table = _read(file)
@@ -124,7 +124,7 @@ def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None
     try:
         return _columns(_read(file.described()), wanted)
     except (UnreadableImage, OSError, ValueError, KeyError, NotImplementedError, _BadRow) as error:
-        raise InputError(f"The table {file.shown} cannot be read: {reason_of(error)}.") from error
+        raise InputError(f"The table {file.name!r} cannot be read: {reason_of(error)}.") from error
 
 
 def _columns(table: _Table, wanted: Sequence[_Names]) -> list[list[Any] | None]:

@@ -48,14 +48,14 @@ def tar_images(file: File) -> Iterator[ImageItem]:
             if isinstance(file, RemoteFile):
                 _lists.put(file, contents)
     except (UnreadableImage, OSError) as error:
-        raise InputError(f"The archive {file.shown} cannot be read: {reason_of(error)}.") from error
+        raise InputError(f"The archive {file.name!r} cannot be read: {reason_of(error)}.") from error
     yield from contents.images(file)
 
 
 def compressed(file: File) -> InputError:
     """The error for an archive with the name of a compressed one."""
     return InputError(
-        f"{file.shown} is a compressed archive, whose images cannot be read from their place. Unpack it to a .tar "
+        f"{file.name!r} is a compressed archive, whose images cannot be read from their place. Unpack it to a .tar "
         "first, as with gunzip or unzstd."
     )
 
@@ -79,14 +79,14 @@ class TarContents:
                     self._add(member, stream)
             except tarfile.ReadError as error:
                 hint = " Compressed archives must be unpacked first." if start.startswith(_COMPRESSED) else ""
-                raise InputError(f"{file.shown} cannot be read as a tar archive ({error}).{hint}") from error
+                raise InputError(f"{file.name!r} cannot be read as a tar archive ({error}).{hint}") from error
             finally:
                 # A failed request is not the end of a damaged archive, for which tarfile takes it.
                 if (failure := getattr(stream.raw, "failure", None)) is not None:
                     raise failure
         self.damage = headers.damage
         if not self.names:
-            raise InputError(f"The archive {file.shown} contains no image.")
+            raise InputError(f"The archive {file.name!r} contains no image.")
 
     def images(self, file: File) -> Iterator[ImageItem]:
         """The images in order; one more, unreadable, stands for a damaged rest."""

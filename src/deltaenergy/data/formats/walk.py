@@ -16,9 +16,8 @@ from enum import Enum
 from pathlib import Path
 
 from deltaenergy.data.decode import EXTENSIONS, begins_as_image
-from deltaenergy.data.file import LocalFile
+from deltaenergy.data.file import LocalFile, what_it_is, why_not_reached
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import what_it_is, why_not_reached
 from deltaenergy.errors import InputError
 
 # Links among folders can make n! ways through n folders. No tree that a person made needs a folder more often.

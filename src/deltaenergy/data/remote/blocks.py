@@ -53,29 +53,24 @@ class BlockCache:
         self.cost = 0
 
     def get(self, of: RemoteObject, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`."""
-        key = (of, start, end)
-        future, is_new = self._future(key)
+        future, is_new = self._future((of, start, end))
         if is_new:
-            self._fetch(key, future)
+            self._fetch((of, start, end), future)
         return future.result()
 
     def request_ahead(self, of: RemoteObject, start: int, end: int) -> None:
-        """See that they are on their way."""
-        key = (of, start, end)
-        future, is_new = self._future(key)
+        future, is_new = self._future((of, start, end))
         if is_new:
             # As a daemon: what may not be needed in the end does not keep the process alive.
-            threading.Thread(target=self._fetch, args=(key, future), name="read ahead", daemon=True).start()
+            arguments = ((of, start, end), future)
+            threading.Thread(target=self._fetch, args=arguments, name="read ahead", daemon=True).start()
 
     def _future(self, key: _Key) -> tuple[Future[bytes], bool]:
         with self.lock:
-            future = self.blocks.get(key)
-            if future is not None:
-                self.blocks.move_to_end(key)
-                return future, False
-            self.blocks[key] = future = Future()
-            return future, True
+            is_new = key not in self.blocks
+            future = self.blocks.setdefault(key, Future())
+            self.blocks.move_to_end(key)
+            return future, is_new
 
     def _fetch(self, key: _Key, future: Future[bytes]) -> None:
         try:
@@ -186,15 +181,12 @@ class RangeFile(io.RawIOBase):
         self.size, self.position = size, 0
 
     def readable(self) -> bool:
-        """Yes."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
         return True
 
     def tell(self) -> int:
-        """Where the next byte is read from."""
         return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -217,7 +209,6 @@ class RemoteFileReader(RangeFile):
         self.failure: Exception | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """The next bytes, as many as there is room for."""
         try:
             data = self.reader.read(self.position, self.position + len(buffer))
         except Exception as error:

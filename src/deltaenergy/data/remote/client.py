@@ -128,9 +128,10 @@ def put(url: str, data: bytes, *, if_absent: bool = False, if_match: str | None 
         if_absent: only if nothing is there.
         if_match: only if the object there has this version.
     """
-    from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     def write(store: ObjectStore, key: str) -> str | None:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
         mode: Any = "create" if if_absent else "overwrite"
         if if_match is not None:
             mode = {"e_tag": f'"{if_match}"'}
@@ -208,7 +209,6 @@ _process: int | None = None
 
 
 def _ask(url: str, request: Callable[[ObjectStore, str], _Result]) -> _Result:
-    """What `request` gives for the bucket and key of a URL."""
     global _process
     store = _connections.bucket(url)
     _process = _process or os.getpid()

@@ -413,17 +413,19 @@ def test_labelled_folders_with_domains(photos: Path) -> None:
 def test_labelled_folders_errors(photos: Path) -> None:
     assert "Did you mean 'photos'?" in message(lambda: labelled_folders("photo"))
     assert "is a file" in message(lambda: labelled_folders("photos/dog/1.png"))
-    text = message(lambda: labelled_folders("photos/dog"))
-    assert "1 image(s) but no folders" in text
-    assert "one folder per class" in text
-    assert "one folder per class" in message(lambda: labelled_folders("photos", domains=True))
+    assert "'photos/dog/1.png' is outside the class folders" in message(lambda: labelled_folders("photos/dog"))
+    assert "outside the domain and class folders" in message(lambda: labelled_folders("photos", domains=True))
     Path("photos/ant").mkdir()
-    assert "'photos/ant' holds no image" in message(lambda: labelled_folders("photos"))
+    assert "class folder 'photos/ant'" in message(lambda: labelled_folders("photos"))
     Path("photos/ant").rmdir()
     Path("photos/loose.png").touch()
-    assert "'loose.png'" in message(lambda: labelled_folders("photos"))
+    assert "'photos/loose.png'" in message(lambda: labelled_folders("photos"))
     Path("none").mkdir()
-    assert "no folders" in message(lambda: labelled_folders("none"))
+    assert "No images in 'none'" in message(lambda: labelled_folders("none"))
+    Path("none/style").mkdir()
+    assert "'none/style'" in message(lambda: labelled_folders("none", domains=True))
+    Path("none/style/cat").mkdir()
+    assert "'none/style/cat'" in message(lambda: labelled_folders("none", domains=True))
 
 
 # Wrong use.
@@ -455,7 +457,7 @@ def test_empty_folder(photos: Path) -> None:
     assert "it is empty" in message(lambda: load_images("empty"))
     assert "'empty'" in message(lambda: load_images(["photos", "empty"]))
     Path("empty/notes.txt").touch()
-    assert "'notes.txt'" in message(lambda: load_images("empty"))
+    assert "'empty/notes.txt'" in message(lambda: load_images("empty"))
 
 
 def test_folder_that_cannot_be_listed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +470,7 @@ def test_folder_that_cannot_be_listed(photos: Path, monkeypatch: pytest.MonkeyPa
 
 def test_pattern_without_match(photos: Path) -> None:
     assert "'photos/*.webp'" in message(lambda: load_images("photos/*.webp"))
-    assert "no image" in message(lambda: load_images("photos/*.txt"))
+    assert "photos/notes.txt" in message(lambda: load_images("photos/*.txt"))
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     """
     if isinstance(path, str) and is_url(path):
         return remote_folders(path, domains)
-    return local_folders(path, domains)
+    return local_folders(user_path(path), domains)
 
 
 def image_stream(images: Any) -> ImageStream:

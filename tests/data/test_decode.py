@@ -316,7 +316,7 @@ def test_folder_pipe_and_impossible_name(tmp_path: Path) -> None:
     assert reason(tmp_path) == "a folder, not an image file"
     os.mkfifo(tmp_path / "pipe.jpg")
     assert reason(tmp_path / "pipe.jpg") == "a named pipe, not a regular file"
-    assert reason(Path("a\0b.jpg")) == "no file has this name: it holds a NUL character"
+    assert reason(Path("a\0b.jpg")) == "no file has this name: it contains a NUL character"
     assert reason(Path("a\ud800.jpg")) == "no file has this name: it is not valid text"
     assert reason(Path("x" * 5000 + ".jpg")).startswith("cannot be read: ")
     (tmp_path / "file").touch()

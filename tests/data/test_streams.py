@@ -266,7 +266,7 @@ def test_compressed_archives_name_the_remedy() -> None:
     assert "gunzip" in message(lambda: load_images(["a.tar.gz"]))
     Path("only").mkdir()
     Path("only/a.tgz").touch()
-    assert "'a.tgz'" in message(lambda: load_images("only"))
+    assert "'only/a.tgz'" in message(lambda: load_images("only"))
 
 
 @pytest.mark.parametrize(

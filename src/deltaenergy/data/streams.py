@@ -30,10 +30,13 @@ class OtherFiles:
     count: int = 0
     first: str | None = None
 
-    def add(self, name: str) -> None:
-        """Count one."""
-        self.first = self.first or name
-        self.count += 1
+    def __str__(self) -> str:
+        return f"{self.count} other files, such as {self.first!r}" if self.count else "it is empty"
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count one, or several of which this is the first."""
+        self.first = self.first or name or None
+        self.count += count
 
 
 class ImageStream:

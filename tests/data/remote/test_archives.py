@@ -425,7 +425,7 @@ def test_an_archive_that_changes_while_it_is_listed(bucket: Bucket) -> None:
 
     use_cache(BlockCache(overtaken, block_bytes=1 << 14))
     said = message(f"{bucket.url}/a.tar")
-    assert f"The archive {bucket.url}/a.tar cannot be read: it changed after it was listed" in said
+    assert f"The archive '{bucket.url}/a.tar' cannot be read: it changed after it was listed" in said
 
 
 def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket) -> None:
@@ -440,7 +440,7 @@ def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket) -> None:
         return get_range(of, start, end)
 
     use_cache(BlockCache(refused, block_bytes=1 << 14))
-    assert f"The archive {bucket.url}/a.tar cannot be read: no permission" in message(f"{bucket.url}/a.tar")
+    assert f"The archive '{bucket.url}/a.tar' cannot be read: no permission" in message(f"{bucket.url}/a.tar")
 
 
 @pytest.mark.parametrize("tags", [('"1"', '"2"'), (None, None)])

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
-from deltaenergy.data.file import is_file, is_folder
-from deltaenergy.data.formats.walk import Entry, EntryKind, list_or_problem, look_at, walk
+from deltaenergy.data.file import LocalFile, is_file, is_folder
+from deltaenergy.data.formats.walk import Entry, EntryKind, list_or_problem, walk
 from deltaenergy.errors import InputError
 
 
@@ -101,7 +101,7 @@ class Folders(Layout):
         self, folder: Path, parts: tuple[str, ...], words: Vocabulary, known: dict[str, Any]
     ) -> Iterator[DatasetImage]:
         if not parts:
-            for entry in walk(folder, strict=False):
+            for entry in walk(folder):
                 yield self._found(entry, known)
             return
         part, rest = parts[0], parts[1:]
@@ -138,12 +138,8 @@ class Folders(Layout):
                 yield child, by_name[name.lower()]
         # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
         for entry in words.names.classes if kind == "class" and words.names is not None else ():
-            if (
-                "/" in entry.key
-                and (inner := look_at(folder / entry.key)) is not None
-                and inner.kind is EntryKind.FOLDER
-            ):
-                yield inner, entry
+            if "/" in entry.key and is_folder(folder / entry.key):
+                yield Entry(LocalFile(folder / entry.key), EntryKind.FOLDER), entry
 
     def _class(self, name: str, words: Vocabulary) -> ClassName | None:
         if self.class_is == "index" and words.names is not None:

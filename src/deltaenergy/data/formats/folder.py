@@ -1,5 +1,5 @@
-"""Images at local paths: files, folders (flat, one folder per class, or one per domain with one per class inside) and
-patterns such as `photos/**/*.png`.
+"""Images in folders, here or on an object store: flat, one folder per class, or one folder per domain with one per
+class inside, and patterns such as `photos/**/*.png`.
 
 `*`, `?` and `[…]` match inside a name, `**` any number of folders. As in a shell, a name that begins with a dot is
 matched only by a pattern that does. Unlike Python's glob, linked folders do not lead in circles, and a folder that
@@ -15,16 +15,16 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
 from deltaenergy.data.decode import EXTENSIONS
-from deltaenergy.data.file import LocalFile, is_folder, user_path
+from deltaenergy.data.file import File, LocalFile, file_at, is_folder, user_path
 from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS
 from deltaenergy.data.formats.tar import TAR_EXTENSIONS
-from deltaenergy.data.formats.walk import Entry, EntryKind, list_folder, list_or_problem, look_at, tree, walk
+from deltaenergy.data.formats.walk import Entry, EntryKind, tree
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
@@ -36,7 +36,7 @@ MOST_NAMES = 1_000_000
 def path_images(
     text: str, list_store: Callable[[Path], Iterator[ImageItem] | None], others: OtherFiles, *, alone: bool
 ) -> Iterator[ImageItem]:
-    """The images of a path or pattern; one given `alone` must be there.
+    """The images of a local path or pattern; one given `alone` must be there.
 
     Whether it is there is looked at now, what it contains as it is gone through.
 
@@ -49,97 +49,149 @@ def path_images(
     path = user_path(text)
     # A listed name with an image's suffix needs no look at the disk: opening it later tells all there is to know.
     if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
-        return iter([ImageItem(path.as_posix(), LocalFile(path))])
+        return iter([ImageItem(path.as_posix(), path)])
     if is_folder(path):
         stored = list_store(path)
-        return _folder_images(path, others) if stored is None else stored
+        return folder_images(str(path), tree(path), others) if stored is None else stored
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):
         return file_images(LocalFile(path))
     if len(names := braces(text)) > 1:
         return chain.from_iterable([path_images(name, list_store, others, alone=True) for name in names])
     if glob.has_magic(text):
-        return _pattern_images(path, others, alone)
+        root, wild = split_pattern(path.parts)
+        hidden = any(part.startswith(".") for part in wild)
+        entries = tree(Path(*root), strict=False, hidden=hidden, enter=lambda parts: may_lead_to(parts, wild))
+        return matching_images(path.as_posix(), entries if is_folder(Path(*root)) else (), wild, others, alone=alone)
     if alone or path.suffix.lower() in CONTAINERS:
-        raise _does_not_exist(path)
-    return iter([ImageItem(path.as_posix(), LocalFile(path))])
+        raise does_not_exist(path)
+    return iter([ImageItem(path.as_posix(), path)])
 
 
-def _folder_images(folder: Path, others: OtherFiles) -> Iterator[ImageItem]:
+def folder_images(name: str, entries: Iterable[Entry], others: OtherFiles) -> Iterator[ImageItem]:
     """The images in a folder; of one that has none, those in its archives and Parquet files."""
     has_images = has_problems = False
-    shards: list[Path] = []
-    for entry in tree(folder):
-        if entry.kind is EntryKind.IMAGE or entry.problem is not None:
+    skipped, shards = OtherFiles(), list[File]()
+    for entry in entries:
+        if entry.is_listed:
             has_images |= entry.kind is not EntryKind.CLOSED
             has_problems = True
-            yield entry.item(_label(entry, folder))
-        elif entry.kind is EntryKind.OTHER and entry.path.suffix.lower() in SHARDS:
-            shards.append(entry.path)
+            yield entry.item(entry.folders[-1] if entry.folders else None)
+        elif entry.kind is EntryKind.OTHER and entry.file.suffix in SHARDS:
+            shards.append(entry.file)
         elif entry.kind is EntryKind.OTHER:
-            others.add(str(entry.path))
-    for path in shards:
+            skipped.add(entry.file.name)
+    for file in shards:
         if has_images:
-            others.add(str(path))
+            skipped.add(file.name)
         else:
-            yield from found_images(LocalFile(path))
+            yield from found_images(file)
+    others.add(skipped.first or "", skipped.count)
     if not shards and not has_problems:
-        raise _no_images(folder)
+        raise no_images(name, skipped)
 
 
-def _pattern_images(pattern: Path, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
-    """What a pattern matches: image files, the images in folders, archives, and tables if it asks for their suffix."""
-    entries = _matches(pattern)
-    if not entries:
-        if alone:
-            raise InputError(f"No file matches the pattern {str(pattern)!r}.")
-        yield ImageItem(pattern.as_posix(), LocalFile(pattern))
-        return
-    # A pattern with ** matches a folder and the files in it as well: each path counts once.
-    found: dict[Path, Entry] = {}
-    containers: list[Path] = []
-    wanted = TAR_EXTENSIONS | ({pattern.suffix.lower()} & TABLE_EXTENSIONS)
+def local_folders(folder: Path, domains: bool) -> list[ImageItem]:
+    """The images of the class folders in a folder, as `class_folder_images` gives them."""
+    if not os.path.lexists(folder):
+        raise does_not_exist(folder)
+    if not is_folder(folder):
+        raise InputError(f"{str(folder)!r} is a file, but a folder with one subfolder per class is needed.")
+    return class_folder_images(folder.as_posix(), tree(folder), domains)
+
+
+def class_folder_images(name: str, entries: Iterable[Entry], domains: bool) -> list[ImageItem]:
+    """The images of class folders, or with `domains` of class folders in domain folders, labelled with their names.
+
+    An empty class folder is an error, as are images outside the class folders: what is left out unseen would falsify
+    every number computed from the rest. What cannot be read and belongs to no class has no label.
+    """
+    depth, kind = (2, "domain and class folders") if domains else (1, "class folders")
+    items, skipped, empty = list[ImageItem](), OtherFiles(), dict[tuple[str, ...], str]()
     for entry in entries:
-        if entry.kind is EntryKind.FOLDER:
-            found.update((inside.path, inside) for inside in walk(entry.path, strict=False))
-        elif entry.kind is not EntryKind.OTHER:
-            found[entry.path] = entry
-        elif entry.path.suffix.lower() in wanted:
-            containers.append(entry.path)
-        else:
-            others.add(str(entry.path))
-    if not found and not containers:
-        raise InputError(f"The pattern {str(pattern)!r} matches {str(entries[0].path)!r}, but no image.")
-    for entry in found.values():
-        yield entry.item()
-    for path in containers:
-        yield from found_images(LocalFile(path))
-
-
-def local_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
-    """The images of local class folders, as `labelled_folders` gives them."""
-    root = _existing_folder(path)
-    if not domains:
-        return _class_folders(root, list_folder(root), None)
-    items: list[ImageItem] = []
-    for domain in _subfolders(root, list_folder(root), "domain"):
-        inside = list_or_problem(domain.path) if domain.problem is None else [domain]
-        items += _class_folders(domain.path, inside, domain.path.name)
+        folders = entry.folders
+        if entry.kind is EntryKind.FOLDER and len(folders) < depth:
+            empty.pop(folders, None)
+            empty[entry.parts] = entry.file.name
+        elif entry.is_listed:
+            if len(folders) < depth and entry.kind is not EntryKind.CLOSED:
+                raise InputError(f"{entry.file.name!r} is outside the {kind} of {name!r}. Move it into one.")
+            empty.pop(folders[:1], None)
+            empty.pop(folders[:2], None)
+            label = folders[depth - 1] if len(folders) >= depth else None
+            items.append(entry.item(label, folders[0] if domains and folders else None))
+        elif entry.kind is EntryKind.OTHER:
+            skipped.add(entry.file.name)
+    for folder in empty.values():
+        raise InputError(f"No images in the class folder {folder!r}. Add some, or remove the folder.")
+    if not items:
+        raise no_images(name, skipped)
     return items
 
 
-def _existing_folder(path: str | os.PathLike[str]) -> Path:
-    """`path` as a folder that exists, or an error with the nearest name."""
-    folder = user_path(path)
-    # The functions of os.path, unlike those of Path, answer "no" for names that the system refuses.
-    if not os.path.lexists(folder):
-        raise _does_not_exist(folder)
-    if not is_folder(folder):
-        raise InputError(f"{str(folder)!r} is a file, but a folder with one subfolder per class is needed.")
-    return folder
+def matching_images(
+    pattern: str, entries: Iterable[Entry], wild: Sequence[str], others: OtherFiles, *, alone: bool
+) -> Iterator[ImageItem]:
+    """What a pattern matches: images, the images in folders, then those of archives, and of tables if it asks for their
+    suffix. A pattern in a list that matches nothing is an image that is not there.
+    """
+    wanted = TAR_EXTENSIONS | ({os.path.splitext(pattern)[1].lower()} & TABLE_EXTENSIONS)  # noqa: PTH122 (or a URL)
+    skipped, containers, is_empty = OtherFiles(), list[File](), True
+    for entry in entries:
+        if entry.is_listed:
+            if _fits(entry.parts, wild) or (entry.kind is EntryKind.CLOSED and may_lead_to(entry.parts, wild)):
+                is_empty = False
+                yield entry.item()
+        elif entry.kind is EntryKind.OTHER and _fits(entry.parts, wild, itself=True):
+            if entry.file.suffix in wanted:
+                containers.append(entry.file)
+            else:
+                skipped.add(entry.file.name)
+    for file in containers:
+        yield from found_images(file)
+    others.add(skipped.first or "", skipped.count)
+    if is_empty and not containers:
+        if alone or skipped.count:
+            raise InputError(f"No image matches the pattern {pattern!r}{f' ({skipped})' if skipped.count else ''}.")
+        yield ImageItem(pattern, file_at(pattern))
 
 
-def _does_not_exist(path: Path) -> InputError:
+def split_pattern(parts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The parts of a path before the first that is a pattern, and the others."""
+    first = next((number for number, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return list(parts[:first]), [part for part in parts[first:] if part]
+
+
+def may_lead_to(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether something in a folder of this name can match."""
+    if not parts or not pattern or pattern[0] == "**":
+        return True
+    return _is_match(parts[0], pattern[0]) and may_lead_to(parts[1:], pattern[1:])
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str], *, itself: bool = False) -> bool:
+    """Whether a file matches, or, unless it must do so itself, a folder that it is in."""
+    if not pattern:
+        return not (itself and parts)
+    first, rest = pattern[0], pattern[1:]
+    if first == "**":
+        deeper = bool(parts) and not parts[0].startswith(".")
+        return _fits(parts, rest, itself=itself) or (deeper and _fits(parts[1:], pattern, itself=itself))
+    if not parts or not _is_match(parts[0], first) or (rest and len(parts) == 1):  # a file has nothing below it
+        return False
+    return _fits(parts[1:], rest, itself=itself)
+
+
+def _is_match(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) and name.startswith(".") <= pattern.startswith(".")
+
+
+def no_images(name: str, skipped: OtherFiles) -> InputError:
+    """The error for a folder without images."""
+    return InputError(f"No images in {name!r} ({skipped}). Image files end in .jpg, .png, .webp, ….")
+
+
+def does_not_exist(path: Path) -> InputError:
     """The error for a path that is not there: it names the first missing part and the names next to it."""
     missing = path
     while not os.path.exists(missing.parent):  # noqa: PTH110 (Path.exists raises for names that are too long)
@@ -152,8 +204,8 @@ def _does_not_exist(path: Path) -> InputError:
     except OSError:
         names = []
     same = [name for name in names if name.lower() == missing.name.lower()]
-    # Names are compared without their ending: .jpg alone makes no two names alike. Of equal stems, the one with the
-    # wanted ending is kept.
+    # Names are compared without their suffix: .jpg alone makes no two names alike. Of equal stems, the one with the
+    # wanted suffix is kept.
     names.sort(key=lambda name: (Path(name).suffix.lower() == missing.suffix.lower(), name))
     by_stem = {Path(name).stem.lower(): name for name in names}
     matches = difflib.get_close_matches(missing.stem.lower(), by_stem, n=2, cutoff=0.65)
@@ -161,53 +213,6 @@ def _does_not_exist(path: Path) -> InputError:
     hint = f" Did you mean {' or '.join(repr(str(missing.parent / name)) for name in near)}?" if near else ""
     where = f" ({str(missing)!r} is missing already)" if missing != path else ""
     return InputError(f"{str(path)!r} does not exist{where}.{hint}")
-
-
-def _class_folders(root: Path, entries: list[Entry], domain: str | None) -> list[ImageItem]:
-    if [entry.path for entry in entries] == [root]:  # the folder itself cannot be listed
-        return [entry.item(None, domain) for entry in entries]
-    items: list[ImageItem] = []
-    for folder in _subfolders(root, entries, "class"):
-        found = [folder] if folder.problem is not None else list(walk(folder.path, strict=False))
-        if not found:
-            raise InputError(f"The class folder {str(folder.path)!r} holds no image. Add some, or remove the folder.")
-        label = None if folder.problem is not None else folder.path.name
-        items += [entry.item(label, domain) for entry in found]
-    return items
-
-
-def _subfolders(root: Path, entries: list[Entry], kind: str) -> list[Entry]:
-    """The folders among the entries of `root`, one per class or domain; an error if there are none, or images beside.
-
-    A link that leads nowhere may have led to one.
-    """
-    folders = [entry for entry in entries if entry.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
-    loose = [entry.path.name for entry in entries if entry.kind in (EntryKind.IMAGE, EntryKind.UNREADABLE)]
-    if not folders:
-        found = f"{len(loose)} image(s) but no folders" if loose else "no folders"
-        raise InputError(f"{str(root)!r} holds {found}. It must hold one folder per {kind}, with the images inside.")
-    if loose:
-        raise InputError(
-            f"{len(loose)} image(s) lie directly in {str(root)!r}, outside its {kind} folders, the first is "
-            f"{loose[0]!r}. Move them into a {kind} folder."
-        )
-    return folders
-
-
-def _no_images(folder: Path) -> InputError:
-    """The error for a folder without images: it says what is in it instead."""
-    others = [entry.path.name for entry in list_folder(folder)]
-    what = f"{len(others)} other entries, such as {others[0]!r}" if others else "it is empty"
-    return InputError(f"No images in {str(folder)!r} ({what}). Image files end in .jpg, .png, .webp, ….")
-
-
-def _label(entry: Entry, root: Path) -> str | None:
-    """The label of an image below `root`: the name of the folder that it lies in, None in `root` itself.
-
-    A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
-    """
-    folder = entry.path if entry.kind is EntryKind.CLOSED and not entry.linked else entry.path.parent
-    return None if folder == root else folder.name
 
 
 def braces(text: str) -> list[str]:
@@ -229,42 +234,3 @@ def braces(text: str) -> list[str]:
     if len(choices) * len(ends) > MOST_NAMES:
         raise InputError(f"The braces in {text!r} stand for more than {MOST_NAMES:,} names.")
     return [text[: match.start()] + choice + end for choice in choices for end in ends]
-
-
-def _matches(pattern: Path) -> list[Entry]:
-    """What is there and matches, and every problem on the way, sorted by path."""
-    root = Path(pattern.anchor)
-    found = {entry.path: entry for entry in _expand(root, pattern.parts[1:] if pattern.anchor else pattern.parts)}
-    return sorted(found.values(), key=lambda entry: str(entry.path))
-
-
-def _expand(folder: Path, parts: tuple[str, ...]) -> Iterator[Entry]:
-    part, rest = parts[0], parts[1:]
-    if part == "**":
-        yield from _at_any_depth(folder, rest)
-        return
-    if not glob.has_magic(part):
-        entry = look_at(folder / part)
-        candidates = [] if entry is None else [entry]
-    else:
-        entries = list_or_problem(folder, hidden=part.startswith("."))
-        candidates = [entry for entry in entries if entry.path == folder or fnmatch.fnmatch(entry.path.name, part)]
-    for entry in candidates:
-        if not rest or entry.kind is EntryKind.CLOSED:
-            yield entry
-        elif entry.kind is EntryKind.FOLDER:
-            yield from _expand(entry.path, rest)
-
-
-def _at_any_depth(folder: Path, rest: tuple[str, ...]) -> Iterator[Entry]:
-    while rest and rest[0] == "**":
-        rest = rest[1:]
-    if rest:
-        yield from _expand(folder, rest)
-    elif (itself := look_at(folder)) is not None:
-        yield itself
-    for entry in tree(folder, strict=False):
-        if not rest or entry.kind is EntryKind.CLOSED:
-            yield entry
-        elif entry.kind is EntryKind.FOLDER:
-            yield from _expand(entry.path, rest)

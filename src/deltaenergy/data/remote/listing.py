@@ -8,17 +8,16 @@ names, sizes and tags are read.
 
 from __future__ import annotations
 
-import fnmatch
 import glob
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from deltaenergy.data.decode import EXTENSIONS, FAR_THREADS
 from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
-from deltaenergy.data.formats.folder import braces
-from deltaenergy.data.formats.table import TABLE_EXTENSIONS
-from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed
+from deltaenergy.data.formats.folder import braces, class_folder_images, folder_images, matching_images, split_pattern
+from deltaenergy.data.formats.tar import COMPRESSED_TARS, compressed
+from deltaenergy.data.formats.walk import Entry, EntryKind
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.client import get, list_objects
 from deltaenergy.data.remote.errors import Missing, Refused, explained
@@ -51,22 +50,11 @@ def url_images(given: str, list_store: ListStore, others: OtherFiles, *, alone: 
 
 
 def remote_folders(given: str, domains: bool) -> list[ImageItem]:
-    """The images of `given/CLASS/`, or with `domains` of `given/DOMAIN/CLASS/`, labelled with the folders' names.
-
-    An image outside the class folders is an error. Empty folders do not exist on an object store.
-    """
+    """The images of the class folders in a folder, as `class_folder_images` gives them. Empty ones do not exist."""
     url = checked_url(given)
     if is_web(url):
         raise _no_folders(url)
-    depth = 2 if domains else 1
-    items = []
-    for file in _images_among(_below(url), url):
-        parts = _parts(file, url)
-        if len(parts) <= depth:
-            kind = "domain and class folders" if domains else "class folders"
-            raise InputError(f"{file.url} is outside the {kind} of {url}. Move it into one.")
-        items.append(ImageItem(file.url, file, parts[depth - 1], parts[0] if domains else None))
-    return items
+    return class_folder_images(url, _below(url), domains)
 
 
 def _each(url: str, names: list[str], list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
@@ -104,7 +92,7 @@ def _images_at(url: str, list_store: ListStore, others: OtherFiles, alone: bool)
     if suffix in LIST_EXTENSIONS:
         return _listed_urls(url)
     if is_pattern:
-        return _matching(url, others)
+        return _matching(url, others, alone)
     if not is_web(url) and (suffix not in EXTENSIONS or url.endswith("/")):
         return _from_folder(url, list_store, others)
     return _from_image(url, list_store, others) if alone else iter([ImageItem(url, RemoteFile(url))])
@@ -129,66 +117,28 @@ def _from_image(url: str, list_store: ListStore, others: OtherFiles) -> Iterator
 
 
 def _from_folder(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
-    """The images in a folder; of one that has none, those in its archives and Parquet files."""
     stored = list_store(url)
-    if stored is not None:
-        yield from stored
-        return
-    files = _below(url)
-    has_images = any(file.suffix in EXTENSIONS for file in files)
-    if not has_images and not any(file.suffix in SHARDS for file in files):
-        _images_among(files, url)
-    for file in files:
-        if file.suffix in EXTENSIONS:
-            yield ImageItem(file.url, file, (None, *_parts(file, url))[-2])
-        elif file.suffix in SHARDS and not has_images:
-            yield from found_images(file)
-        else:
-            others.add(file.url)
+    yield from folder_images(url, _below(url), others) if stored is None else stored
 
 
-def _matching(pattern: str, others: OtherFiles) -> Iterator[ImageItem]:
-    """The images that match, and those in folders that match, then those of archives that match, and of tables if the
-    pattern asks for their suffix. `*` stays inside a name, `**` is any depth.
-    """
-    fixed, wild = [], pattern.split("/")
-    while not glob.has_magic(wild[0]):
-        fixed.append(wild.pop(0))
-    if len(fixed) < 3:
+def _matching(pattern: str, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
+    root, wild = split_pattern(pattern.split("/"))
+    if len(root) < 3:
         raise InputError(f"{pattern} leaves the bucket open. Name it, as in {scheme_of(pattern)}://bucket/*.jpg.")
-    wild, root = [part for part in wild if part], "/".join(fixed)
-    wanted = TAR_EXTENSIONS | ({suffix_of(pattern)} & TABLE_EXTENSIONS)
-    images, containers = [], []
-    for file in _below(root):
-        parts = _parts(file, root)
-        if file.suffix in EXTENSIONS and _fits(parts, wild):
-            images.append(file)
-        elif _fits(parts, wild, itself=True):
-            if file.suffix in wanted:
-                containers.append(file)
-            else:
-                others.add(file.url)
-    if not images and not containers:  # a name may have [ and ] itself
-        try:
+    images = matching_images(pattern, _below("/".join(root)), wild, others, alone=True)
+    try:
+        yield next(images)
+    except InputError:
+        try:  # a name may have [ and ] itself
             yield from file_images(RemoteFile(pattern).described())
         except Missing:
-            raise InputError(f"No image matches the pattern {pattern!r}.") from None
+            pass
         except Refused as refused:
             raise explained(refused) from refused
-    for file in images:
-        yield ImageItem(file.url, file)
-    for file in containers:
-        yield from found_images(file)
-
-
-def _fits(parts: Sequence[str], pattern: Sequence[str], *, itself: bool = False) -> bool:
-    """Whether a name matches, or, unless it must do so itself, a folder that it is in."""
-    if not pattern:
-        return not (itself and parts)
-    first, rest = pattern[0], pattern[1:]
-    if first == "**":
-        return _fits(parts, rest, itself=itself) or (bool(parts) and _fits(parts[1:], pattern, itself=itself))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], first) and _fits(parts[1:], rest, itself=itself)
+        else:
+            return
+        raise
+    yield from images
 
 
 def _listed_urls(url: str) -> Iterator[ImageItem]:
@@ -213,34 +163,22 @@ def _listed_urls(url: str) -> Iterator[ImageItem]:
             yield from found_images(file) if file.suffix in SHARDS else [ImageItem(file.url, file)]
 
 
-def _below(folder: str) -> list[RemoteFile]:
+def _below(folder: str) -> list[Entry]:
     """Every file below a folder, in the order of a local one: each folder sorted by name."""
+    prefix = folder.rstrip("/") + "/"
     try:
-        found = [RemoteFile(one.url, one.size, one.version) for one in list_objects(folder)]
+        found = [(tuple(one.url.removeprefix(prefix).split("/")), one) for one in list_objects(folder)]
     except Refused as refused:
         raise explained(refused) from refused
-    names = {file: _parts(file, folder) for file in found}
     # An object without bytes that other names begin with only marks a folder; so does one of the folder's own name.
-    folders = {parts[:depth] for parts in names.values() for depth in range(1, len(parts))}
-    files = [
-        file
-        for file, parts in names.items()
-        if parts and not any(part.startswith(".") for part in parts) and (file.size or parts not in folders)
-    ]
-    return sorted(files, key=names.__getitem__)
-
-
-def _parts(file: RemoteFile, folder: str) -> tuple[str, ...]:
-    """The parts of a file's name below a folder."""
-    return tuple(file.url.removeprefix(folder.rstrip("/")).split("/")[1:])
-
-
-def _images_among(files: list[RemoteFile], url: str) -> list[RemoteFile]:
-    images = [file for file in files if file.suffix in EXTENSIONS]
-    if not images:
-        what = f"{len(files)} other files, such as {files[0].url!r}" if files else "nothing is there"
-        raise InputError(f"No images in {url} ({what}). Image files end in .jpg, .png, .webp, ….")
-    return images
+    folders = {parts[:depth] for parts, _ in found for depth in range(1, len(parts))}
+    entries = []
+    for parts, one in found:
+        is_marker = not one.size and parts in folders
+        if one.url.startswith(prefix) and not is_marker and not any(part.startswith(".") for part in parts):
+            file = RemoteFile(one.url, one.size, one.version)
+            entries.append(Entry(file, EntryKind.IMAGE if file.suffix in EXTENSIONS else EntryKind.OTHER, parts))
+    return sorted(entries, key=lambda entry: entry.parts)
 
 
 def _no_folders(url: str) -> InputError:

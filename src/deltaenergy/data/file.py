@@ -69,20 +69,23 @@ class LocalFile:
         if self.listed is not None:
             return self.listed
         try:
-            status = os.stat(self.path)  # noqa: PTH116 (a method of Path takes longer)
+            return _stamp(os.stat(self.path))  # noqa: PTH116 (a method of Path takes longer)
         except (OSError, ValueError):
             return "missing"
-        return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 
     def described(self) -> LocalFile:
-        """The same with its stamp. Raises `UnreadableImage` if it is not a regular file."""
-        self._check()
-        return LocalFile(self.path, self.stamp)
+        """The same with its stamp as it is now. Raises `UnreadableImage` if it is not a regular file."""
+        try:
+            status = os.stat(self.path)  # noqa: PTH116
+        except (OSError, ValueError) as error:
+            raise UnreadableImage(why_not_reached(self.path, error)) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableImage(what_it_is(status.st_mode))
+        return LocalFile(self.path, _stamp(status))
 
     def open(self) -> IO[bytes]:
         """Its bytes. Raises `UnreadableImage`; what is not a regular file is refused unopened."""
-        self._check()
-        return self.path.open("rb")
+        return self.described().path.open("rb")
 
     def open_parts(self) -> io.BufferedReader:
         """Its bytes for one who reads some of them. Raises `OSError`."""
@@ -93,7 +96,10 @@ class LocalFile:
         """Some consecutive bytes, read as they are requested, or all of them if they are few."""
         if size > most:
             raise UnreadableImage(f"too large: {size} bytes exceed the limit of {most} in an archive")
-        self._check("its archive cannot be read: ")
+        try:
+            self.described()
+        except UnreadableImage as error:
+            raise UnreadableImage(f"its archive cannot be read: {error}") from error
         file = self.path.open("rb", buffering=0)
         if os.fstat(file.fileno()).st_size < offset + size:
             file.close()
@@ -107,10 +113,6 @@ class LocalFile:
     def sibling(self, name: str) -> File:
         """The file that a name in this one means: a URL, or a path that starts at its folder."""
         return RemoteFile(checked_url(name)) if is_url(name) else LocalFile(self.path.parent / name)
-
-    def _check(self, what: str = "") -> None:
-        if (reason := why_not_a_file(self.path)) is not None:
-            raise UnreadableImage(what + reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +196,17 @@ def reason_of(error: Exception) -> str:
     return (text.splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
-def why_not_a_file(path: Path | str) -> str | None:
+def why_not_a_file(path: Path) -> str | None:
     """Why `path` cannot be opened as a regular file, as half a sentence; None if it can."""
     try:
-        mode = os.stat(path).st_mode  # noqa: PTH116 (a Path per name is slow)
-    except (OSError, ValueError) as error:
-        return why_not_reached(path, error)
-    return None if stat.S_ISREG(mode) else what_it_is(mode)
+        LocalFile(path).described()
+    except UnreadableImage as error:
+        return str(error)
+    return None
+
+
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 
 
 def what_it_is(mode: int) -> str:

@@ -272,7 +272,7 @@ def close_readers() -> None:
 def _reader(file: File, column: str) -> ColumnReader:
     """The column of a file, open while the file does not change; the last few stay so. Raises `UnreadableImage`."""
     try:
-        file = LocalFile(file.path).described() if isinstance(file, LocalFile) else file
+        file = file.described()
     except UnreadableImage as error:
         raise UnreadableImage(f"its table cannot be read: {error}") from error
     key = (file, column)

@@ -6,7 +6,9 @@ says something about its bucket or server, and ends the run: a lost store is nev
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deltaenergy.data.remote.url import SCHEMES, is_web, root_of, scheme_of
@@ -77,14 +79,18 @@ def no_credentials(url: str, why: str) -> UnreachableError:
     )
 
 
-def explained(refused: Refused) -> InputError:
-    """The error for a URL that was given, and refused."""
-    hint, credentials = "", SCHEMES[scheme_of(refused.url)].credentials
-    if isinstance(refused, Denied) and credentials:
-        hint = f" Credentials are read from the environment: {credentials}."
-    elif isinstance(refused, Missing) and not is_web(refused.url):
-        hint = f" Check the name; {root_of(refused.url)}/ lists the bucket."
-    return InputError(f"{refused}.{hint}")
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """What is refused in this block becomes an `InputError` with what to do about it."""
+    try:
+        yield
+    except Refused as refused:
+        hint, credentials = "", SCHEMES[scheme_of(refused.url)].credentials
+        if isinstance(refused, Denied) and credentials:
+            hint = f" Credentials are read from the environment: {credentials}."
+        elif isinstance(refused, Missing) and not is_web(refused.url):
+            hint = f" Check the name; {root_of(refused.url)}/ lists the bucket."
+        raise InputError(f"{refused}.{hint}") from refused
 
 
 def first_line(said: object) -> str:

@@ -86,34 +86,34 @@ def _images_at(url: str, list_store: ListStore, others: OtherFiles, alone: bool)
     if url.partition("?")[0].lower().endswith(COMPRESSED_TARS):
         raise compressed(RemoteFile(url))
     if suffix in CONTAINERS and not is_pattern and not url.endswith("/"):
-        return _from_container(url)
+        return _from_file(url)
     if is_web(url) and suffix not in LIST_EXTENSIONS and (url.endswith("/") or "*" in url):
         raise _no_folders(url)
     if suffix in LIST_EXTENSIONS:
         return _listed_urls(url)
     if is_pattern:
-        return _matching(url, others, alone)
+        return _matching(url, others)
     if not is_web(url) and (suffix not in EXTENSIONS or url.endswith("/")):
         return _from_folder(url, list_store, others)
     return _from_image(url, list_store, others) if alone else iter([ImageItem(url, RemoteFile(url))])
 
 
-def _from_container(url: str) -> Iterator[ImageItem]:
-    try:
+def _from_file(url: str) -> Iterator[ImageItem]:
+    with explained():
         file = RemoteFile(url).described()
-    except Refused as refused:
-        raise explained(refused) from refused
     yield from file_images(file)
 
 
 def _from_image(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
     """An image that must be there, or a folder of its name."""
-    try:
-        yield ImageItem(url, RemoteFile(url).described())
-    except Refused as refused:
-        if not (isinstance(refused, Missing) and refused.is_folder):
-            raise explained(refused) from refused
-        yield from _from_folder(url, list_store, others)
+    file = None
+    with explained():
+        try:
+            file = RemoteFile(url).described()
+        except Missing as missing:
+            if not missing.is_folder:
+                raise
+    yield from _from_folder(url, list_store, others) if file is None else [ImageItem(url, file)]
 
 
 def _from_folder(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
@@ -121,7 +121,7 @@ def _from_folder(url: str, list_store: ListStore, others: OtherFiles) -> Iterato
     yield from folder_images(url, _below(url), others) if stored is None else stored
 
 
-def _matching(pattern: str, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
+def _matching(pattern: str, others: OtherFiles) -> Iterator[ImageItem]:
     root, wild = split_pattern(pattern.split("/"))
     if len(root) < 3:
         raise InputError(f"{pattern} leaves the bucket open. Name it, as in {scheme_of(pattern)}://bucket/*.jpg.")
@@ -129,24 +129,18 @@ def _matching(pattern: str, others: OtherFiles, alone: bool) -> Iterator[ImageIt
     try:
         yield next(images)
     except InputError:
-        try:  # a name may have [ and ] itself
-            yield from file_images(RemoteFile(pattern).described())
-        except Missing:
-            pass
-        except Refused as refused:
-            raise explained(refused) from refused
-        else:
-            return
-        raise
+        refused = _refusal(pattern)
+        if isinstance(refused, Missing):
+            raise
+        images = _from_file(pattern)  # its name has [ and ] itself
     yield from images
 
 
 def _listed_urls(url: str) -> Iterator[ImageItem]:
     """The images of a text file with one URL per line; archives and Parquet files stand for the images in them."""
     try:
-        text = get(url, _MOST_LIST_BYTES).decode("utf-8-sig")
-    except Refused as refused:
-        raise explained(refused) from refused
+        with explained():
+            text = get(url, _MOST_LIST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"The list {url} is not text in UTF-8 ({error.reason}).") from error
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
@@ -166,10 +160,8 @@ def _listed_urls(url: str) -> Iterator[ImageItem]:
 def _below(folder: str) -> list[Entry]:
     """Every file below a folder, in the order of a local one: each folder sorted by name."""
     prefix = folder.rstrip("/") + "/"
-    try:
+    with explained():
         found = [(tuple(one.url.removeprefix(prefix).split("/")), one) for one in list_objects(folder)]
-    except Refused as refused:
-        raise explained(refused) from refused
     # An object without bytes that other names begin with only marks a folder; so does one of the folder's own name.
     folders = {parts[:depth] for parts, _ in found for depth in range(1, len(parts))}
     entries = []

@@ -254,7 +254,7 @@ def test_truncated_jpeg_is_called_truncated() -> None:
 def test_text_renamed_to_jpg(tmp_path: Path, text: str) -> None:
     path = tmp_path / "text.jpg"
     path.write_text(text, encoding="utf-8")
-    assert reason(path) == "not an image: it holds text"
+    assert reason(path) == "not an image: it contains text"
 
 
 def test_other_binary_file() -> None:

@@ -26,11 +26,11 @@ from deltaenergy.errors import InputError, UnreachableError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# About twice Pillow's own warning limit, where Pillow refuses too. Larger pictures are taken for decompression bombs.
+# About twice Pillow's own warning limit, where Pillow refuses too. Larger images are taken for decompression bombs.
 MAX_PIXELS = 178_956_970
 
 # Huge JPEG files are decoded at 1/2, 1/4 or 1/8 of their size (the format's own coarser steps), as small as leaves both
-# sides at this length: nine times the input of a CLIP. Other pictures are decoded in full.
+# sides at this length: nine times the input of a CLIP. Other images are decoded in full.
 DRAFT_SIDE = 2048
 
 # Conversions that need several copies of the pixels are made in strips of about this many.
@@ -111,8 +111,8 @@ def open_image(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Image.Ima
 
 @contextlib.contextmanager
 def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Image.Image]:
-    """`open_image` for a block that needs the picture but a moment: until it ends, its pixels count as decoded."""
-    _ = limits.budget.limit  # a wrong setting is no fault of the picture's
+    """`open_image` for a block that needs the image only for a moment: until it ends, its pixels count as decoded."""
+    _ = limits.budget.limit  # a wrong setting is not the image's fault
     with contextlib.ExitStack() as held:
         with reasons():
             image = _open(source, held, limits)
@@ -121,7 +121,7 @@ def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Imag
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Whatever goes wrong while a picture is read becomes `UnreadableImage`, unless it is no fault of the picture's."""
+    """Whatever goes wrong while an image is read becomes `UnreadableImage`, unless it is not the image's fault."""
     try:
         yield
     except (UnreadableImage, UnreachableError):
@@ -169,7 +169,7 @@ def _decode(stream: IO[bytes], held: contextlib.ExitStack, limits: DecodeLimits)
 
 
 def open_header(stream: IO[bytes]) -> Image.Image:
-    """The picture with its size known and no pixel decoded. Raises `UnreadableImage`, and whatever Pillow does."""
+    """The image with its size known and no pixel decoded. Raises `UnreadableImage`, and whatever Pillow does."""
     start = stream.read(512)
     if not start:
         raise UnreadableImage("the file is empty")
@@ -184,7 +184,7 @@ def open_header(stream: IO[bytes]) -> Image.Image:
             raise UnreadableImage("a HEIC image, which this service was not told to read (serve --heic)") from None
         if _is_heic(start) and not reads_heic:
             raise UnreadableImage(f"a HEIC image, which needs an extra: {_INSTALL_HEIC}") from None
-        kind = "it holds text" if _is_text(start) else "unknown format or damaged header"
+        kind = "it contains text" if _is_text(start) else "unknown format or damaged header"
         raise UnreadableImage(f"not an image: {kind}") from None
 
 
@@ -252,7 +252,7 @@ def _to_rgb(image: Image.Image, strip_pixels: int) -> Image.Image:
 
 
 def strips(image: Image.Image, pixels: int = STRIP_PIXELS) -> Iterator[tuple[tuple[int, int, int, int], Image.Image]]:
-    """The picture from top to bottom in parts of bounded size, each with its place (left, top, right, bottom)."""
+    """The image from top to bottom in parts of bounded size, each with its position (left, top, right, bottom)."""
     rows = max(1, pixels // max(1, image.width))
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))

@@ -25,7 +25,7 @@ from deltaenergy.data.remote.client import RemoteObject, get, head, request_limi
 from deltaenergy.data.remote.errors import Refused
 from deltaenergy.data.remote.url import checked_url, folder_of, is_url, suffix_of
 
-# The stamp of a file at a URL that nobody listed: nothing tells whether it changed.
+# The stamp of a file at a URL that was not listed: nothing shows whether it changed.
 UNLISTED = "not listed"
 # Some formats are read whole to decode them. No image within the limit of pixels needs more than this.
 MAX_SLICE_BYTES = 1 << 30
@@ -117,7 +117,7 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile(RemoteObject):
-    """A file on an object store or web server; with its size and version where somebody listed it."""
+    """A file on an object store or web server; with its size and version where it was listed."""
 
     is_remote: ClassVar[bool] = True
 

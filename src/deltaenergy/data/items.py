@@ -102,7 +102,7 @@ def load_rgb(image: ImageItem) -> Image.Image:
 
 
 def change_stamp(image: ImageItem) -> str:
-    """What tells without reading the image whether it may have changed; where there is no such thing, its content."""
+    """What shows without reading the image whether it may have changed; where there is no such thing, its content."""
     stamp = image.problem or getattr(image.source, "stamp", None)
     if stamp is None:
         content, error = hash_content(image)

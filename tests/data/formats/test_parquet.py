@@ -150,7 +150,7 @@ def test_rows_without_a_picture_and_records_that_name_a_file() -> None:
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     write({"image": pa.array([*records, {"bytes": b"", "path": None}], kind)}, "sub/t.parquet")
     items = load_images("sub/t.parquet")
-    assert reason(items[0]) == reason(items[1]) == "the table holds no image in this row"
+    assert reason(items[0]) == reason(items[1]) == "the table has no image in this row"
     assert contents(items)[2] == hash_bytes(PICTURES[0])
     assert reason(items[3]) == "the file does not exist"
     assert reason(items[4]) == "the file is empty"
@@ -321,5 +321,5 @@ def test_pictures_in_tables_in_memory() -> None:
         assert contents(items) == [hash_bytes(data) for data in PICTURES]
     items = load_images(pa.table({"jpg": [None, *PICTURES]}))
     assert [item.id for item in items][:2] == ["row 1", "row 2"]
-    assert reason(items[0]) == "the table holds no image in this row"
+    assert reason(items[0]) == "the table has no image in this row"
     assert contents(items[1:]) == [hash_bytes(data) for data in PICTURES]

@@ -537,7 +537,7 @@ def test_records_that_name_a_file(bucket: Bucket, web: FaultyServer) -> None:
     load_rgb(items[1])
     assert "cannot be read" in reason(items[2])
     assert "password" in reason(items[3]) and "secret" not in reason(items[3])
-    assert "holds no image" in reason(items[4])
+    assert "has no image" in reason(items[4])
 
 
 # Feature stores and commands.

@@ -113,7 +113,7 @@ def test_the_url_and_stamp_stand_for_the_bytes(web: FaultyServer) -> None:
 
 def test_what_is_no_picture(web: FaultyServer) -> None:
     assert "empty" in reason(web.says("/b.png", Answer(body=b"")))
-    assert "it holds text" in reason(web.says("/c.png", Answer(body=b"<html>not here</html>")))
+    assert "it contains text" in reason(web.says("/c.png", Answer(body=b"<html>not here</html>")))
 
 
 def test_parts_need_a_server_that_gives_them(web: FaultyServer) -> None:

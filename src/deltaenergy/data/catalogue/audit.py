@@ -33,7 +33,7 @@ class DatasetReport:
 
     Attributes:
         status: `complete`; `partial` (something is missing); `differs` (more images than were published); `present`
-            (nobody published a count to compare with); `absent`.
+            (no count was published to compare with); `absent`.
         counts: images by split or domain, or `all`.
         per_class: images of each class, by key.
         advice: what to do, one sentence or two; empty for a complete one.

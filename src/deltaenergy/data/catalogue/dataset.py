@@ -156,7 +156,7 @@ class Dataset:
         ]
 
     def missing(self, root: str | Path) -> str:
-        """What to tell somebody who does not have it."""
+        """Where it was searched, and where to get it."""
         names = " or ".join(repr(str(Path(root) / folder)) for folder in self.folders[:2])
         base = f", or {get_dataset(self.base).title}" if self.base is not None else ""
         return f"{self.title} is not there: no folder {names}{base}. {self.obtain}"

@@ -91,7 +91,7 @@ def torch_images(data: Any) -> Iterator[ImageItem]:
 
 
 def _read(dataset: Any, index: Any, lock: threading.Lock) -> Content:
-    """The image at `index`. Data sets are seldom made for several threads at once."""
+    """The image at `index`. Datasets are seldom made for several threads at once."""
     with lock:
         element = dataset[index]
     return _content_of(element)

@@ -1,8 +1,8 @@
-"""Pictures inside Parquet files: a column of encoded bytes, or of the hub's records {bytes, path}.
+"""Images inside Parquet files: a column of encoded bytes, or of records {bytes, path} as on the Hugging Face Hub.
 
-A picture is read when it is needed. Parquet has no way to a single row: a column is decoded from the beginning of its
-row group. Pictures are asked for in order, or nearly so, by several threads; so each file keeps a few places where it
-goes on reading, and the last few batches that it read. Each page is decoded once, and memory is that of a few pages and
+An image is read when it is needed. Parquet has no access to a single row: a column is decoded from the start of its row
+group. Images are requested in order, or nearly so, by several threads; so each file keeps a few positions from which it
+reads forward, and the last few batches that it read. Each page is decoded once, and memory is that of a few pages and
 batches, however large the row groups are.
 """
 
@@ -27,12 +27,12 @@ from deltaenergy.errors import InputError, UnreachableError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What a column of pictures may be called; it must also hold bytes, or records with bytes.
+# What a column of images may be called; it must also contain bytes, or records with bytes.
 IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "content")
-NO_IMAGE = "the table holds no image in this row"
+NO_IMAGE = "the table has no image in this row"
 
-# Of each file so many places are kept: hashing and encoding may go over the same rows, one behind the other.
-_PLACES = 4
+# Of each file this many positions are kept: two who read the same file may be at different rows.
+_POSITIONS = 4
 _FILES = 4
 # Batches are of about this size, and those that a file keeps together of at most that, unless they are very few:
 # threads do not ask in order, and to go back costs a row group.
@@ -128,16 +128,16 @@ def column_ranges(metadata: Any, columns: Sequence[str], size: int) -> list[tupl
 
 
 def image_column(schema: pa.Schema) -> str | None:
-    """The column that holds pictures: one that is called so, else one that the hub's library wrote as such."""
+    """The column with images: one that is called so, else one that the datasets library marked as such."""
     by_lower = {name.strip().lower(): name for name in schema.names if schema.get_field_index(name) >= 0}
     called = [by_lower[name] for name in IMAGE_COLUMNS if name in by_lower]
     written = [name for name, feature in _hub_features(schema).items() if feature.get("_type") == "Image"]
-    found = [name for name in called + written if name in by_lower.values() and _holds_bytes(schema.field(name).type)]
+    found = [name for name in called + written if name in by_lower.values() and _has_bytes(schema.field(name).type)]
     return next(iter(found), None)
 
 
 def class_names(schema: pa.Schema, column: str) -> Sequence[str] | None:
-    """The names that the numbers of a column stand for, where the hub's library wrote them."""
+    """The names that the numbers of a column stand for, where the datasets library wrote them."""
     names = _hub_features(schema).get(column, {}).get("names")
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
@@ -150,22 +150,22 @@ def _hub_features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _holds_bytes(kind: pa.DataType) -> bool:
+def _has_bytes(kind: pa.DataType) -> bool:
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_struct(kind):
-        place = kind.get_field_index("bytes")
-        return place >= 0 and _holds_bytes(kind.field(place).type)
+        position = kind.get_field_index("bytes")
+        return position >= 0 and _has_bytes(kind.field(position).type)
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
 @dataclass
-class _Place:
-    """Where reading a row group goes on: `row` is the next one of the file, and `last` holds those from `start` to it.
+class _Position:
+    """Where a row group is being read: `row` is the next one of the file, and `last` has those from `start` to it.
 
-    Whoever comes behind begins inside a batch: the one before the place must not have to be read again.
+    Whoever follows starts inside a batch, which must not have to be read again.
     """
 
     group: int
@@ -187,13 +187,12 @@ class ColumnReader:
         groups = [self.file.metadata.row_group(group) for group in range(self.file.metadata.num_row_groups)]
         self.sizes = [(group.num_rows, group.total_byte_size) for group in groups]
         self.starts = [0, *accumulate(group.num_rows for group in groups)]
-        self.places: list[_Place] = []
+        self.positions: list[_Position] = []
         # By the first row of each batch; `damaged` is the first row of a group that cannot be read, and why.
         self.kept: OrderedDict[int, pa.Array] = OrderedDict()
         self.damaged: dict[int, tuple[int, str]] = {}
 
     def cell(self, row: int) -> Any:
-        """What stands in a row."""
         with self.lock:
             array, start = self._batch(row)
         return array[row - start].as_py()
@@ -209,43 +208,43 @@ class ColumnReader:
         first, reason = self.damaged.get(group, (self.starts[-1], ""))
         if row >= first:
             raise UnreadableImage(reason)
-        place = self._nearest(group, row)
-        while row >= place.row:
-            self._advance(place)
-        return place.last, place.start
+        position = self._nearest(group, row)
+        while row >= position.row:
+            self._advance(position)
+        return position.last, position.start
 
-    def _nearest(self, group: int, row: int) -> _Place:
-        """The place from which the way to `row` is shortest, a new one if it lies behind them all."""
-        before = [place for place in self.places if place.group == group and place.start <= row]
+    def _nearest(self, group: int, row: int) -> _Position:
+        """The position from which the way to `row` is shortest, a new one if there is none before it."""
+        before = [position for position in self.positions if position.group == group and position.start <= row]
         if before:
-            place = max(before, key=lambda place: place.start)
-            self.places.remove(place)
+            position = max(before, key=lambda position: position.start)
+            self.positions.remove(position)
         else:
             rows, size = self.sizes[group]
             count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
             batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
-            place = _Place(group, self.starts[group], batches, self.starts[group])
-        self.places = [*self.places[-(_PLACES - 1) :], place]
-        return place
+            position = _Position(group, self.starts[group], batches, self.starts[group])
+        self.positions = [*self.positions[-(_POSITIONS - 1) :], position]
+        return position
 
-    def _advance(self, place: _Place) -> None:
+    def _advance(self, position: _Position) -> None:
         """Read the next batch."""
         try:
-            array = next(place.batches).column(0)
+            array = next(position.batches).column(0)
         except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes
-            self.places.remove(place)
+            self.positions.remove(position)
             if isinstance(failure, UnreachableError):
                 raise
             raise UnreadableImage(f"its table cannot be read: {failure.reason}") from failure
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
-            reason = f"the table is damaged from row {place.row} on ({_first_line(error) or 'it ends there'})"
-            self.damaged[place.group] = (place.row, reason)
+            reason = f"the table is damaged from row {position.row} on ({_first_line(error) or 'it ends there'})"
+            self.damaged[position.group] = (position.row, reason)
             raise UnreadableImage(reason) from error
-        place.start, place.row, place.last = place.row, place.row + len(array), array
+        position.start, position.row, position.last = position.row, position.row + len(array), array
         self.decoded += len(array)
-        if place.row >= self.starts[place.group + 1]:
-            self.places.remove(place)  # it leads nowhere, and holds the last page
-        self._keep(place.start, array)
+        if position.row >= self.starts[position.group + 1]:
+            self.positions.remove(position)  # it leads nowhere, and keeps the last page
+        self._keep(position.start, array)
 
     def _keep(self, start: int, array: pa.Array) -> None:
         self.kept[start] = array

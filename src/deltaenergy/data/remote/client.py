@@ -61,8 +61,8 @@ class RemoteObject:
 
     Attributes:
         url: where it is.
-        size: its bytes; None if nobody listed it, or if its web server does not tell.
-        version: what tells whether it changed: its tag, or else its date; None if nobody listed it.
+        size: its bytes; None if it was not listed, or if its web server does not send it.
+        version: what shows whether it changed: its tag, or else its date; None if it was not listed.
     """
 
     url: str

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from deltaenergy.data.file import LocalFile, RemoteFile, Slice
-from deltaenergy.data.formats.parquet import Cell
+from deltaenergy.data.formats.parquet import ParquetCell
 from deltaenergy.data.items import Content, ImageItem, from_reference, is_in_memory, to_reference
 from deltaenergy.errors import ArtifactError
 
@@ -17,11 +17,11 @@ IMAGES = [
     ImageItem("a", Path("/photos/a dog.jpg"), "dog", "photo"),
     ImageItem("b", Path("/photos/\udcff.jpg")),  # a name that is not valid text
     ImageItem("c", Slice(LocalFile(Path("/photos/a.tar"), "20480 bytes, 17 ns"), 512, 20_000)),
-    ImageItem("d", Cell(LocalFile(Path("/photos/a.parquet"), "20480 bytes, 17 ns"), "image", 7)),
+    ImageItem("d", ParquetCell(LocalFile(Path("/photos/a.parquet"), "20480 bytes, 17 ns"), "image", 7)),
     ImageItem("e", REMOTE),
     ImageItem("f", RemoteFile("https://host/a.jpg")),
     ImageItem("g", Slice(REMOTE, 512, 9)),
-    ImageItem("h", Cell(REMOTE, "image", 7), "cat"),
+    ImageItem("h", ParquetCell(REMOTE, "image", 7), "cat"),
     ImageItem("i", None, problem="no permission to read it"),
 ]
 

@@ -73,7 +73,7 @@ class UnreadableImage(Exception):
     """The image cannot be decoded; the message is the reason."""
 
 
-class Encoded(Protocol):
+class Openable(Protocol):
     """An encoded image that is read from where it is: a file, or a part of one."""
 
     def open(self) -> IO[bytes]:
@@ -92,7 +92,7 @@ class DecodeLimits:
 _LIMITS = DecodeLimits()
 
 
-ImageSource: TypeAlias = Encoded | Image.Image | bytes | Callable[[], Any] | None
+ImageSource: TypeAlias = Openable | Image.Image | bytes | Callable[[], Any] | None
 
 
 def reading_threads(sources: Iterable[object], near: int) -> int:

@@ -17,9 +17,9 @@ from typing import IO, Any, TypeAlias, cast
 
 from PIL import Image
 
-from deltaenergy.data.decode import DecodeLimits, Encoded, ImageSource, UnreadableImage, opened, reasons, strips
+from deltaenergy.data.decode import DecodeLimits, ImageSource, Openable, UnreadableImage, opened, reasons, strips
 from deltaenergy.data.file import File, LocalFile, RemoteFile, Slice
-from deltaenergy.data.formats.parquet import Cell
+from deltaenergy.data.formats.parquet import ParquetCell
 from deltaenergy.errors import ArtifactError
 
 _CHUNK = 1 << 20
@@ -37,7 +37,7 @@ class Lazy:
 
 
 # A path becomes a LocalFile. None: only its name is known.
-Content: TypeAlias = "File | Slice | Cell | Lazy | Image.Image | bytes | Path | Callable[[], Any] | None"
+Content: TypeAlias = "File | Slice | ParquetCell | Lazy | Image.Image | bytes | Path | Callable[[], Any] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _hash_of(content: Content) -> str:
         raise UnreadableImage("only its name is known")
     if callable(content):
         return _hash_of(content())
-    with cast("Encoded", content).open() as file:
+    with cast("Openable", content).open() as file:
         return _hash(file)
 
 
@@ -170,7 +170,7 @@ def _hash(file: IO[bytes]) -> str:
 
 def is_in_memory(image: ImageItem) -> bool:
     """Whether the image exists only in this process."""
-    return image.problem is None and not isinstance(image.source, LocalFile | RemoteFile | Slice | Cell)
+    return image.problem is None and not isinstance(image.source, LocalFile | RemoteFile | Slice | ParquetCell)
 
 
 def to_reference(image: ImageItem) -> str | None:
@@ -182,7 +182,7 @@ def to_reference(image: ImageItem) -> str | None:
             return json.dumps(_file_fields(file))
         case Slice(file, offset, size):
             return json.dumps({**_file_fields(file), "offset": offset, "bytes": size})
-        case Cell(file, column, row):
+        case ParquetCell(file, column, row):
             return json.dumps({**_file_fields(file), "column": column, "row": row})
     return None
 
@@ -203,7 +203,7 @@ def from_reference(
             file = LocalFile(Path(fields.pop("path")), fields.pop("listed", None))
         else:
             file = RemoteFile(fields.pop("url"), fields.pop("size"), fields.pop("version"))
-        kind = {frozenset(): None, frozenset({"offset", "bytes"}): Slice, frozenset({"column", "row"}): Cell}[
+        kind = {frozenset(): None, frozenset({"offset", "bytes"}): Slice, frozenset({"column", "row"}): ParquetCell}[
             frozenset(fields)
         ]
         content = file if kind is None else kind(file, *fields.values())

@@ -18,7 +18,7 @@ from PIL import Image
 
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.file import LocalFile
-from deltaenergy.data.formats.parquet import Cell, ColumnReader, close_readers
+from deltaenergy.data.formats.parquet import ColumnReader, ParquetCell, close_readers
 from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, hash_content, load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
@@ -117,7 +117,7 @@ def test_class_names_and_image_columns_that_the_hub_wrote() -> None:
     pq.write_table(table, "t.parquet")
     items = load_images("t.parquet")
     assert [item.label for item in items] == ["dog", "cat", None, None]
-    assert isinstance(items[0].source, Cell)
+    assert isinstance(items[0].source, ParquetCell)
     assert items[0].source.column == "scan"
     for metadata in ("no JSON", "[1]", '{"info": 3}', '{"info": {"features": {"label": {"names": [1, 2]}}}}'):
         pq.write_table(

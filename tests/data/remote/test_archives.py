@@ -15,7 +15,7 @@ import pytest
 import deltaenergy as de
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.file import RemoteFile, Slice
-from deltaenergy.data.formats.parquet import Cell, close_readers
+from deltaenergy.data.formats.parquet import ParquetCell, close_readers
 from deltaenergy.data.formats.tar import TarLists, use_lists
 from deltaenergy.data.items import (
     ImageItem,
@@ -546,7 +546,7 @@ def test_records_that_name_a_file(bucket: Bucket, web: FaultyServer) -> None:
 def test_address_version_and_place_stand_for_the_bytes(no_patience: None) -> None:
     files = [RemoteFile("s3://b/a.tar", 9, version) for version in ("1", "2")]
     sources = [Slice(file, offset, 3) for file in files for offset in (0, 512)]
-    tables = [Cell(files[0], "image", row) for row in (0, 1)]
+    tables = [ParquetCell(files[0], "image", row) for row in (0, 1)]
     items = [ImageItem("a", source) for source in (*sources, *tables)]
     assert len({hash_content(item) for item in items}) == len({change_stamp(item) for item in items}) == 6
     assert hash_content(items[0]) == hash_content(ImageItem("another name", sources[0]))

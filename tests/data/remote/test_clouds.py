@@ -174,6 +174,22 @@ def test_a_store_that_is_gone_ends_the_run(bucket: Any) -> None:
         load_images(f"{bucket.url}/")
 
 
+def test_a_store_that_is_lost_in_the_middle_of_an_answer_ends_the_run(bucket: Any) -> None:
+    bucket.put({"a.png": PICTURE})
+    bucket.front.cut = 100
+    bucket.front.loses = lambda method, path: bool(bucket.front.stop())
+    with pytest.raises(UnreachableError, match=f"{bucket.url} cannot be reached"):
+        open_image(file(bucket))
+
+
+def test_an_answer_that_always_breaks_off_is_that_images_fault(bucket: Any) -> None:
+    bucket.put({"a.png": PICTURE, "b.png": PICTURE})
+    bucket.front.always_cut = "a.png"
+    with pytest.raises(UnreadableImage, match="break off"):
+        open_image(file(bucket))
+    open_image(file(bucket, "b.png"))
+
+
 @pytest.mark.parametrize(
     ("kind", "status", "code", "ends"),
     [

@@ -21,7 +21,7 @@ from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
 from deltaenergy.data.file import LocalFile, is_file, is_folder
-from deltaenergy.data.formats.walk import Entry, EntryKind, list_or_problem, walk
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry, list_or_problem, walk
 from deltaenergy.errors import InputError
 
 
@@ -117,10 +117,10 @@ class Folders(Layout):
             else:
                 yield from self._follow(child.path, rest, words, more)
 
-    def _found(self, entry: Entry, known: dict[str, Any]) -> DatasetImage:
+    def _found(self, entry: FolderEntry, known: dict[str, Any]) -> DatasetImage:
         return DatasetImage(entry.path, known.get("class"), known.get("split"), known.get("domain"), entry.problem)
 
-    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Entry, Any]]:
+    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[FolderEntry, Any]]:
         """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
         children = [child for child in list_or_problem(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains
@@ -139,7 +139,7 @@ class Folders(Layout):
         # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
         for entry in words.names.classes if kind == "class" and words.names is not None else ():
             if "/" in entry.key and is_folder(folder / entry.key):
-                yield Entry(LocalFile(folder / entry.key), EntryKind.FOLDER), entry
+                yield FolderEntry(LocalFile(folder / entry.key), EntryKind.FOLDER), entry
 
     def _class(self, name: str, words: Vocabulary) -> ClassName | None:
         if self.class_is == "index" and words.names is not None:

@@ -24,7 +24,7 @@ from deltaenergy.data.file import File, LocalFile, file_at, is_folder, user_path
 from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
 from deltaenergy.data.formats.table import TABLE_EXTENSIONS
 from deltaenergy.data.formats.tar import TAR_EXTENSIONS
-from deltaenergy.data.formats.walk import Entry, EntryKind, tree
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry, tree
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
@@ -68,7 +68,7 @@ def path_images(
     return iter([ImageItem(path.as_posix(), path)])
 
 
-def folder_images(name: str, entries: Iterable[Entry], others: OtherFiles) -> Iterator[ImageItem]:
+def folder_images(name: str, entries: Iterable[FolderEntry], others: OtherFiles) -> Iterator[ImageItem]:
     """The images in a folder; of one that has none, those in its archives and Parquet files."""
     has_images = has_problems = False
     skipped, shards = OtherFiles(), list[File]()
@@ -100,7 +100,7 @@ def local_folders(folder: Path, domains: bool) -> list[ImageItem]:
     return class_folder_images(folder.as_posix(), tree(folder), domains)
 
 
-def class_folder_images(name: str, entries: Iterable[Entry], domains: bool) -> list[ImageItem]:
+def class_folder_images(name: str, entries: Iterable[FolderEntry], domains: bool) -> list[ImageItem]:
     """The images of class folders, or with `domains` of class folders in domain folders, labelled with their names.
 
     An empty class folder is an error, as are images outside the class folders: what is left out unseen would falsify
@@ -130,7 +130,7 @@ def class_folder_images(name: str, entries: Iterable[Entry], domains: bool) -> l
 
 
 def matching_images(
-    pattern: str, entries: Iterable[Entry], wild: Sequence[str], others: OtherFiles, *, alone: bool
+    pattern: str, entries: Iterable[FolderEntry], wild: Sequence[str], others: OtherFiles, *, alone: bool
 ) -> Iterator[ImageItem]:
     """What a pattern matches: images, the images in folders, then those of archives, and of tables if it asks for their
     suffix. A pattern in a list that matches nothing is an image that is not there.

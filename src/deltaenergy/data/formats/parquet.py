@@ -47,7 +47,7 @@ _GAP_BYTES = 1 << 16
 _RANGE_BYTES = 4 << 20
 
 
-class Cell(NamedTuple):
+class ParquetCell(NamedTuple):
     """An image in a column of a Parquet file; rows are counted from 0."""
 
     file: File

@@ -20,7 +20,7 @@ from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.file import File, LocalFile, file_at, reason_of
 from deltaenergy.data.formats.parquet import (
     IMAGE_COLUMNS,
-    Cell,
+    ParquetCell,
     cell_content,
     class_names,
     image_column,
@@ -198,7 +198,7 @@ def _contained(table: _Table, what: str, file: File) -> Iterator[ImageItem]:
     digits = len(str(table.count - 1))
     for number, row, label, domain in _labelled(table, [table.id_names]):
         name = optional_text(row[0]) or f"{file.name}#{number - 1:0{digits}}"
-        yield ImageItem(name, Cell(file, table.images, number - 1), label, domain)
+        yield ImageItem(name, ParquetCell(file, table.images, number - 1), label, domain)
 
 
 def _labelled(table: _Table, wanted: Sequence[_Names]) -> Iterator[tuple[int, Any, str | None, str | None]]:

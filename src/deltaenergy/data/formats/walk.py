@@ -39,7 +39,7 @@ class EntryKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One entry of a folder, here or at a URL; what is UNREADABLE or CLOSED comes with the reason.
 
     `parts` is its name below the folder that was walked.
@@ -72,7 +72,7 @@ class Entry:
         return ImageItem(self.file.name, self.file, label, domain, self.problem)
 
 
-def walk(folder: Path) -> Iterator[Entry]:
+def walk(folder: Path) -> Iterator[FolderEntry]:
     """Every image below `folder`, and every problem, sorted by path."""
     return (entry for entry in tree(folder, strict=False) if entry.is_listed)
 
@@ -83,7 +83,7 @@ def tree(
     strict: bool = True,
     hidden: bool = False,
     enter: Callable[[tuple[str, ...]], bool] = lambda parts: True,
-) -> Iterator[Entry]:
+) -> Iterator[FolderEntry]:
     """Everything below `folder`, each folder before what is in it.
 
     A link to a folder that is being walked is not followed, and nothing is lost by that. A folder that cannot be
@@ -98,7 +98,7 @@ def tree(
     first = list_folder(folder, hidden=hidden) if strict else list_or_problem(folder, hidden=hidden)
     followed: Counter[Path] = Counter()
     # For each folder that is open: what is still to come of it, and the real places of the links that led to it.
-    waiting: list[tuple[Path, Iterator[Entry], tuple[Path, ...]]] = [(folder, iter(first), ())]
+    waiting: list[tuple[Path, Iterator[FolderEntry], tuple[Path, ...]]] = [(folder, iter(first), ())]
     while waiting:
         above, entries, trail = waiting[-1]
         entry = next(entries, None)
@@ -121,7 +121,7 @@ def tree(
             waiting.append((entry.path, iter(inside), trail))
 
 
-def list_folder(folder: Path, *, hidden: bool = False) -> list[Entry]:
+def list_folder(folder: Path, *, hidden: bool = False) -> list[FolderEntry]:
     """The entries of `folder`, sorted; names that begin with a dot only if `hidden`. Raises `InputError`."""
     try:
         return _list(folder, (), hidden)
@@ -129,13 +129,13 @@ def list_folder(folder: Path, *, hidden: bool = False) -> list[Entry]:
         raise InputError(f"The folder {str(folder)!r} cannot be listed: {error.strerror}.") from error
 
 
-def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[Entry]:
+def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[FolderEntry]:
     """The entries of `folder`, whose own parts these are; if it cannot be listed, that alone."""
     try:
         return _list(folder, parts, hidden)
     except OSError as error:
         why = "no permission" if isinstance(error, PermissionError) else (error.strerror or str(error)).lower()
-        return [Entry(LocalFile(folder), EntryKind.CLOSED, parts, problem=f"the folder cannot be listed: {why}")]
+        return [FolderEntry(LocalFile(folder), EntryKind.CLOSED, parts, problem=f"the folder cannot be listed: {why}")]
 
 
 def is_image_name(name: str) -> bool:
@@ -154,14 +154,14 @@ def _is_nameless_image(path: Path) -> bool:
         return False
 
 
-def _list(folder: Path, parts: tuple[str, ...], hidden: bool) -> list[Entry]:
+def _list(folder: Path, parts: tuple[str, ...], hidden: bool) -> list[FolderEntry]:
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if hidden or not entry.name.startswith(".")]
     visible.sort(key=lambda entry: entry.name)
     return [_look(folder / entry.name, (*parts, entry.name), entry) for entry in visible]
 
 
-def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> Entry:
+def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> FolderEntry:
     problem, linked = None, entry.is_symlink()
     try:
         if not linked and entry.is_dir(follow_symlinks=False):
@@ -181,7 +181,7 @@ def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> Entry:
     except OSError as error:
         kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
         problem = why_not_reached(path, error)
-    return Entry(LocalFile(path), kind, parts, linked, problem)
+    return FolderEntry(LocalFile(path), kind, parts, linked, problem)
 
 
 def _kind_of_file(path: Path) -> EntryKind:

@@ -17,7 +17,7 @@ from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
 from deltaenergy.data.formats.folder import braces, class_folder_images, folder_images, matching_images, split_pattern
 from deltaenergy.data.formats.tar import COMPRESSED_TARS, compressed
-from deltaenergy.data.formats.walk import Entry, EntryKind
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.remote.client import get, list_objects
 from deltaenergy.data.remote.errors import Missing, Refused, explained
@@ -157,7 +157,7 @@ def _listed_urls(url: str) -> Iterator[ImageItem]:
             yield from found_images(file) if file.suffix in SHARDS else [ImageItem(file.url, file)]
 
 
-def _below(folder: str) -> list[Entry]:
+def _below(folder: str) -> list[FolderEntry]:
     """Every file below a folder, in the order of a local one: each folder sorted by name."""
     prefix = folder.rstrip("/") + "/"
     with explained():
@@ -169,7 +169,7 @@ def _below(folder: str) -> list[Entry]:
         is_marker = not one.size and parts in folders
         if one.url.startswith(prefix) and not is_marker and not any(part.startswith(".") for part in parts):
             file = RemoteFile(one.url, one.size, one.version)
-            entries.append(Entry(file, EntryKind.IMAGE if file.suffix in EXTENSIONS else EntryKind.OTHER, parts))
+            entries.append(FolderEntry(file, EntryKind.IMAGE if file.suffix in EXTENSIONS else EntryKind.OTHER, parts))
     return sorted(entries, key=lambda entry: entry.parts)
 
 

@@ -37,7 +37,6 @@ PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path"
 ID_COLUMNS = (*PATH_COLUMNS, "id", "image_id", "key", "__key__")
 LABEL_COLUMNS = ("label", "class", "class_name")
 DOMAIN_COLUMNS = ("domain",)
-NO_PATH = "the table names no file in this row"
 # Rows that are converted at a time. A table in memory may have images in them.
 _ROWS, _ROWS_IN_MEMORY = 4096, 64
 
@@ -103,12 +102,14 @@ def table_images(table: Any) -> Iterator[ImageItem]:
         yield from _listed(found, "The table", file_at)
         return
     for number, (cell, name), label, domain in _labelled(found, [[found.images.strip().lower()], found.id_names]):
+        content: File | bytes | None = None
+        problem = None
         try:
-            content, problem = cell_content(cell), None
-        except UnreadableImage as error:
-            content, problem = None, str(error)
-        source = file_at(content) if isinstance(content, str) else content
-        yield ImageItem(optional_text(name) or f"row {number}", source, label, domain, problem)
+            found_in_cell = cell_content(cell)
+            content = file_at(found_in_cell) if isinstance(found_in_cell, str) else found_in_cell
+        except (UnreadableImage, InputError) as error:
+            problem = str(error)
+        yield ImageItem(optional_text(name) or f"row {number}", content, label, domain, problem)
 
 
 def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None]:
@@ -168,23 +169,23 @@ def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterato
         )
     number = 0
     for number, row, label, domain in _labelled(table, [PATH_COLUMNS]):
+        file, problem = None, None
         if isinstance(row, _BadRow):
-            yield ImageItem(f"row {number}", None, label, domain, str(row))
-            continue
-        if isinstance(row[0], (bytes, dict, list)) and number == 1:
+            problem = str(row)
+        elif isinstance(row[0], (bytes, dict, list)) and number == 1:
             kind = {bytes: "bytes", dict: "records", list: "lists"}[type(row[0])]
             raise InputError(
                 f"{what} has {kind} in column {column!r}, not paths. Images are read from a column called 'image' "
                 "that contains their encoded bytes, or records of bytes and path as on the Hugging Face Hub."
             )
-        name = optional_text(row[0])
-        try:
-            file = None if name is None else file_of(name)
-        except InputError as error:  # a URL that is not one, or has a secret in it
-            yield ImageItem(f"row {number}", None, label, domain, str(error))
+        elif (name := optional_text(row[0])) is None:
+            problem = "the table names no file in this row"
         else:
-            problem = NO_PATH if file is None else None
-            yield ImageItem(file.name if file else f"row {number}", file, label, domain, problem)
+            try:
+                file = file_of(name)
+            except InputError as error:  # a URL that is not one, or has a secret in it
+                problem = str(error)
+        yield ImageItem(file.name if file else f"row {number}", file, label, domain, problem)
     if not number:
         raise InputError(f"{what} has no rows.")
 

@@ -97,8 +97,9 @@ def test_similarities_are_the_formula(tiny_clip: Model, states: TrainSet, colour
 
 def de_open(path: Path) -> object:
     from deltaenergy.data.decode import open_image
+    from deltaenergy.data.file import LocalFile
 
-    return open_image(path)
+    return open_image(LocalFile(path))
 
 
 def test_untrained_it_is_gl_mcm_s(tiny_clip: Model, states: TrainSet, coloured: Path) -> None:

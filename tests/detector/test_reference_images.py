@@ -34,7 +34,7 @@ def test_rows_are_those_of_the_calibration_scores(classifier: de.Classifier, pho
     detector = de.Detector(classifier, "max-logit").calibrate(photos, confidence=None, keep_images=True)
     found, items = kept(detector), {item.id: item for item in load_images(photos)}
     assert sorted(found.names) == sorted(items)
-    features = classifier.model.encode_images([items[name].source for name in found.names], batch_size=8)
+    features = classifier.model.encode_images([items[name] for name in found.names], batch_size=8)
     assert found.features == pytest.approx(features, abs=1e-5)
     cosines = classifier.similarities(features)
     assert found.named.tolist() == cosines.argmax(axis=1).tolist()

@@ -163,10 +163,10 @@ def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     owner: dict[str, LoadedSet] = {}
     for image_set in listed:
         for item in image_set.items:
-            if not isinstance(item.source, Path):
+            if item.path is None:
                 continue
             # abspath and not resolve: it looks at no file, and there may be a million of them.
-            first = owner.setdefault(os.path.abspath(item.source), image_set)  # noqa: PTH100
+            first = owner.setdefault(os.path.abspath(item.path), image_set)  # noqa: PTH100
             if first.group is not image_set.group:
                 raise InputError(
                     f"{item.id} is in the {first.group.value} set {first.name!r} and in the {image_set.group.value} "

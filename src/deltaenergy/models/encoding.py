@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from deltaenergy.core.progress import Progress, shown
-from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.decode import UnreadableImage, reading_threads
+from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
@@ -228,7 +228,7 @@ def decode_ahead(
 
     def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
         try:
-            with opened(item.source) as image:
+            with decoded(item) as image:
                 return model.preprocessing(image)
         except UnreadableImage as error:
             return str(error)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from deltaenergy import __version__
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.content import stamp_of
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem, Unreadable, change_stamp
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files import hash_strings, hash_value, replacing
 from deltaenergy.files.locks import FolderLock
@@ -251,7 +250,7 @@ def _windows(items: Iterable[ImageItem], size: int) -> list[ScorePart]:
     while window := tuple(islice(left, size)):
         if any(isinstance(item.source, StoredImage) for item in window):
             raise InputError("--ray takes pictures, or one feature store alone: score each store by itself.")
-        known = [text for item in window for text in (item.id, stamp_of(item))]
+        known = [text for item in window for text in (item.id, change_stamp(item))]
         found.append(ScorePart(_name(len(found), known), len(window), items=window))
     return found
 

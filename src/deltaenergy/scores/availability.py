@@ -17,9 +17,9 @@ from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.core.needs import Need
 from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.file import user_path
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import user_path
-from deltaenergy.data.remote.addresses import is_address
+from deltaenergy.data.remote.url import is_url
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import is_feature_array
@@ -134,7 +134,7 @@ def _stores(images: Any) -> Iterator[tuple[Path | str, bool]]:
                 seen.add(id(part))
                 yield part.path, part.has_patches
         elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
-            path = part if isinstance(part, str) and is_address(part) else user_path(part)
+            path = part if isinstance(part, str) and is_url(part) else user_path(part)
             if is_store(path):
                 yield path, read_manifest(place_at(path)).record.patches
 

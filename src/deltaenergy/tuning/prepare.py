@@ -18,9 +18,8 @@ from deltaenergy.core.classes import check_classes
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.decode import Refusal
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.remote.addresses import is_remote_folder
+from deltaenergy.data.remote.url import is_folder_url
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
 from deltaenergy.models.base import Model, TowerModel, require_towers
@@ -115,9 +114,9 @@ def prepare_training(
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
     # A broken link beside the class folders belongs to no class, but is told of like any other.
     skipped = {
-        item.id: Unreadable(item.id, item.source.reason)
+        item.id: Unreadable(item.id, item.problem)
         for item in pool or []
-        if isinstance(item.source, Refusal) and item.label is None
+        if item.problem is not None and item.label is None
     }
     while True:
         try:
@@ -260,7 +259,7 @@ def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[s
         return images.items(check_classes(classes) if isinstance(classes, str) else classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
-    if isinstance(images, str) and is_remote_folder(images) and not is_store(images):
+    if isinstance(images, str) and is_folder_url(images) and not is_store(images):
         return labelled_folders(images, domains)
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
         return labelled_folders(images, domains)

@@ -22,8 +22,8 @@ from deltaenergy.classifiers.base import Inputs, TrainBatch
 from deltaenergy.classifiers.estimate import memory_of
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.decode import UnreadableImage, opened
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing, resized
@@ -346,7 +346,7 @@ def view_pixels(
 
     def read(item: ImageItem, seed: tuple[int, int, int] | None) -> npt.NDArray[np.uint8] | Unreadable:
         try:
-            with opened(item.source) as image:
+            with decoded(item) as image:
                 if seed is TEST_VIEW:
                     view = model.preprocessing.frame(image)
                 else:

@@ -55,6 +55,8 @@ IDENTITY = (
     "torch",
     "cell",
 )
+# Of some cells only: what the table says of the row, as JSON, and the batch where answers depend on it.
+OPTIONAL = ("recipe", "grid", "batch_size")
 MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
 
 
@@ -135,7 +137,8 @@ class Results:
 
         cells, types = self.cells(), _arrow_types()
         rows = [{**cell.identity, **row} for cell in cells for row in cell.rows]
-        schema = pa.schema([(name, types.get(name, pa.string())) for name in (*IDENTITY, *MEASURED)])
+        named = (*IDENTITY, *OPTIONAL, *MEASURED)
+        schema = pa.schema([(name, types.get(name, pa.string())) for name in named])
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
         # Opened here, because Arrow takes no path that is not valid text.
         with replacing(self.folder / "results.parquet") as temporary, temporary.open("wb") as file:
@@ -166,6 +169,8 @@ _IDENTITY_ENTRIES = {
     **dict.fromkeys(("seed", "limit", "shots"), _COUNT_OR_NONE),
     "search": optional(truth()),
     "n_classes": whole(1),
+    **dict.fromkeys(("recipe", "grid"), _TEXT),
+    "batch_size": whole(1),
 }
 _ROW = record(
     {
@@ -187,7 +192,7 @@ _CURVE = record(
 _CELL = record(
     {
         "format": whole(FORMAT, FORMAT),
-        "identity": record(_IDENTITY_ENTRIES),
+        "identity": record(_IDENTITY_ENTRIES, may_lack=OPTIONAL),
         "rows": list_of(_ROW),
         "skipped": list_of(record({"case": _TEXT, "what": _TEXT, "reason": text(blank=True)})),
         "unreadable": list_of(record({"id": path_text(), "reason": path_text()})),
@@ -251,5 +256,5 @@ def _cell_order(cell: Cell) -> tuple[Any, ...]:
 def _arrow_types() -> dict[str, Any]:
     import pyarrow as pa
 
-    whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open"), pa.int64())
+    whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open", "batch_size"), pa.int64())
     return {**whole, "value": pa.float64(), "search": pa.bool_()}

@@ -140,8 +140,8 @@ class CroftClassifier(FrozenTextClassifier):
 @register_method
 @dataclass(frozen=True)
 class Croft(FrozenTextMethod):
-    """r is `ratio`, r_t `text_ratio`. In a step G moves `generator_steps` times. `as_released` repeats what the authors'
-    code does otherwise: true as for ImageNet, `domains` as for sets of several domains.
+    """r is `ratio`, r_t `text_ratio`. In a step G moves `generator_steps` times. `as_released` repeats what the
+    authors' code does otherwise: true as for ImageNet, `domains` as for sets of several domains.
 
     As released, both steps move all three matrices, and nothing is held fixed; R uses zW where the classifier uses
     zWᵀ, is taken at δ = 1e-4 in every entry, and for ImageNet is (NK/D)² times as large; ẑ^c = (1−r) zW + r z, without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from deltaenergy.benchmarks import formats
+from deltaenergy.benchmarks.protocol import STANDARD, Protocol, get_protocol
 from deltaenergy.benchmarks.results import Cell, Results
-from deltaenergy.benchmarks.spec import benchmark_names, load_spec
+from deltaenergy.benchmarks.rows import with_labels
+from deltaenergy.benchmarks.spec import BenchmarkSpec, benchmark_names, load_spec
 from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
 from deltaenergy.errors import InputError
 from deltaenergy.report.charts import (
@@ -46,6 +49,17 @@ class BenchmarkRun:
     cells: list[Cell]
 
     @property
+    def protocol(self) -> Protocol:
+        """How it was run."""
+        return get_protocol(self.record["protocol"])
+
+    @functools.cached_property
+    def spec(self) -> BenchmarkSpec | None:
+        """The benchmark as it was run, if it is one of the package's, or of another that is installed."""
+        name = self.record["benchmark"]
+        return self.protocol.applied_to(load_spec(name)) if name in benchmark_names() else None
+
+    @property
     def title(self) -> str:
         """What tells it from the other runs of the folder."""
         limit = f", at most {self.record['limit']} images per set" if self.record["limit"] else ""
@@ -71,13 +85,23 @@ def benchmark_runs(results: Results) -> list[BenchmarkRun]:
 
 def run_tables(run: BenchmarkRun) -> list[Table]:
     """The paper's tables of the run's benchmark with what was measured, or a table of its own."""
-    name = run.record["benchmark"]
-    printed_tables = load_spec(name).tables if name in benchmark_names() else ()
+    name, spec = run.record["benchmark"], run.spec
     missing, limit = run.record.get("partial", {}), run.record["limit"]
-    tables = [measured_table(paper_table(one), run.cells, partial=missing, limit=limit) for one in printed_tables]
+    tables: list[Table] = []
+    if spec is not None:
+        printed_tables = [with_labels(paper_table(one), spec) for one in spec.tables]
+        tables = [measured_table(one, run.cells, spec, partial=missing, limit=limit) for one in printed_tables]
     tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
     named = [_with_model(table, run.record["model"]["name"]) for table in tables]
-    return named or [own_table(name, run.record["title"], run.cells)]
+    made = named or [own_table(name, run.record["title"], run.cells)]
+    return [replace(table, notes=(*table.notes, *_protocol_notes(run))) for table in made]
+
+
+def _protocol_notes(run: BenchmarkRun) -> list[str]:
+    """Which protocol it is, and what in it flatters a method; nothing of the standard one."""
+    if run.record["protocol"] == STANDARD:
+        return []
+    return [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
 
 
 def _with_model(table: Table, model: str) -> Table:
@@ -251,7 +275,8 @@ def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:
         ("benchmark", f"{record['benchmark']}, specification {record['spec_hash']}"),
         ("class lists", ", ".join(hashes)),
         ("template", first["template"]),
-        ("protocol", record["protocol"]),
+        ("protocol", f"{record['protocol']}: {run.protocol.about}"),
+        ("oracles", join(*(tag("p", text) for text in record.get("departures", []))) or "none"),
         ("seeds", ", ".join(map(str, seeds)) or "none needed"),
         ("unreadable images", len(record["unreadable"])),
         ("versions", f"deltaenergy {record['deltaenergy']}, torch {first['torch']}"),

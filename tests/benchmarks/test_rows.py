@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from deltaenergy.benchmarks.results import Results
 from deltaenergy.benchmarks.rows import chosen_rows, paper_rows, parse_rows, with_labels
-from deltaenergy.benchmarks.runner import run_benchmark
-from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import RowSettings, load_spec, parse_spec
 from deltaenergy.benchmarks.tables import paper_table
 from deltaenergy.classifiers.methods import make_method
@@ -181,14 +174,3 @@ def test_own_scores_are_those_of_the_papers_tables() -> None:
 def test_a_benchmark_without_a_table_says_so() -> None:
     with pytest.raises(InputError, match="no table of small"):
         chosen_rows(small_spec(), ["paper"])
-
-
-def test_every_row_runs_on_a_vision_transformer(tiny_clip: Any, tmp_path: Path) -> None:
-    tables = ("setup1-tuning", "setup2-tuning", "conventional", "clip-11")
-    spec = replace(small_spec(("epochs: 2", "epochs: 1")), tables=tables)
-    tuned = [method.label for method in chosen_rows(spec, ["paper"]) if method.tuner]
-    # Few crops of drawn pictures, so that the test is short.
-    tuned = [label.replace("id-like/", "id-like(crops=4,selected=1)/") for label in tuned]
-    summary = run_benchmark(spec, tiny_clip, DataRoot(), tmp_path, methods=tuned, seeds=[1])
-    assert [skip.what for skip in summary.skips] == []
-    assert {cell.identity["method"] for cell in Results(tmp_path).cells()} == set(tuned)

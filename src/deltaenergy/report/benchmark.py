@@ -15,7 +15,9 @@ from deltaenergy.benchmarks.protocol import STANDARD, Protocol, get_protocol
 from deltaenergy.benchmarks.results import Cell, Results
 from deltaenergy.benchmarks.rows import with_labels
 from deltaenergy.benchmarks.spec import BenchmarkSpec, benchmark_names, load_spec
-from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
+from deltaenergy.benchmarks.tables import METRIC_NAMES, Table, measured_table, own_table, paper_table
+from deltaenergy.classifiers.methods import list_methods
+from deltaenergy.core.specs import cut, parse
 from deltaenergy.errors import InputError
 from deltaenergy.report.charts import (
     Curve,
@@ -26,6 +28,7 @@ from deltaenergy.report.charts import (
     histogram_chart,
     legend,
     percent_tick,
+    radar_chart,
     roc_panel,
     scatter_chart,
 )
@@ -33,10 +36,13 @@ from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, definitions, figure, render_page
 from deltaenergy.report.page import table as html_table
 from deltaenergy.report.words import count
+from deltaenergy.scores.registry import list_scores
 
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
 MOST_HISTOGRAMS = 6
+# A radar of fewer axes shows less than a table.
+FEWEST_AXES = 3
 # What the paper's tables call the zero-shot classifier.
 PAPERS_MODEL = "ZS CLIP"
 
@@ -121,6 +127,8 @@ def benchmark_page(results: Results, title: str | None = None) -> str:
     """The whole report as HTML."""
     runs = benchmark_runs(results)
     sections = [Section("runs", "What was run", _overview(runs))]
+    if radars := _radars(runs):
+        sections.append(Section("radar", "All benchmarks", radars))
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
     subtitle = f"{count(sum(len(run.cells) for run in runs), 'result')} of {count(len(runs), 'benchmark run')}"
@@ -136,6 +144,51 @@ def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
         rows.append([link, record["model"]["name"], record["protocol"], len(run.cells), skipped])
     columns = ["benchmark", "model", "protocol", "results", "skipped"]
     return html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
+
+
+def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
+    """The paper's Figure 1 (C): the scores, and the tuned methods, on all benchmarks of one model and protocol."""
+    groups: dict[tuple[Any, ...], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    names: dict[str, str] = {}
+    for run in runs:
+        for table in run_tables(run):
+            for metric in ("accuracy", "auroc"):
+                positions = [i for i, one in enumerate(table.columns) if one.metric == metric and one.mean_of is None]
+                axis = f"{table.label or run.record['benchmark']}, {METRIC_NAMES[metric]}"
+                for row in table.rows:
+                    found = [row.measured[i] for i in positions]
+                    means = [value.mean for value in found if value is not None and not value.part]
+                    if means and len(means) == len(positions):
+                        method = bare_names(row.method)
+                        key = run.record["model"]["name"], run.record["protocol"], run.record["limit"], "/" in method
+                        groups[key][axis][names.setdefault(method, row.label)] = sum(means) / len(means)
+    parts: list[Child] = []
+    for (model, protocol, _, tuned), axes in groups.items():
+        shared = set.intersection(*(set(values) for values in axes.values()))
+        if len(axes) < FEWEST_AXES or len(shared) < 2:
+            continue
+        scaled = {axis: _normalised({name: values[name] for name in shared}) for axis, values in axes.items()}
+        order = sorted(shared, key=lambda name: -sum(values[name] for values in scaled.values()))[:MOST_CURVES]
+        what = "Tuned methods" if tuned else "Zero-shot scores"
+        title = f"{what} on all benchmarks: {model}, protocol {protocol}"
+        rows = {name: [scaled[axis][name] for axis in axes] for name in order}
+        curves = [Curve(name, [], [], index=i) for i, name in enumerate(order)]
+        cells: list[list[Child]] = [[name, *(f"{100 * axes[axis][name]:.1f}" for axis in axes)] for name in order]
+        table_ = html_table(["method", *axes], cells, caption=title, numeric=frozenset(range(1, len(axes) + 1)))
+        said = f"{title}. Each axis goes from the least of all methods in the table (0) to the best (1)."
+        parts += [figure(join(radar_chart(list(axes), rows, title=title), legend(curves)), said), table_]
+    return parts
+
+
+def bare_names(label: str) -> str:
+    """A row's methods without their parameters, by which it is the same row in tables with other settings."""
+    known = [*list_methods(), *list_scores()]
+    return "/".join("+".join(part.name for part in parse(side, "method", known)) for side in cut(label, "/", "method"))
+
+
+def _normalised(values: dict[str, float]) -> dict[str, float]:
+    low, high = min(values.values()), max(values.values())
+    return {name: (value - low) / (high - low) if high > low else 1.0 for name, value in values.items()}
 
 
 def _body(run: BenchmarkRun) -> list[Child]:

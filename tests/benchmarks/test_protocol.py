@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from deltaenergy.benchmarks.protocol import TrainView, get_protocol, in_train_view
-from deltaenergy.benchmarks.spec import Validation, load_spec, parse_spec
+from deltaenergy.benchmarks.spec import ValidationRule, load_spec, parse_spec
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
 from tests.benchmarks.small import TEXT
@@ -50,9 +50,9 @@ def test_a_benchmarks_own_words_go_before_a_protocols_and_its_section_before_bot
     paper, croft = (get_protocol(name).applied_to(spec) for name in ("paper", "croft"))
     assert (spec.template, paper.template, paper.batch_size, croft.shots) == ("a {}.", "a {}.", 100, 3)
     assert (spec.validation, paper.validation, croft.validation) == (
-        Validation("train", 4),
-        Validation("val", 4),
-        Validation("test", 4),
+        ValidationRule("train", 4),
+        ValidationRule("val", 4),
+        ValidationRule("test", 4),
     )
     assert get_protocol("standard").applied_to(spec) == spec
     # Of a benchmark without the paper's tables, the protocol runs the benchmark's own rows.

@@ -329,3 +329,18 @@ def test_a_full_disk_under_the_features_is_no_reason_to_skip(
     monkeypatch.setattr("deltaenergy.benchmarks.runner.Runner.fit", full)
     with pytest.raises(ArtifactError, match="cannot be written"):
         run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["react"], seeds=[1])
+
+
+def test_a_search_with_a_given_value_is_another_result_than_one_without(tiny_clip: Model, tmp_path: Path) -> None:
+    """The given value is the default, so that both are spelt alike."""
+    spec = small_spec(("shots: 2", "shots: 4"), ("epochs: 2", "epochs: 1"))
+    for method in ("clip-adapter/msp", "clip-adapter(alpha=0.2)/msp"):
+        summary = run_benchmark(spec, tiny_clip, DataRoot(), tmp_path, methods=[method], seeds=[1], search=True)
+        assert (summary.computed, summary.found) == (1, 0)
+    told = {cell.identity.get("fixed") for cell in Results(tmp_path).cells()}
+    assert told == {None, '["clip-adapter.alpha"]'}
+    tuned = [
+        path / "classifier.json" for path in (tmp_path / "tuned").iterdir() if (path / "classifier.json").is_file()
+    ]
+    searched = ["searched" in json.loads(path.read_text())["classifier"]["record"] for path in tuned]
+    assert sorted(searched) == [False, True]

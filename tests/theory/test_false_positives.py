@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaenergy.scores import delta_energy, mcm
-from deltaenergy.theory.false_positives import check_false_positives, largest_excess
+from deltaenergy.theory.false_positives import false_positive_rates, largest_excess
 
 
 def cosines(rows: int, classes: int, seed: int, low: float = -0.2, high: float = 0.4) -> torch.Tensor:
@@ -22,15 +22,15 @@ def cosines(rows: int, classes: int, seed: int, low: float = -0.2, high: float =
 @given(seed=st.integers(0, 10_000), classes=st.integers(1, 30), tau=st.sampled_from([0.01, 0.1, 1.0]))
 def test_it_holds_at_equal_thresholds_wherever_its_condition_does(seed: int, classes: int, tau: float) -> None:
     known, unknown = cosines(20, classes, seed), cosines(25, classes, seed + 1)
-    for found in check_false_positives(known, unknown, tau):
+    for found in false_positive_rates(known, unknown, tau):
         if found.condition == 1:
             assert found.excess <= 0 and found.below == 1
-    assert any(found.condition == 1 for found in check_false_positives(known, unknown, tau))
+    assert any(found.condition == 1 for found in false_positive_rates(known, unknown, tau))
 
 
 def test_rates_are_those_of_counting() -> None:
     known, unknown = cosines(30, 6, 1, 0.1, 0.4), cosines(40, 6, 2, 0.0, 0.35)
-    first = check_false_positives(known, unknown, 0.05)[1]
+    first = false_positive_rates(known, unknown, 0.05)[1]
     assert (first.tau, first.c) == (0.05, 2)
     inside, outside = (delta_energy(one.numpy(), 0.05, 2) for one in (known, unknown))
     rival_in, rival_out = (mcm(one.numpy(), 0.05) for one in (known, unknown))
@@ -48,7 +48,7 @@ def test_at_equal_thresholds_it_may_hold_while_fpr95_is_no_lower() -> None:
     """Below τ ln 2 every ΔEnergy is smaller than MCM; the ranks, which decide about FPR95, may yet be worse."""
     known = torch.tensor([[0.30, 0.0, 0.0], [0.30, 0.29, 0.29]], dtype=torch.float64)
     unknown = torch.tensor([[0.30, 0.25, 0.0], [0.30, 0.28, 0.0]], dtype=torch.float64)
-    found = [one for one in check_false_positives(known, unknown, 1.0) if one.tau == 1.0]
+    found = [one for one in false_positive_rates(known, unknown, 1.0) if one.tau == 1.0]
     assert all(one.condition == 1 and one.excess <= 0 for one in found)
     assert any(one.fpr95 >= one.fpr95_mcm for one in found)
 

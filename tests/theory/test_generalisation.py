@@ -13,7 +13,7 @@ from deltaenergy import Model
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.theory import check_theory
-from deltaenergy.theory.generalisation import LEVEL, check_generalisation, farthest_step
+from deltaenergy.theory.generalisation import LEVEL, farthest_step, generalisation_gaps
 from deltaenergy.tuning.prepare import labelled_items
 from tests.labelled_pictures import CLASSES, write_pictures
 
@@ -44,7 +44,7 @@ def test_terms_by_whole_matrices(tuned: PromptClassifier, monkeypatch: pytest.Mo
         torch.from_numpy(rng.normal(size=(24, tuned.model.feature_dim))).float(), dim=1
     )
     labels = torch.from_numpy(rng.integers(0, len(CLASSES), 24))
-    ink, oil = check_generalisation(tuned, features, labels, ["ink"] * 10 + ["oil"] * 14)
+    ink, oil = generalisation_gaps(tuned, features, labels, ["ink"] * 10 + ["oil"] * 14)
     assert (ink.target, oil.target) == ("ink", "oil")
     prompts, scale = tuned.prompts, tuned.model.logit_scale
 
@@ -90,7 +90,7 @@ def test_terms_by_whole_matrices(tuned: PromptClassifier, monkeypatch: pytest.Mo
 
 
 def test_one_domain_is_not_checked(tuned: PromptClassifier) -> None:
-    assert check_generalisation(tuned, torch.eye(2), torch.zeros(2, dtype=torch.long), ["a", "a"]) == []
+    assert generalisation_gaps(tuned, torch.eye(2), torch.zeros(2, dtype=torch.long), ["a", "a"]) == []
 
 
 def test_the_report_has_all_of_it(tiny_clip: Model, tmp_path: Path) -> None:

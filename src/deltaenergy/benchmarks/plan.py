@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow
 from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, case_classes, draw_shots, order, resolve
-from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec, Validation
+from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec, ValidationRule
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import LoadedSet
@@ -100,7 +100,7 @@ def needs_seed(method: BenchmarkRow) -> bool:
     return method.tuner is not None or make_score(method.score).needs_fit
 
 
-def fit_images(planned: PlannedCase, validation: Validation) -> FitImages:
+def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
     """The ID images that scores are fitted on: those that are validated on, if these are tested as well."""
     tested = _tested(planned)
     if validation.source == "test":
@@ -164,7 +164,7 @@ def _find(
 def _to_validate(
     planned: PlannedCase,
     train: SetSpec,
-    validation: Validation,
+    validation: ValidationRule,
     data: DataRoot,
     pool: Sequence[ImageItem],
     trained: Collection[str],

@@ -55,8 +55,8 @@ IDENTITY = (
     "torch",
     "cell",
 )
-# Of some cells only: what the table says of the row, as JSON, and the batch where answers depend on it.
-OPTIONAL = ("recipe", "grid", "batch_size")
+# Of some cells only: what the table says of the row, and what a search left alone, as JSON; the batch if it matters.
+OPTIONAL = ("recipe", "grid", "fixed", "batch_size")
 MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
 
 
@@ -169,7 +169,7 @@ _IDENTITY_ENTRIES = {
     **dict.fromkeys(("seed", "limit", "shots"), _COUNT_OR_NONE),
     "search": optional(truth()),
     "n_classes": whole(1),
-    **dict.fromkeys(("recipe", "grid"), _TEXT),
+    **dict.fromkeys(("recipe", "grid", "fixed"), _TEXT),
     "batch_size": whole(1),
 }
 _ROW = record(

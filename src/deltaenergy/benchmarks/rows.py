@@ -64,8 +64,20 @@ class BenchmarkRow:
     @property
     def grids(self) -> dict[str, Any]:
         """What a search tries by the table's word, by tuning method or term."""
-        parts: tuple[TuningPart, ...] = () if self.method is None else (self.method, *self.method.terms)
-        return {part.name: [dict(grid) for grid in part.grids] for part in parts if part.grids is not None}
+        return {part.name: [dict(grid) for grid in part.grids] for part in self._parts if part.grids is not None}
+
+    def fixed(self, classes: int) -> list[str]:
+        """Parameters that a search would try other values of, had they not been given."""
+        return [
+            f"{part.name}.{name}"
+            for part in self._parts
+            for name in sorted(part.fixed)
+            if name in {axis for grid in part.grids or (part.grid_for(classes),) for axis in grid}
+        ]
+
+    @property
+    def _parts(self) -> tuple[TuningPart, ...]:
+        return () if self.method is None else (self.method, *self.method.terms)
 
     def under(self, settings: RowSettings) -> BenchmarkRow:
         """The row with other settings, such as those of a case, under the same label."""
@@ -75,7 +87,7 @@ class BenchmarkRow:
 def chosen_rows(spec: BenchmarkSpec, texts: Sequence[str] | None) -> list[BenchmarkRow]:
     """The rows that `texts` name, without doubles; the benchmark's own where there are none."""
     for settings, where in ((spec.settings, ""), *((case.settings, f": case {case.name}") for case in spec.cases)):
-        check_settings(settings, f"{spec.name}{where}")
+        try_settings(settings, f"{spec.name}{where}")
     make_recipe(dict(spec.recipe))
     named = [part for text in texts or spec.methods for part in split(text, ",", "--methods")]
     rows = [row for part in named for row in (paper_rows(spec) if part == PAPER else [part])]
@@ -168,7 +180,7 @@ def _spelled(part: Named, settings: Mapping[str, PartSettings], class_of: Callab
     return part.name + (f":{part.preset}" if part.preset else "") + (f"({params})" if params else "")
 
 
-def check_settings(settings: RowSettings, where: str) -> None:
+def try_settings(settings: RowSettings, where: str) -> None:
     """Raise `InputError` for a name or value that no row could have."""
     for name in settings.scores:
         _known(name, list_scores(), f"{where}: scores", "score")

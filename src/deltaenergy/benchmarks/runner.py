@@ -226,10 +226,8 @@ class Runner:
             "fitted_on": fit.source if needs_fit else None,
             "images_hash": planned.images_hash,
             "deltaenergy": __version__,
-            **told(row),
+            **{key: value for key, value in self.told(planned, row).items() if value},
         }
-        if row.method is not None and row.method.batch_dependent:
-            decides["batch_size"] = self.batch_size
         return {**decides, "model": self.model.name, "torch": torch.__version__, "cell": hash_value(decides)}
 
     def templates(self, planned: PlannedCase, row: BenchmarkRow) -> tuple[str, ...]:
@@ -257,6 +255,17 @@ class Runner:
             validation=planned.validation if choose else None,
             search=self.searches(row),
         )
+
+    def told(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
+        """What decides about a row and its spelling does not tell; most rows have nothing of it."""
+        batched = row.method is not None and row.method.batch_dependent
+        found = {
+            "recipe": row.recipe,
+            "grid": row.grids,
+            "fixed": row.fixed(len(planned.classes)) if self.searches(row) else None,
+        }
+        texts = {key: json.dumps(value, sort_keys=True) for key, value in found.items() if value}
+        return {**texts, "batch_size": self.batch_size if batched else None}
 
     def searches(self, row: BenchmarkRow) -> bool:
         """Whether settings are searched: any grid if that was asked for, else those that the protocol's table gives."""
@@ -355,12 +364,6 @@ class Runner:
             classifier=classifier,
             unreadable=tuple(self.features.unreadable[item.id] for item in images.items if item.id not in found),
         )
-
-
-def told(row: BenchmarkRow) -> dict[str, str]:
-    """What the table says of a row that its spelling does not tell, as JSON texts."""
-    found = {"recipe": row.recipe, "grid": row.grids}
-    return {name: json.dumps(value, sort_keys=True) for name, value in found.items() if value}
 
 
 def needs_images(scorer: Scorer) -> bool:

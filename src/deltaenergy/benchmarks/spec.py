@@ -55,6 +55,8 @@ LARGEST_FILE = 4 << 20
 HELD_OUT, OTHERS = "held-out", "others"
 # As a template: each data set's own.
 OF_DATASET = "dataset"
+# A word of YAML that Python has taken.
+_PYTHON = {"from": "source"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class RowSettings:
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationRule:
     """Which images epochs and hyper-parameters are chosen on: up to `per_class` of each class.
 
     `source` is train: further training images; val: the data set's own validation split, as far as it is not tested,
@@ -153,7 +155,7 @@ class BenchmarkSpec:
     measures: str = "detection"
     recipe: tuple[tuple[str, Any], ...] = ()
     settings: RowSettings = RowSettings()
-    validation: Validation = Validation()
+    validation: ValidationRule = ValidationRule()
     batch_size: int = 32
     model: str = "lite"
     hash: str = field(default="", compare=False)
@@ -358,28 +360,25 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
     twice = {case.name for case in cases if sum(other.name == case.name for other in cases) > 1}
     if twice:
         raise InputError(f"{where}: case names stand twice: {', '.join(sorted(twice))}.")
-    template, validation = data.get("template", DEFAULT_TEMPLATE), data.get("validation")
-    if template != OF_DATASET:
-        check_templates(template, None)
+    plain = ("title", "measures", "shots", "template", "batch_size", "model")
     spec = BenchmarkSpec(
         name=name,
-        title=data["title"],
         about=" ".join(data.get("about", "").split()),
         cases=tuple(cases),
         methods=tuple(data["methods"]),
         tables=tuple(data.get("tables", ())),
         seeds=seeds,
-        shots=data.get("shots", BenchmarkSpec.shots),
-        template=template,
-        # Rows check the names in these.
+        # Rows check the names in these two.
         recipe=tuple(sorted(data.get("recipe", {}).items())),
         settings=_settings(shared),
-        validation=Validation(validation["from"], validation["per_class"]) if validation else Validation(),
-        batch_size=data.get("batch_size", BenchmarkSpec.batch_size),
-        model=data.get("model", BenchmarkSpec.model),
-        measures=data.get("measures", BenchmarkSpec.measures),
+        validation=ValidationRule(
+            **{_PYTHON.get(key, key): value for key, value in data.get("validation", {}).items()}
+        ),
         data=data,
+        **{key: data[key] for key in plain if key in data},
     )
+    if spec.template != OF_DATASET:
+        check_templates(spec.template, None)
     return replace(spec, hash=_hash(spec))
 
 
@@ -455,18 +454,14 @@ def _image_set(name: str, raw: Mapping[str, Any] | None, where: str, dataset: st
     if without is not None:
         class_list(without, f"{where}.without")
     domains = fields.get("domains", [])
+    plain = ("split", "without", "per_class", "own_classes", "splits", "draw")
     return SetSpec(
         name=name,
         dataset=own,
-        split=fields.get("split"),
         classes=classes,
-        without=without,
         domains=(domains,) if isinstance(domains, str) else tuple(domains),
-        per_class=fields.get("per_class"),
         kind=fields.get("kind", "id" if own == dataset else "shifted"),
-        own_classes=fields.get("own_classes", False),
-        splits=fields.get("splits", {}),
-        draw=fields.get("draw", SetSpec.draw),
+        **{key: fields[key] for key in plain if key in fields},
     )
 
 

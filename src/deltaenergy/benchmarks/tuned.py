@@ -44,7 +44,7 @@ def tuned_classifier(
     sample, method = planned.train, row.method
     if sample is None or method is None:
         raise InputError(f"{row.label} needs training images.")
-    identity = {
+    identity: dict[str, Any] = {
         "model": model.fingerprint,
         "classes": planned.names,
         "sample": sample.hash,
@@ -54,8 +54,10 @@ def tuned_classifier(
         "validation": None if validation is None else [item.id for item in validation],
         "search": search,
         "deltaenergy": __version__,
-        **({"grid": row.grids} if search and row.grids else {}),
     }
+    if search:
+        told = {"grid": row.grids, "fixed": row.fixed(len(planned.classes))}
+        identity |= {key: value for key, value in told.items() if value}
     whole = folder / hash_value(identity)
     checkpoints = folder / f"{whole.name}.training"
     if not (whole / RECORD).is_file():

@@ -18,10 +18,10 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import score_images
 from deltaenergy.theory.bound import BoundCheck, check_bound
-from deltaenergy.theory.false_positives import FalsePositives, check_false_positives
-from deltaenergy.theory.generalisation import GeneralisationGap, check_generalisation
+from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
+from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
-from deltaenergy.theory.many_classes import ManyClasses, check_many_classes
+from deltaenergy.theory.many_classes import ManyClasses, many_classes_at
 from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
 
 # Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
@@ -310,14 +310,14 @@ def check_theory(
         hessian=hessian,
         hessian_without=without,
         method_without=None if against is None else _method(against)[0],
-        false_positives=[] if others is None else check_false_positives(similarities, others, tau),
+        false_positives=[] if others is None else false_positive_rates(similarities, others, tau),
         many_classes=[
             one
             for temperature in dict.fromkeys((tau, 1.0))
-            for one in check_many_classes(similarities, others, temperature, rng)
+            for one in many_classes_at(similarities, others, temperature, rng)
         ],
         gaps=(
-            check_generalisation(classifier, features[some], labels[some], chosen, seed)
+            generalisation_gaps(classifier, features[some], labels[some], chosen, seed)
             if isinstance(classifier, PromptClassifier)
             else []
         ),

@@ -53,7 +53,7 @@ class FalsePositives:
         )
 
 
-def check_false_positives(known: torch.Tensor, unknown: torch.Tensor, tau: float) -> list[FalsePositives]:
+def false_positive_rates(known: torch.Tensor, unknown: torch.Tensor, tau: float) -> list[FalsePositives]:
     """Theorem 2 on cosines (N, K) of known and unknown images: c = 1 and 2, at `tau` and where its condition holds."""
     met = float(unknown.amax()) / math.log(2)
     found = []

@@ -65,7 +65,7 @@ class GeneralisationGap:
         )
 
 
-def check_generalisation(
+def generalisation_gaps(
     classifier: PromptClassifier,
     features: torch.Tensor,
     labels: torch.Tensor,

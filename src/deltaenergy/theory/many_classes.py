@@ -41,7 +41,7 @@ class ManyClasses:
     pairs: int
 
 
-def check_many_classes(
+def many_classes_at(
     known: torch.Tensor, unknown: torch.Tensor | None, tau: float, rng: np.random.Generator
 ) -> list[ManyClasses]:
     """The argument for 2, 4, 8, … and all classes of cosines (N, K), with pairs as in Theorem 1."""
@@ -49,10 +49,10 @@ def check_many_classes(
         return []
     order = torch.from_numpy(rng.permutation(known.shape[1])).to(known.device)
     sizes = [2**i for i in range(1, known.shape[1].bit_length()) if 2**i < known.shape[1]]
-    return [_check(known, unknown, tau, order[:size], rng) for size in (*sizes, known.shape[1])]
+    return [_with(known, unknown, tau, order[:size], rng) for size in (*sizes, known.shape[1])]
 
 
-def _check(
+def _with(
     known: torch.Tensor, unknown: torch.Tensor | None, tau: float, columns: torch.Tensor, rng: np.random.Generator
 ) -> ManyClasses:
     first = quantities(known[:, columns], tau)

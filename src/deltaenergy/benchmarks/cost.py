@@ -55,7 +55,6 @@ class CostRunner(Runner):
             self.summary.computed += 1
 
     def rows(self, planned: PlannedCase, method: BenchmarkRow) -> list[dict[str, Any]]:
-        """One row per measured quantity."""
         items = [item for images in planned.closed for item in images.items]
         found = self.score_cost(planned, method, items) if method.method is None else self.tuner_cost(planned, method)
         place = {"closed": planned.closed[0].name, "kind": "id", "open": None}

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow
-from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, case_classes, draw_shots, order, resolve
+from deltaenergy.benchmarks.sets import (
+    ClassEntry,
+    DataRoot,
+    MissingData,
+    case_classes,
+    draw_shots,
+    first_of_each,
+    order,
+    resolve,
+)
 from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec, ValidationRule
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.results import Group
@@ -38,7 +46,6 @@ class PlannedCase:
 
     @property
     def names(self) -> list[str]:
-        """The class names that the classifier is told."""
         return [entry.name for entry in self.classes]
 
     @property
@@ -104,7 +111,7 @@ def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
     """The ID images that scores are fitted on: those that are validated on, if these are tested as well."""
     tested = _tested(planned)
     if validation.source == "test":
-        return FitImages("test images", _first_of_each(tested.items, validation.per_class))
+        return FitImages("test images", first_of_each(tested.items, validation.per_class))
     if planned.train is not None:
         return FitImages("training images", planned.train.items)
     ranked = sorted(tested.items, key=order)
@@ -157,7 +164,7 @@ def _find(
     return replace(
         planned,
         train=FewShot(tuple(names[name] for name in ids), sample.items, sample.labels, sample.shots, seed),
-        validation=named(_first_of_each(rest, min(spec.shots, spec.validation.per_class)), names),
+        validation=named(first_of_each(rest, min(spec.shots, spec.validation.per_class)), names),
     )
 
 
@@ -187,24 +194,9 @@ def named(items: Iterable[ImageItem], names: Mapping[str, str]) -> list[ImageIte
     return [replace(item, label=names[item.label]) for item in items if item.label is not None and item.label in names]
 
 
-def _first_of_each(items: Iterable[ImageItem], count: int) -> list[ImageItem]:
-    """Up to `count` images of each class, in the fixed shuffled order."""
-    taken: Counter[str | None] = Counter()
-    kept = []
-    for item in sorted(items, key=order):
-        if taken[item.label] < count:
-            taken[item.label] += 1
-            kept.append(item)
-    return kept
-
-
 def _with_methods(found: PlannedCase, methods: Sequence[BenchmarkRow], skips: dict[Skip, None]) -> PlannedCase:
-    kept = []
-    for method in methods:
-        if method.tuner is not None and found.train is None:
-            skips[Skip(found.case.name, f"method {method.label}", "it needs training images, and there are none.")] = (
-                None
-            )
-        else:
-            kept.append(method)
-    return replace(found, methods=kept)
+    for method in methods if found.train is None else ():
+        if method.tuner is not None:
+            reason = "it needs training images, and there are none."
+            skips[Skip(found.case.name, f"method {method.label}", reason)] = None
+    return replace(found, methods=[one for one in methods if one.tuner is None or found.train is not None])

@@ -20,15 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from deltaenergy.benchmarks.spec import (
-    PROTOCOL_NAMES,
-    SECTION,
-    BenchmarkSpec,
-    changed,
-    merged,
-    read_yaml,
-    with_defaults,
-)
+from deltaenergy.benchmarks.spec import PROTOCOL_NAMES, SECTION, BenchmarkSpec, changed, merged, read_yaml
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.files.schema import record, text, truth
 from deltaenergy.models.base import require_towers
@@ -76,11 +68,11 @@ class Protocol:
 
     def applied_to(self, spec: BenchmarkSpec) -> BenchmarkSpec:
         """The benchmark as it is run under this protocol; its own file goes before the protocol's defaults."""
-        spec = with_defaults(spec, self.defaults, f"protocol {self.label}")
         own = spec.data.get("protocols", {})
-        for name in [name for name in self.names or (STANDARD,) if name in own]:
-            spec = changed(spec, own[name], f"{spec.name}: protocols.{name}")
-        return spec
+        names = [name for name in self.names or (STANDARD,) if name in own]
+        if not names and not self.defaults:
+            return spec
+        return changed(spec, {f"{spec.name}: protocols.{name}": own[name] for name in names}, self.defaults)
 
     def departures(self, spec: BenchmarkSpec, rows: Sequence[BenchmarkRow] = ()) -> list[str]:
         """What flatters a method, in sentences: oracles, which a user cannot have, come first."""

@@ -32,29 +32,10 @@ from deltaenergy.files.schema import Where, list_of, mapping_of, number, optiona
 FORMAT = 1
 # Columns of results.parquet: what identifies a value, then the value.
 IDENTITY = (
-    "benchmark",
-    "spec_hash",
-    "case",
-    "group",
-    "seed",
-    "method",
-    "tuner",
-    "score",
-    "protocol",
-    "limit",
-    "shots",
-    "search",
-    "template",
-    "model",
-    "model_fingerprint",
-    "classes_hash",
-    "n_classes",
-    "fitted_on",
-    "images_hash",
-    "deltaenergy",
-    "torch",
-    "cell",
-)
+    "benchmark", "spec_hash", "case", "group", "seed", "method", "tuner", "score", "protocol", "limit", "shots", "search",
+    "template", "model", "model_fingerprint", "classes_hash", "n_classes", "fitted_on", "images_hash", "deltaenergy",
+    "torch", "cell",
+)  # fmt: skip
 # Of some cells only: what the table says of the row, and what a search left alone, as JSON; the batch if it matters.
 OPTIONAL = ("recipe", "grid", "fixed", "batch_size")
 MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
@@ -81,7 +62,6 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """The name of its file."""
         return str(self.identity["cell"])
 
 
@@ -118,11 +98,9 @@ class Results:
             os.close(handle)
 
     def cells(self) -> list[Cell]:
-        """All finished cells, in a fixed order."""
         return sorted(map(_read_cell, (self.folder / "cells").glob("*.json")), key=_cell_order)
 
     def runs(self) -> list[dict[str, Any]]:
-        """What was asked for, one record per run."""
         return [_read_run(path) for path in sorted((self.folder / "runs").glob("*.json"))]
 
     def write_run(self, record: Mapping[str, Any]) -> None:

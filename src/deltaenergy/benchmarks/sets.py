@@ -7,8 +7,8 @@ An image's class is known by its id in the data set (an ImageNet wnid, a folder 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -147,6 +147,11 @@ def resolve(
     )
 
 
+def first_of_each(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]:
+    """At most `per_class` images of each class, in the fixed shuffle."""
+    return [item for rank, item in _ranked(items) if rank < per_class]
+
+
 def _of_splits(images: SetSpec, data: DataRoot) -> list[ImageItem]:
     """At most so many images of each split and class; a split that is not there gives none, but one must be."""
     found: list[ImageItem] = []
@@ -196,21 +201,23 @@ def draw_shots(
 
 def _capped(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]:
     """At most `per_class` images of each class: those whose ids hash lowest, whatever else is there."""
-    groups: dict[str | None, list[ImageItem]] = defaultdict(list)
-    for item in items:
-        groups[item.label].append(item)
-    kept = {item.id for group in groups.values() for item in sorted(group, key=order)[:per_class]}
+    kept = {item.id for rank, item in _ranked(items) if rank < per_class}
     return [item for item in items if item.id in kept]
 
 
 def _limited(items: list[ImageItem], limit: int) -> list[ImageItem]:
     """At most `limit` images, in turn from each class, so that a quick look sees all classes."""
-    groups: dict[str | None, list[ImageItem]] = defaultdict(list)
-    for item in items:
-        groups[item.label].append(item)
-    ranked = [(rank, item) for group in groups.values() for rank, item in enumerate(sorted(group, key=order))]
-    kept = {item.id for _, item in sorted(ranked, key=lambda pair: (pair[0], order(pair[1])))[:limit]}
+    ranked = sorted(_ranked(items), key=lambda pair: (pair[0], order(pair[1])))[:limit]
+    kept = {item.id for _, item in ranked}
     return [item for item in items if item.id in kept]
+
+
+def _ranked(items: Iterable[ImageItem]) -> Iterator[tuple[int, ImageItem]]:
+    """Each image with its place among those of its class, in the fixed shuffle."""
+    places: Counter[str | None] = Counter()
+    for item in sorted(items, key=order):
+        yield places[item.label], item
+        places[item.label] += 1
 
 
 def order(item: ImageItem) -> str:

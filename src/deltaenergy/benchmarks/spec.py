@@ -315,29 +315,32 @@ def parse_spec(content: str, name: str, where: str) -> BenchmarkSpec:
     """Check a benchmark's YAML text and build it."""
     spec = _build(read_yaml(content, where, _SPEC), name, where)
     for protocol, section in spec.data.get("protocols", {}).items():
-        changed(spec, section, f"{where}: protocols.{protocol}")  # what is wrong with it is said now
+        changed(spec, {f"{where}: protocols.{protocol}": section})  # what is wrong with it is said now
     return spec
 
 
-def changed(spec: BenchmarkSpec, section: Mapping[str, Any], where: str) -> BenchmarkSpec:
-    """The benchmark with what a protocol changes of it; a benchmark without data stays as it is."""
+def changed(
+    spec: BenchmarkSpec, sections: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any] | None = None
+) -> BenchmarkSpec:
+    """The benchmark with the sections of protocols on top of it, by where they stand, and `defaults` below it.
+
+    Only the rows to run are the defaults' even so, if there are tables of the paper. A benchmark that was made in
+    Python has no data to change.
+    """
     if not spec.data:
         return spec
-    cases = {case["name"]: case for case in spec.data["cases"]}
-    for name, change in section.get("cases", {}).items():
-        if name not in cases:
-            raise InputError(f"{where}: there is no case {name!r}.{did_you_mean(name, cases)}")
-        cases[name] = merged(cases[name], change)
-    rest = {key: value for key, value in section.items() if key != "cases"}
-    return _build({**merged(spec.data, rest), "cases": list(cases.values())}, spec.name, where)
-
-
-def with_defaults(spec: BenchmarkSpec, section: Mapping[str, Any], where: str) -> BenchmarkSpec:
-    """The benchmark with what a protocol says wherever its own file says nothing; only the rows to run go before."""
-    if not spec.data or not section:
-        return spec
-    rows = {"methods": section["methods"]} if spec.tables and "methods" in section else {}
-    return _build({**merged(section, spec.data), **rows}, spec.name, where)
+    data = merged(defaults or {}, spec.data)
+    if spec.tables and defaults and "methods" in defaults:
+        data["methods"] = defaults["methods"]
+    where = spec.name
+    for where, section in sections.items():
+        cases = {case["name"]: case for case in data["cases"]}
+        for name, change in section.get("cases", {}).items():
+            if name not in cases:
+                raise InputError(f"{where}: there is no case {name!r}.{did_you_mean(name, cases)}")
+            cases[name] = merged(cases[name], change)
+        data = {**merged(data, section), "cases": list(cases.values())}
+    return _build(data, spec.name, where)
 
 
 def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,9 +32,9 @@ from deltaenergy.files.schema import Where, list_of, mapping_of, number, optiona
 FORMAT = 1
 # Columns of results.parquet: what identifies a value, then the value.
 IDENTITY = (
-    "benchmark", "spec_hash", "case", "group", "seed", "method", "tuner", "score", "protocol", "limit", "shots", "search",
-    "template", "model", "model_fingerprint", "classes_hash", "n_classes", "fitted_on", "images_hash", "deltaenergy",
-    "torch", "cell",
+    "benchmark", "spec_hash", "case", "group", "seed", "method", "tuner", "score", "protocol", "limit", "shots",
+    "search", "template", "model", "model_fingerprint", "classes_hash", "n_classes", "fitted_on", "images_hash",
+    "deltaenergy", "torch", "cell",
 )  # fmt: skip
 # Of some cells only: what the table says of the row, and what a search left alone, as JSON; the batch if it matters.
 OPTIONAL = ("recipe", "grid", "fixed", "batch_size")

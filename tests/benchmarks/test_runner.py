@@ -276,12 +276,19 @@ def test_an_unknown_seed_of_a_drawn_class_list_is_an_error(tiny_clip: Model, tmp
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs fork and /proc")
-def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["standard", "paper"])
+def test_killed_and_gone_on_with_the_results_are_byte_identical(
+    protocol: str, tiny_clip: Model, tmp_path: Path
+) -> None:
     """Each time after so many operations on its files, until half of the work is done."""
+    spec = small_spec(
+        ("recipe: {epochs: 2}", "recipe: {epochs: 2}\ntuning: {clip-adapter: {grid: {alpha: [0.2, 0.5]}}}"),
+        ("seeds: [1, 2]", "seeds: [1]"),
+    )
+    methods = {"standard": ["msp", "react", "coop/mcm"], "paper": ["mcm", "clip-adapter/mcm"]}[protocol]
 
     def run(name: str) -> None:
-        methods = ["msp", "delta-energy", "react", "coop/mcm"]
-        run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path / name, methods=methods)
+        run_benchmark(spec, tiny_clip, DataRoot(), tmp_path / name, methods=methods, protocol=protocol)
 
     undisturbed = harness.fail(lambda: run("whole"), tmp_path / "whole")
     assert undisturbed.ended == "done", undisturbed.message

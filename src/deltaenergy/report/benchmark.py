@@ -155,13 +155,16 @@ def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
             for metric in ("accuracy", "auroc"):
                 positions = [i for i, one in enumerate(table.columns) if one.metric == metric and one.mean_of is None]
                 axis = f"{table.label or run.record['benchmark']}, {METRIC_NAMES[metric]}"
+                parts_of_axis: list[str] | None = None
                 for row in table.rows:
-                    found = [row.measured[i] for i in positions]
-                    means = [value.mean for value in found if value is not None and not value.part]
-                    if means and len(means) == len(positions):
+                    found = [value for i in positions if (value := row.measured[i]) is not None]
+                    # Methods are compared on the same data: all of it, or the same part.
+                    parts_of_axis = parts_of_axis or [value.part for value in found]
+                    if found and len(found) == len(positions) and parts_of_axis == [value.part for value in found]:
                         method = bare_names(row.method)
                         key = run.record["model"]["name"], run.record["protocol"], run.record["limit"], "/" in method
-                        groups[key][axis][names.setdefault(method, row.label)] = sum(means) / len(means)
+                        mean = sum(value.mean for value in found) / len(found)
+                        groups[key][axis][names.setdefault(method, row.label)] = mean
     parts: list[Child] = []
     for (model, protocol, _, tuned), axes in groups.items():
         shared = set.intersection(*(set(values) for values in axes.values()))

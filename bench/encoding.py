@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from deltaenergy.store.shards import Entry, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -38,7 +39,6 @@ from deltaenergy.data.decode import open_image
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import TowerModel
 from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.shards import Entry, write_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip

@@ -21,12 +21,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from deltaenergy.store.filling import Filled, Filler, Task
 
 from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.store import writer as store_writer
-from deltaenergy.store.filling import Filled, Filler, Task
 from deltaenergy.store.folder import Place
 
 SHARD, WORKERS, DIMENSION = 64, (1, 1000), 8

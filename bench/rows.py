@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from deltaenergy.store.manifest import StoreRecord, write_manifest
+from deltaenergy.store.shards import Entry, write_shard
 
 import deltaenergy as de
 from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.manifest import StoreRecord, write_manifest
-from deltaenergy.store.shards import Entry, write_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip

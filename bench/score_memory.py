@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from deltaenergy.store.manifest import StoreRecord, write_manifest
+from deltaenergy.store.shards import Entry, write_shard
 
 import deltaenergy as de
 from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.manifest import StoreRecord, write_manifest
-from deltaenergy.store.shards import Entry, write_shard
 
 ROWS, DIMENSION, CLASSES, SHARD = (10_000, 100_000, 1_000_000), 64, 100, 4_096
 

@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-
-from deltaenergy.store.folder import LocalPlace
 from deltaenergy.store.manifest import StoreRecord, write_manifest
 from deltaenergy.store.shards import Entry, write_shard
-from deltaenergy.store.store import FeatureStore
+
+from deltaenergy.store.folder import LocalPlace
+from deltaenergy.store.store import Store
 from timing import alternate, report
 
 IMAGES, DIMENSION, SHARD = 100_000, 512, 1_024
@@ -39,15 +39,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"
         write_store(path)
-        store = FeatureStore.open(path)
+        store = Store.open(path)
         plain = np.array(store.features)
 
-        def read(opened: FeatureStore) -> float:
+        def read(opened: Store) -> float:
             return float(sum(block.sum() for block in opened.blocks(SHARD)))
 
         opened = alternate(lambda: read(store), plain.sum)
-        fresh = alternate(lambda: read(FeatureStore.open(path)), plain.sum, rounds=3)
-        reopened = alternate(lambda: FeatureStore.open(path), plain.sum, rounds=3)
+        fresh = alternate(lambda: read(Store.open(path)), plain.sum, rounds=3)
+        reopened = alternate(lambda: Store.open(path), plain.sum, rounds=3)
     report(f"sum over an open store / sum over an array, {plain.nbytes / 1e6:.0f} MB", opened, "time", goal="≤ 1.25")
     gigabytes = plain.nbytes / 1e9
     print(

@@ -36,7 +36,7 @@ from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.scores.arrays import EVEN, even
 from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
+from deltaenergy.store.items import StorePass, names_a_store, pass_over
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -445,8 +445,7 @@ def _encoded(
     if names_a_store(images):
         size = batch_size if Need.PATCHES in needed else max(batch_size, STORED_BATCH)
         stored = pass_over(images, classifier.model, patches=Need.PATCHES in needed, size=size)
-        if stored is not None:
-            return _with_pixels(_stored(classifier, stored, progress), wanted)
+        return _with_pixels(_stored(classifier, stored, progress), wanted)
     model = require_towers(classifier.model, "scoring")
     batches = model.stream(images, patches=Need.PATCHES in needed, batch_size=batch_size, progress=progress)
     return _with_pixels(batches, wanted)

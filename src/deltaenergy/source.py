@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import EXTENSIONS, ImageSource
 from deltaenergy.data.formats.folder import does_not_exist, folder_label, labelled_folders, no_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
@@ -32,12 +31,11 @@ from deltaenergy.data.remote.listing import PARTS, folder_images, remote_images
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.store.encoder import Describes
-from deltaenergy.store.manifest import is_store
-from deltaenergy.store.store import FeatureStore, StoredImage
-from deltaenergy.store.writer import Fill, fill_store
+from deltaenergy.store.items import StoredImage
+from deltaenergy.store.shard import is_store
+from deltaenergy.store.store import Store
 
-__all__ = ["build_store", "image_stream", "labelled_folders", "load_images", "with_unique_ids"]
+__all__ = ["image_stream", "labelled_folders", "load_images", "with_unique_ids"]
 
 # A path, an image, pictures in memory, or what gives images as they are asked for.
 Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[ImageSource] | Callable[[], Iterator[ImageItem]]
@@ -69,51 +67,6 @@ def image_stream(images: Any) -> ImageStream:
 def load_images(images: Any) -> list[ImageItem]:
     """All images of `image_stream` in a list."""
     return list(image_stream(images))
-
-
-def build_store(
-    model: Describes,
-    images: Any,
-    out: str | Path,
-    *,
-    patches: bool = False,
-    dtype: str | None = None,
-    shard_size: int | None = None,
-    retry_unreadable: bool = False,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-    fill: Fill | None = None,
-) -> FeatureStore:
-    """Encode `images` into the store at `out`, which is made if it is not there and else gone on with.
-
-    Images that the store has already are not encoded again; a file whose bytes changed is. Pictures with equal bytes
-    are encoded once and have a row each. Damaged shards are found by their checksums and encoded anew.
-
-    Args:
-        model: the model; a store that another one made is an error.
-        images: whatever counts as images. An image is known by its id, and replaces an earlier one of that id.
-        out: the store's folder.
-        patches: store patch features too (P times as large).
-        dtype: `float32` (default) or `float16`.
-        shard_size: images per shard; work since the last whole shard is lost when the run is killed.
-        retry_unreadable: try those again that could not be read before.
-        batch_size: images per pass of the image tower.
-        progress: called with (done, total) images.
-        fill: who encodes the shards, such as `deltaenergy.scale.Processes`; this process if left out.
-    """
-    fill_store(
-        model,
-        image_stream(images),
-        out,
-        patches=patches,
-        dtype=dtype,
-        shard_size=shard_size,
-        retry_unreadable=retry_unreadable,
-        batch_size=batch_size,
-        progress=progress,
-        fill=fill,
-    )
-    return FeatureStore.open(out)
 
 
 def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
@@ -152,7 +105,7 @@ def _is_stored(value: Any) -> bool:
         return path.suffix.lower() not in EXTENSIONS and is_store(path)
     if isinstance(value, ImageItem):
         return isinstance(value.source, StoredImage)
-    return isinstance(value, FeatureStore) or (isinstance(value, ImageStream) and value.stored)
+    return isinstance(value, Store) or (isinstance(value, ImageStream) and value.stored)
 
 
 def _from_parts(parts: list[Part]) -> Iterator[ImageItem]:
@@ -183,7 +136,7 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageI
     if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
         return iter([ImageItem(path.as_posix(), path)])
     if is_folder(path):
-        return iter(FeatureStore.open(path).items()) if is_store(path) else _from_folder(path)
+        return iter(Store.open(path).items()) if is_store(path) else _from_folder(path)
     # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
     if os.path.lexists(path):
         return _from_file(path)
@@ -197,7 +150,7 @@ def _from_path(given: str | os.PathLike[str], *, alone: bool) -> Iterator[ImageI
 
 
 def _remote_folder(address: str) -> Iterator[ImageItem]:
-    return iter(FeatureStore.open(address).items()) if is_store(address) else folder_images(address)
+    return iter(Store.open(address).items()) if is_store(address) else folder_images(address)
 
 
 def _from_file(path: Path) -> Iterator[ImageItem]:
@@ -269,7 +222,7 @@ def _part_of(value: Any) -> Part | None:
         return value
     if isinstance(value, ImageStream):
         return value.__iter__
-    if isinstance(value, FeatureStore):
+    if isinstance(value, Store):
         return lambda: iter(value.items())
     if isinstance(value, (bytes, bytearray, memoryview)):
         return [bytes(value)]

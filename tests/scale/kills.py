@@ -29,11 +29,9 @@ PROGRAM = """
 import sys, warnings
 import deltaenergy as de
 warnings.simplefilter("ignore")
-from deltaenergy.scale import Processes
 model = de.load_model(sys.argv[1])
 print("loaded", flush=True)
-fill = Processes(int(sys.argv[4])) if int(sys.argv[4]) else None
-de.build_store(model, sys.argv[2], sys.argv[3], shard_size=4, batch_size=2, fill=fill)
+de.build_store(model, sys.argv[2], sys.argv[3], shard_size=4, batch_size=2, workers=int(sys.argv[4]) or None)
 """
 
 
@@ -80,7 +78,7 @@ def wait_until_gone(processes: list[int], seconds: float = 60) -> None:
 def wait_for_a_shard(store: Path) -> None:
     """Wait until the first is there, while others are encoded."""
     until = time.monotonic() + 300
-    while not list(store.glob("*.index.parquet")):
+    while not list(store.glob("*.arrow")):
         assert time.monotonic() < until, "no shard is filled"
         time.sleep(0.002)
 

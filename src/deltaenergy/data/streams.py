@@ -38,11 +38,18 @@ class ImageStream:
     """
 
     def __init__(
-        self, listing: Callable[[], Iterator[ImageItem]], count: int | None = None, *, stored: bool = False
+        self,
+        listing: Callable[[], Iterator[ImageItem]],
+        count: int | None = None,
+        *,
+        stored: bool = False,
+        unique: bool = False,
     ) -> None:
-        """`listing` gives the images from the first on, as often as it is called; their ids may repeat."""
+        """`listing` gives the images from the first on, as often as it is called. Unless they are `unique`, their ids
+        may repeat.
+        """
         self._listing, self.count, self.stored = listing, count, stored
-        self._repeats: _Repeats | None = None
+        self._repeats = _Repeats() if unique else None
         begun = listing()
         # Looks at the first image, and keeps what was begun for the first who wants it.
         self._begun: Iterator[ImageItem] | None = chain(list(islice(begun, 1)), begun)

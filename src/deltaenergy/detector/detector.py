@@ -38,7 +38,7 @@ from deltaenergy.scores.negatives.competing import CompetingWords
 from deltaenergy.scores.registry import default_score, make_score
 from deltaenergy.scoring import NOTHING_SCORED, CrossFitted, Scored, score_images, stream_scores
 from deltaenergy.stats.thresholds import Guarantee, NoGuarantee, benjamini_hochberg, check_fdr, percent, slack_of
-from deltaenergy.store.store_pass import names_a_store
+from deltaenergy.store.items import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt

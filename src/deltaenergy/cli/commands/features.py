@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.options import RayOption
 from deltaenergy.errors import InputError
-
-if TYPE_CHECKING:
-    from deltaenergy.store.writer import Fill
 
 
 def features(
@@ -35,7 +32,10 @@ def features(
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
     shard_size: Annotated[
-        int | None, typer.Option("--shard-size", min=1, help="Images per shard. Default: 1024; 128 with patches.")
+        int | None,
+        typer.Option(
+            "--shard-size", min=1, help="Images per shard. Default: by their number, at most 1024; 128 with patches."
+        ),
     ] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. Default: float32.")] = None,
     dataset: Annotated[
@@ -74,9 +74,7 @@ def features(
     if out_folder is None:
         raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
     place = common.ModelPlace(device, backend, precision, calibrate_on)
-    from deltaenergy.source import image_stream
-    from deltaenergy.store.summary import summarise
-    from deltaenergy.store.writer import fill_store
+    from deltaenergy.scale.build import build_store
 
     if dataset is not None:
         given = _of_dataset(dataset, images, split)
@@ -86,53 +84,51 @@ def features(
         given = _with_hub(common.read_image_arguments(images))
     # On Ray the device is the workers'; this process only plans.
     loaded = common.load_model_with_status(model, place if ray is None else replace(place, device="cpu"))
-    fill: Fill | None = None
-    if ray is not None:
-        from deltaenergy.scale.ray_features import RayActors
-
-        fill = RayActors(ray, workers, device)
-    elif workers is not None:
-        from deltaenergy.scale.processes import Processes
-
-        fill = Processes(workers, device)
     with common.progress_bar("Encoding") as progress:
-        fill_store(
+        store = build_store(
             loaded,
-            image_stream(given),
+            given,
             out_folder,
             patches=patches,
             dtype=dtype,
             shard_size=shard_size,
             retry_unreadable=retry,
             batch_size=batch_size,
+            workers=workers,
+            ray=ray,
+            device=device,
             progress=progress,
-            fill=fill,
         )
-    store = summarise(out_folder)
+    unreadable = store.unreadable
+    readable = len(store) - len(unreadable)
     if json_output:
         common.print_json(
             {
                 "store": str(store.path),
                 "model": store.model,
-                "images": store.images,
+                "images": readable,
                 "patches": store.has_patches,
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in store.unreadable],
+                "unreadable": [{"path": image.id, "reason": image.reason} for image in unreadable],
             }
         )
     else:
-        out.print(f"{store.path}: {store.images} image(s)", markup=False)
+        out.print(f"{store.path}: {readable} image(s)", markup=False)
         err.print("Give this folder wherever images are asked for.", style="dim")
-    common.finish(store.unreadable)
+    common.finish(unreadable)
 
 
 def _verify(stores: list[str], json_output: bool) -> None:
-    from deltaenergy.store.store import verify_store
+    from deltaenergy.errors import ArtifactError
+    from deltaenergy.store.store import Store
 
-    sound = [verify_store(store) for store in stores]
+    opened = [Store.open(store) for store in stores]
+    for store in opened:
+        if problems := store.verify():
+            raise ArtifactError(f"{store.path} is damaged. " + "\n".join(problems))
     if json_output:
-        common.print_json([{"store": str(store.path), "images": len(store)} for store in sound])
+        common.print_json([{"store": str(store.path), "images": len(store)} for store in opened])
         return
-    for store in sound:
+    for store in opened:
         out.print(f"{store.path}: {len(store)} image(s), every byte as it was written", markup=False)
 
 

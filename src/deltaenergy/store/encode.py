@@ -1,0 +1,276 @@
+"""Encode the images of a shard. Each is read once: its bytes are hashed, and then decoded.
+
+Images with equal bytes are encoded once within a shard, and not at all if the store has them already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from PIL import Image
+
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.content import content_or_error, hash_bytes
+from deltaenergy.data.decode import ImageSource, Streamed, UnreadableImage, open_file, reading_threads, reasons
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.references import resolve
+from deltaenergy.data.streams import ImageStream
+from deltaenergy.errors import ArtifactError
+from deltaenergy.store.plan import PlannedImage
+from deltaenergy.store.shard import INDEX, read_arrays, read_index
+from deltaenergy.store.store import Describes, Store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+READ_THREADS = 4
+# A larger file is not held in memory, but read a second time when it is decoded.
+_MOST_HELD = 64 << 20
+_CHUNK = 1 << 20
+
+
+class EncodedRows(Protocol):
+    """Features with the images that they belong to: row i of `features` is `items[i]`."""
+
+    @property
+    def features(self) -> npt.NDArray[np.float32]:
+        """Unit features (N, D)."""
+
+    @property
+    def patches(self) -> npt.NDArray[np.float32] | None:
+        """Unit patch features (N, P, D), where asked for."""
+
+    @property
+    def items(self) -> Sequence[ImageItem]:
+        """The images that could be read."""
+
+    @property
+    def unreadable(self) -> Sequence[Unreadable]:
+        """Those that could not, and why."""
+
+
+@runtime_checkable
+class Encoder(Describes, Protocol):
+    """Something that turns images into features, such as a model."""
+
+    feature_dim: int
+
+    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> EncodedRows:
+        """Encode all images; those that cannot be read are listed apart."""
+
+
+class ShardEncoder:
+    """Encodes shards that are to be added to a store.
+
+    Args:
+        model: the model that made the store.
+        store: what it has before that.
+        in_memory: the images that only this process has, by id.
+    """
+
+    def __init__(self, model: Encoder, store: Store, in_memory: Mapping[str, ImageItem]) -> None:
+        self._model, self._store, self._in_memory = model, store, in_memory
+        self._held: tuple[int, _HeldImages] | None = None
+
+    def encode(
+        self, images: Sequence[PlannedImage], *, held: int, again: int | None = None, progress: Progress | None = None
+    ) -> tuple[pa.Table, dict[str, npt.NDArray[Any]]]:
+        """Index and arrays of a shard with these images, or of the shard at position `again` with these changes.
+
+        Features of equal images are taken from the first `held` shards of the store.
+        """
+        import pyarrow as pa
+
+        changed = [image for image in images if image.stamp is not None and not image.keeps]
+        contents, errors, arrays = self._encode(changed, held, progress)
+        columns: list[Sequence[str | None]] = [
+            *([getattr(image, name) for image in changed] for name in ("id", "label", "domain")),
+            contents,
+            [image.stamp for image in changed],
+            errors,
+        ]
+        index = pa.table([pa.array(column, pa.string()) for column in columns], names=INDEX)
+        return (index, arrays) if again is None else self._changed(again, images, index, arrays)
+
+    def _encode(
+        self, images: Sequence[PlannedImage], held: int, progress: Progress | None
+    ) -> tuple[list[str | None], list[str | None], dict[str, npt.NDArray[Any]]]:
+        """Content, error and features of each image."""
+        manifest = self._store.manifest
+        contents: list[str | None] = [None] * len(images)
+        errors: list[str | None] = [None] * len(images)
+        stored: dict[int, int] = {}
+        first: dict[str, int] = {}
+        sources = [self._source(image) for image in images]
+
+        def to_encode() -> Iterator[ImageItem]:
+            for position, read in enumerate(_read_ahead(sources)):
+                contents[position], errors[position] = read.content, read.error
+                if read.content is None or read.source is None:
+                    continue
+                row = self._held_images(held).row_of(read.content)
+                if row is not None:
+                    stored[position] = row
+                elif first.setdefault(read.content, position) == position:
+                    yield ImageItem(images[position].id, read.source)
+
+        stream = ImageStream(to_encode, len(images), unique=True)
+        encoded = self._model.encode(
+            stream, patches=manifest.patches, batch_size=manifest.batch_size, progress=progress
+        )
+        position_of = {image.id: position for position, image in enumerate(images)}
+        for image in encoded.unreadable:
+            errors[position_of[image.id]] = image.reason
+        new = [position_of[item.id] for item in encoded.items]
+        arrays = {}
+        for kind in ("features", "patches") if manifest.patches else ("features",):
+            parts = [(new, getattr(encoded, kind))] if new else []
+            if stored:
+                parts.append((list(stored), getattr(self._store, kind)(list(stored.values()))))
+            # Where no image can be read, it is not known how many patches an image has.
+            unknown = (manifest.feature_dim,) if kind == "features" else (1, manifest.feature_dim)
+            shape = parts[0][1].shape[1:] if parts else unknown
+            arrays[kind] = np.zeros((len(images), *shape), manifest.dtype)
+            for rows, values in parts:
+                arrays[kind][rows] = values
+        for position, content in enumerate(contents):
+            if content is not None and position not in stored and first[content] != position:
+                errors[position] = errors[first[content]]
+                for array in arrays.values():
+                    array[position] = array[first[content]]
+        return contents, errors, arrays
+
+    def _changed(
+        self, position: int, images: Sequence[PlannedImage], index: pa.Table, arrays: dict[str, npt.NDArray[Any]]
+    ) -> tuple[pa.Table, dict[str, npt.NDArray[Any]]]:
+        """A shard of the store with some of its rows replaced, relabelled or taken out."""
+        import pyarrow as pa
+
+        old, old_arrays = read_arrays(self._store.folder, self._store.manifest.shards[position])
+        rows, new = old.to_pylist(), iter(index.to_pylist())
+        changed = []
+        for image in images:
+            assert image.row is not None
+            if image.keeps:
+                rows[image.row] |= {"label": image.label, "domain": image.domain}
+            elif image.stamp is not None:
+                rows[image.row] = next(new)
+                changed.append(image.row)
+        removed = {image.row for image in images if image.stamp is None}
+        kept = [row for row in range(len(rows)) if row not in removed]
+        whole = {}
+        for name, array in old_arrays.items():
+            shape = max(array.shape[1:], arrays[name].shape[1:])
+            whole[name] = np.zeros((len(rows), *shape), array.dtype)
+            for part, numbers in ((slice(None), array), (changed, arrays[name])):
+                if numbers.shape[1:] == shape:
+                    whole[name][part] = numbers
+            whole[name] = whole[name][kept]
+        return pa.Table.from_pylist([rows[row] for row in kept], old.schema), whole
+
+    def _source(self, image: PlannedImage) -> ImageSource:
+        if image.source is not None:
+            return resolve(image.source)
+        if image.id not in self._in_memory:
+            raise ArtifactError(f"{self._store.path}: only the process that planned it has the image {image.id!r}.")
+        return self._in_memory[image.id].source
+
+    def _held_images(self, held: int) -> _HeldImages:
+        if self._held is None or self._held[0] != held:
+            self._held = held, _HeldImages(self._store, held)
+        return self._held[1]
+
+
+class _HeldImages:
+    """The readable images in the first shards of a store by their content, in 24 bytes each."""
+
+    def __init__(self, store: Store, shards: int) -> None:
+        parts, rows, start = [np.zeros((0, 2), ">u8")], [np.zeros(0, np.int64)], 0
+        for record in store.manifest.shards[:shards]:
+            index = read_index(store.folder, record)
+            readable = index["error"].is_null()
+            hashes = "".join(index["content"].filter(readable).to_pylist())
+            parts.append(np.frombuffer(bytes.fromhex(hashes), ">u8").reshape(-1, 2))
+            rows.append(start + np.flatnonzero(readable.to_numpy()))
+            start += record.images
+        halves = np.concatenate(parts).astype(np.uint64)
+        order = np.argsort(halves[:, 0], kind="stable")
+        self._first, self._second, self._rows = halves[order, 0], halves[order, 1], np.concatenate(rows)[order]
+
+    def row_of(self, content: str) -> int | None:
+        """The row of the first image with this content."""
+        first, second = np.uint64(int(content[:16], 16)), np.uint64(int(content[16:], 16))
+        place = int(np.searchsorted(self._first, first))
+        while place < len(self._first) and self._first[place] == first:
+            if self._second[place] == second:
+                return int(self._rows[place])
+            place += 1
+        return None
+
+
+class _ReadImage(NamedTuple):
+    """The hash of an image's bytes and what to decode, or why it cannot be read."""
+
+    content: str | None = None
+    source: ImageSource | None = None
+    error: str | None = None
+
+
+def _read_ahead(sources: Sequence[ImageSource]) -> Iterator[_ReadImage]:
+    """The images in order, some of them read before their turn."""
+    threads = reading_threads(sources, READ_THREADS)
+    waiting: deque[Future[_ReadImage]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
+    try:
+        for source in sources:
+            waiting.append(pool.submit(_read, source))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _read(source: ImageSource) -> _ReadImage:
+    try:
+        with reasons():
+            return _read_source(source)
+    except UnreadableImage as error:
+        return _ReadImage(error=str(error))
+
+
+def _read_source(source: ImageSource) -> _ReadImage:
+    if isinstance(source, Image.Image):
+        content, error = content_or_error(ImageItem("", source))
+        return _ReadImage(content, source, error)
+    if isinstance(source, bytes):
+        return _ReadImage(hash_bytes(source), _Once(source))
+    if isinstance(source, Path | Streamed):
+        with open_file(source) if isinstance(source, Path) else source.open() as file:
+            data = file.read(_MOST_HELD + 1)
+            if len(data) <= _MOST_HELD:
+                return _ReadImage(hash_bytes(data), _Once(data))
+            digest = hashlib.blake2b(data, digest_size=16)
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            return _ReadImage(digest.hexdigest(), source)
+    return _read_source(source())
+
+
+class _Once:
+    """An image's bytes, which are forgotten when it is decoded: items are kept until their shard is finished."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __call__(self) -> bytes:
+        data, self._data = self._data, b""
+        return data

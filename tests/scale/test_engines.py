@@ -148,7 +148,7 @@ def test_what_is_wrong_is_said(scene: Scene, tiny_clip: de.TowerModel, tmp_path:
     width = tiny_clip.feature_dim
     unit = [1.0] + [0.0] * (width - 1)
     for batch, words in [
-        ({"id": ["a"], "size": [1]}, "columns id, size cannot be scored"),
+        ({"id": ["a"], "size": [1]}, "It has id, size"),
         ({"features": [unit]}, "needs the column id or path"),
         ({"id": [3], "features": [unit]}, "3 in row 0"),
         ({"id": ["a"], "features": [unit[:-1]]}, f"{width - 1} columns"),

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from deltaenergy.errors import ArtifactError
-from deltaenergy.scale import ray as scale_ray
+from deltaenergy.scale import cluster as ray_cluster
 from tests.scale.ray_here import own_ray
 
 
-def cluster_with_head_at(port: int) -> scale_ray.Cluster:
+def cluster_with_head_at(port: int) -> ray_cluster.Cluster:
     context = SimpleNamespace(gcs_address=f"127.0.0.1:{port}")
-    return scale_ray.Cluster(SimpleNamespace(get_runtime_context=lambda: context))
+    return ray_cluster.Cluster(SimpleNamespace(get_runtime_context=lambda: context))
 
 
 def test_a_head_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(scale_ray, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(ray_cluster, "time", SimpleNamespace(monotonic=lambda: clock.now))
     with socket.create_server(("127.0.0.1", 0)) as server:
         cluster = cluster_with_head_at(server.getsockname()[1])
-        clock.now += scale_ray.PATIENCE + 5
+        clock.now += ray_cluster.PATIENCE + 5
         cluster._check_alive()
-    clock.now += scale_ray.PATIENCE - 1
+    clock.now += ray_cluster.PATIENCE - 1
     cluster._check_alive()  # it may come back
     clock.now += 5
     with pytest.raises(ArtifactError, match="head of Ray"):
@@ -46,7 +46,7 @@ class Dies:
 def test_a_part_that_ends_every_worker_stops_the_run() -> None:
     pytest.importorskip("ray", reason="ray is not installed: make test-ray")
     with own_ray() as ray:
-        cluster = scale_ray.Cluster(ray)
-        found = cluster.map([cluster.put({"shard": i}) for i in range(2)], Dies, None, device="cpu", workers=1)
-        with pytest.raises(ArtifactError, match=rf"{scale_ray.MOST_DEATHS} workers ended"):
+        cluster = ray_cluster.Cluster(ray)
+        found = cluster.map([cluster.put({"shard": i}) for i in range(2)], Dies, None, device="cpu", actors=1)
+        with pytest.raises(ArtifactError, match=rf"ended {ray_cluster.MOST_RETRIES + 1} times"):
             list(found)

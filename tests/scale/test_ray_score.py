@@ -16,6 +16,7 @@ import torch
 import deltaenergy as de
 from deltaenergy.errors import InputError
 from deltaenergy.scale import ray as scale_ray
+from deltaenergy.scale.cluster import Cluster
 from tests.cli.runner import Result, Runner
 from tests.scale.conftest import Scene, draw
 from tests.scale.ray_here import own_ray
@@ -83,13 +84,13 @@ def test_parts_that_are_there_are_not_computed_again(
     detector = de.Detector.load(scene.detector)
     out = tmp_path / "verdicts.csv"
     computed: list[int] = []
-    mapped = scale_ray.Cluster.map
+    mapped = Cluster.map
 
     def counted(self: Any, rows: Any, *arguments: Any, **options: Any) -> Any:
-        computed.append(len(rows))
+        computed.extend([len(rows)] if rows else [])
         return mapped(self, rows, *arguments, **options)
 
-    monkeypatch.setattr(scale_ray.Cluster, "map", counted)
+    monkeypatch.setattr(Cluster, "map", counted)
 
     def run(hurt: str | None = None) -> None:
         with scale_ray.score_on_ray(detector, str(scene.store), out) as parts:
@@ -115,7 +116,7 @@ def test_parts_that_are_there_are_not_computed_again(
 
 
 def parts_of(images: Path, size: int) -> list[scale_ray.ScorePart]:
-    return list(scale_ray._windows(de.image_stream(images), size))
+    return list(scale_ray.parts_of_images(de.image_stream(images), size))
 
 
 def test_changed_images_have_other_parts(tmp_path: Path) -> None:
@@ -133,14 +134,14 @@ def test_images_in_memory_cannot_be_handed_out(scene: Scene) -> None:
 
     stream = de.image_stream([Image.open(scene.images / "000.png")])
     with pytest.raises(InputError, match="'image 0'"):
-        list(scale_ray._windows(stream, 4))
+        list(scale_ray.parts_of_images(stream, 4))
 
 
 def test_the_driver_keeps_no_image(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it keeps of a part is its name: lists of images go to Ray one by one, as they are listed."""
     events: list[str] = []
 
-    class Cluster:
+    class Listening:
         def room(self, *_: Any) -> tuple[str, int]:
             return "cpu", 1
 
@@ -162,17 +163,17 @@ def test_the_driver_keeps_no_image(scene: Scene, tmp_path: Path, monkeypatch: py
     from deltaenergy.data.streams import ImageStream
     from deltaenergy.store.folder import LocalFolder
 
-    monkeypatch.setattr(scale_ray, "connected", lambda *_: nullcontext(Cluster()))
-    request = scale_ray.ScoreRequest({}, "cpu", 4, 1, None)
-    parts = scale_ray._windows(ImageStream(listed, unique=True), 4)
-    names = scale_ray._score_parts(LocalFolder(tmp_path / "parts"), request, parts, "local", None, None)
+    monkeypatch.setattr(scale_ray, "connected", lambda *_: nullcontext(Listening()))
+    request = scale_ray.ScoreTask({}, "cpu", 4, 1, None)
+    parts = scale_ray.parts_of_images(ImageStream(listed, unique=True), 4)
+    names = scale_ray.score_parts(LocalFolder(tmp_path / "parts"), request, parts, "local", None, None)
     assert len(names) == 3
     assert events == (["list"] * 4 + ["put 4"]) * 3
 
 
 def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in scene.detector.iterdir()}
-    request = scale_ray.ScoreRequest(files, "cpu", 4, 1, str(tmp_path / "nowhere"))
+    request = scale_ray.ScoreTask(files, "cpu", 4, 1, str(tmp_path / "nowhere"))
     row = {"name": "x", "images": 1, "content": b""}
     answer = scale_ray.ScoreActor(request)(row)
     assert answer["kind"] == "InputError" and str(tmp_path / "nowhere") in answer["error"]
@@ -242,7 +243,7 @@ def test_an_address_is_needed(command: Runner, scene: Scene, tmp_path: Path) -> 
 
 def test_two_runs_at_once_are_refused(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = de.Detector.load(scene.detector)
-    monkeypatch.setattr(scale_ray, "_score_parts", lambda *_: [])
+    monkeypatch.setattr(scale_ray, "score_parts", lambda *_: [])
 
     def run() -> None:
         with scale_ray.score_on_ray(detector, str(scene.store), tmp_path / "a.csv"):

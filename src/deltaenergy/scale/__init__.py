@@ -2,7 +2,7 @@
 
 build.py      make and repair a feature store, wherever the work is done
 workers.py    processes on this machine that join a store
-ray.py        the same, and `score`, on a Ray cluster
+ray.py        the same, and `score`, on a Ray cluster (cluster.py)
 engines.py    Scorer, Encoder and read_store for Ray Data and other engines that map batches
 
 Ray is imported only where it runs.

@@ -25,7 +25,7 @@ from typing import Any
 from deltaenergy import errors
 from deltaenergy.core.progress import Progress
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
-from deltaenergy.store.store import check_same_model
+from deltaenergy.store.store import Store
 from deltaenergy.store.writer import ShardProgress, Work, join_here
 
 # Workers that died one after the other without a shard being finished: one more would die as well.
@@ -83,7 +83,7 @@ def open_work(settings: dict[str, Any]) -> tuple[Work, Any] | None:
     if work is None:
         return None
     model = load_recorded(settings["model"], settings["device"])
-    check_same_model(work.folder, work.manifest.model, model)
+    Store(work.folder, work.manifest).check_model(model)
     return work, model
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.content import content_or_error, hash_bytes
 from deltaenergy.data.decode import ImageSource, Streamed, UnreadableImage, open_file, reading_threads, reasons
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem
 from deltaenergy.data.references import resolve
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
@@ -27,33 +27,13 @@ from deltaenergy.store.shard import INDEX, read_arrays, read_index
 from deltaenergy.store.store import Describes, Store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
+
+    from deltaenergy.store.shard import Arrays
 
 READ_THREADS = 4
 # A larger file is not held in memory, but read a second time when it is decoded.
 _MOST_HELD = 64 << 20
-_CHUNK = 1 << 20
-
-
-class EncodedRows(Protocol):
-    """Features with the images that they belong to: row i of `features` is `items[i]`."""
-
-    @property
-    def features(self) -> npt.NDArray[np.float32]:
-        """Unit features (N, D)."""
-
-    @property
-    def patches(self) -> npt.NDArray[np.float32] | None:
-        """Unit patch features (N, P, D), where asked for."""
-
-    @property
-    def items(self) -> Sequence[ImageItem]:
-        """The images that could be read."""
-
-    @property
-    def unreadable(self) -> Sequence[Unreadable]:
-        """Those that could not, and why."""
 
 
 @runtime_checkable
@@ -62,8 +42,8 @@ class Encoder(Describes, Protocol):
 
     feature_dim: int
 
-    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> EncodedRows:
-        """Encode all images; those that cannot be read are listed apart."""
+    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> Any:
+        """The features of all images that can be read, as `EncodedImages`."""
 
 
 class ShardEncoder:
@@ -81,7 +61,7 @@ class ShardEncoder:
 
     def encode(
         self, images: Sequence[PlannedImage], *, held: int, again: int | None = None, progress: Progress | None = None
-    ) -> tuple[pa.Table, dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[pa.Table, Arrays]:
         """Index and arrays of a shard with these images, or of the shard at position `again` with these changes.
 
         Features of equal images are taken from the first `held` shards of the store.
@@ -90,18 +70,14 @@ class ShardEncoder:
 
         changed = [image for image in images if image.stamp is not None and not image.keeps]
         contents, errors, arrays = self._encode(changed, held, progress)
-        columns: list[Sequence[str | None]] = [
-            *([getattr(image, name) for image in changed] for name in ("id", "label", "domain")),
-            contents,
-            [image.stamp for image in changed],
-            errors,
-        ]
+        ids, labels, domains, stamps = zip(*(image[:4] for image in changed)) if changed else [()] * 4
+        columns = (ids, labels, domains, contents, stamps, errors)
         index = pa.table([pa.array(column, pa.string()) for column in columns], names=INDEX)
-        return (index, arrays) if again is None else self._changed(again, images, index, arrays)
+        return (index, arrays) if again is None else self._change(again, images, index, arrays)
 
     def _encode(
         self, images: Sequence[PlannedImage], held: int, progress: Progress | None
-    ) -> tuple[list[str | None], list[str | None], dict[str, npt.NDArray[Any]]]:
+    ) -> tuple[list[str | None], list[str | None], Arrays]:
         """Content, error and features of each image."""
         manifest = self._store.manifest
         contents: list[str | None] = [None] * len(images)
@@ -147,9 +123,9 @@ class ShardEncoder:
                     array[position] = array[first[content]]
         return contents, errors, arrays
 
-    def _changed(
-        self, position: int, images: Sequence[PlannedImage], index: pa.Table, arrays: dict[str, npt.NDArray[Any]]
-    ) -> tuple[pa.Table, dict[str, npt.NDArray[Any]]]:
+    def _change(
+        self, position: int, images: Sequence[PlannedImage], index: pa.Table, arrays: Arrays
+    ) -> tuple[pa.Table, Arrays]:
         """A shard of the store with some of its rows replaced, relabelled or taken out."""
         import pyarrow as pa
 
@@ -165,15 +141,14 @@ class ShardEncoder:
                 changed.append(image.row)
         removed = {image.row for image in images if image.stamp is None}
         kept = [row for row in range(len(rows)) if row not in removed]
-        whole = {}
-        for name, array in old_arrays.items():
-            shape = max(array.shape[1:], arrays[name].shape[1:])
-            whole[name] = np.zeros((len(rows), *shape), array.dtype)
-            for part, numbers in ((slice(None), array), (changed, arrays[name])):
+        for kind, array in old_arrays.items():
+            shape = max(array.shape[1:], arrays[kind].shape[1:])
+            whole = np.zeros((len(rows), *shape), array.dtype)
+            for where, numbers in ((slice(None), array), (changed, arrays[kind])):
                 if numbers.shape[1:] == shape:
-                    whole[name][part] = numbers
-            whole[name] = whole[name][kept]
-        return pa.Table.from_pylist([rows[row] for row in kept], old.schema), whole
+                    whole[where] = numbers
+            arrays[kind] = whole[kept]
+        return pa.Table.from_pylist([rows[row] for row in kept], old.schema), arrays
 
     def _source(self, image: PlannedImage) -> ImageSource:
         if image.source is not None:
@@ -189,30 +164,26 @@ class ShardEncoder:
 
 
 class _HeldImages:
-    """The readable images in the first shards of a store by their content, in 24 bytes each."""
+    """The readable images in the first shards of a store by their content, in 40 bytes each."""
 
     def __init__(self, store: Store, shards: int) -> None:
-        parts, rows, start = [np.zeros((0, 2), ">u8")], [np.zeros(0, np.int64)], 0
+        contents, rows, start = [np.zeros(0, "S32")], [np.zeros(0, np.int64)], 0
         for record in store.manifest.shards[:shards]:
             index = read_index(store.folder, record)
             readable = index["error"].is_null()
-            hashes = "".join(index["content"].filter(readable).to_pylist())
-            parts.append(np.frombuffer(bytes.fromhex(hashes), ">u8").reshape(-1, 2))
+            contents.append(np.array(index["content"].filter(readable).to_pylist(), "S32"))
             rows.append(start + np.flatnonzero(readable.to_numpy()))
             start += record.images
-        halves = np.concatenate(parts).astype(np.uint64)
-        order = np.argsort(halves[:, 0], kind="stable")
-        self._first, self._second, self._rows = halves[order, 0], halves[order, 1], np.concatenate(rows)[order]
+        unsorted = np.concatenate(contents)
+        order = np.argsort(unsorted, kind="stable")
+        self._contents, self._rows = unsorted[order], np.concatenate(rows)[order]
 
     def row_of(self, content: str) -> int | None:
         """The row of the first image with this content."""
-        first, second = np.uint64(int(content[:16], 16)), np.uint64(int(content[16:], 16))
-        place = int(np.searchsorted(self._first, first))
-        while place < len(self._first) and self._first[place] == first:
-            if self._second[place] == second:
-                return int(self._rows[place])
-            place += 1
-        return None
+        wanted = content.encode()
+        place = int(np.searchsorted(self._contents, wanted))
+        there = place < len(self._contents) and self._contents[place] == wanted
+        return int(self._rows[place]) if there else None
 
 
 class _ReadImage(NamedTuple):
@@ -242,27 +213,23 @@ def _read_ahead(sources: Sequence[ImageSource]) -> Iterator[_ReadImage]:
 def _read(source: ImageSource) -> _ReadImage:
     try:
         with reasons():
-            return _read_source(source)
+            while not isinstance(source, (Image.Image, bytes, Path, Streamed)):
+                source = source()
+            if isinstance(source, Image.Image):
+                content, error = content_or_error(ImageItem("", source))
+                return _ReadImage(content, source, error)
+            if isinstance(source, bytes):
+                return _ReadImage(hash_bytes(source), _Once(source))
+            with open_file(source) if isinstance(source, Path) else source.open() as file:
+                data = file.read(_MOST_HELD + 1)
+                if len(data) <= _MOST_HELD:
+                    return _ReadImage(hash_bytes(data), _Once(data))
+                digest = hashlib.blake2b(data, digest_size=16)
+                while data := file.read(_MOST_HELD):
+                    digest.update(data)
+                return _ReadImage(digest.hexdigest(), source)
     except UnreadableImage as error:
         return _ReadImage(error=str(error))
-
-
-def _read_source(source: ImageSource) -> _ReadImage:
-    if isinstance(source, Image.Image):
-        content, error = content_or_error(ImageItem("", source))
-        return _ReadImage(content, source, error)
-    if isinstance(source, bytes):
-        return _ReadImage(hash_bytes(source), _Once(source))
-    if isinstance(source, Path | Streamed):
-        with open_file(source) if isinstance(source, Path) else source.open() as file:
-            data = file.read(_MOST_HELD + 1)
-            if len(data) <= _MOST_HELD:
-                return _ReadImage(hash_bytes(data), _Once(data))
-            digest = hashlib.blake2b(data, digest_size=16)
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-            return _ReadImage(digest.hexdigest(), source)
-    return _read_source(source())
 
 
 class _Once:

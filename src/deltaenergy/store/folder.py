@@ -1,9 +1,10 @@
-"""The files of a feature store: a few operations, on a folder of a disk or of cloud storage.
+"""The files of a feature store: a few operations, here on a folder of a disk (`remote_folder.py`: in cloud storage).
 
     folder = open_folder("photos.store")
     folder.put("00000-1.arrow", data)
 
-A file is there whole or not at all. Names are relative and may contain one "/".
+A file is there whole or not at all. Names are relative and may contain one "/". Operations raise `OSError` as those on
+files do, `FileNotFoundError` for one that is not there, and `UnreachableError` if cloud storage is out of reach.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import contextlib
 import errno
 import os
 import stat
-from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from deltaenergy.data.regular import is_file, user_path
 from deltaenergy.data.remote.url import is_url
@@ -22,88 +23,26 @@ from deltaenergy.files.atomic import make_folder, publish, remove_litter, tempor
 from deltaenergy.files.lock import NAME, try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
+    from deltaenergy.store.remote_folder import RemoteFolder
+
+StoreFolder: TypeAlias = "LocalFolder | RemoteFolder"
 # The manifest is compared and replaced in far less.
 _REPLACE_SECONDS = 60
 
 
-class StoreFolder(ABC):
-    """The files of one store. `path` is how the user calls it.
+class LocalFolder:
+    """A folder on a disk. `path` is how the user calls it, `address` what `open_folder` takes wherever it is called."""
 
-    Operations raise `OSError` as those on files do (`FileNotFoundError` for a file that is not there), and
-    `UnreachableError` if cloud storage does not answer, or refuses.
-    """
-
-    path: Path | str
-    is_remote: ClassVar[bool]
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    @abstractmethod
-    def address(self) -> str:
-        """What `open_folder` takes wherever it is called."""
-
-    def full_name(self, name: str) -> str:
-        """A file's name, for messages."""
-        return f"{self}/{name}"
-
-    @abstractmethod
-    def exists(self, name: str) -> bool:
-        """Whether the file is there."""
-
-    @abstractmethod
-    def sizes(self, under: str = "") -> dict[str, int]:
-        """The names and sizes of the files in the folder, or in its folder `under`, from one listing.
-
-        Folders in it are listed with a "/" at the end.
-        """
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """A file's bytes."""
-
-    @abstractmethod
-    def map(self, name: str, size: int, without: tuple[int, int] | None = None) -> pa.Buffer:
-        """A file of this size without a copy, where that can be. Bytes in the range `without` need not be right."""
-
-    @abstractmethod
-    def put(self, name: str, data: bytes | pa.Buffer, *, if_absent: bool = False) -> bool:
-        """Write a file. With `if_absent` one that is there stays, and False is returned."""
-
-    @abstractmethod
-    def replace(self, name: str, data: bytes, before: bytes) -> bool:
-        """Write a file if it has the bytes `before`; else False."""
-
-    @abstractmethod
-    def delete(self, name: str) -> None:
-        """Remove a file if it is there, and the folder in which it was the last."""
-
-    def tidy(self, under: str = "") -> None:  # noqa: B027 (in cloud storage nothing is ever half-written)
-        """Remove what killed writers left half-written there."""
-
-    @abstractmethod
-    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """Hold the lock of this name for a block: False if another run holds it. It saves double work, no more."""
-
-
-class LocalFolder(StoreFolder):
-    """A folder on a disk."""
-
-    path: Path
     is_remote = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.address = os.path.abspath(path)  # noqa: PTH100 (links stay links)
 
-    @property
-    def address(self) -> str:
-        """The absolute path; links stay links."""
-        return os.path.abspath(self.path)  # noqa: PTH100
+    def __str__(self) -> str:
+        return str(self.path)
 
     def full_name(self, name: str) -> str:
         return str(self.path / name)
@@ -112,13 +51,17 @@ class LocalFolder(StoreFolder):
         return is_file(self.path / name)
 
     def sizes(self, under: str = "") -> dict[str, int]:
+        """The names and sizes of the files in the folder, or in its folder `under`, from one listing.
+
+        Folders in it are listed with a "/" at the end.
+        """
         try:
             with os.scandir(self.path / under) as listing:
                 entries = list(listing)
-                files = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-                return files | {f"{entry.name}/": 0 for entry in entries if entry.is_dir()}
         except (FileNotFoundError, NotADirectoryError):
             return {}
+        files = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        return files | {f"{entry.name}/": 0 for entry in entries if entry.is_dir()}
 
     def read(self, name: str) -> bytes:
         path = self.path / name
@@ -127,11 +70,13 @@ class LocalFolder(StoreFolder):
         return path.read_bytes()
 
     def map(self, name: str, size: int, without: tuple[int, int] | None = None) -> pa.Buffer:
+        """A file of this size without a copy, where that can be; bytes in the range `without` need not be right."""
         import pyarrow as pa
 
         return pa.memory_map(str(self.path / name)).read_buffer()
 
     def put(self, name: str, data: bytes | pa.Buffer, *, if_absent: bool = False) -> bool:
+        """Write a file. With `if_absent` one that is there stays, and False is returned."""
         path = Path(os.path.realpath(self.path)) / name
         # Not tidied each time: to list a folder of n files for each of them takes n² steps.
         with temporary_folder(path.parent, tidy=False) as temporary:
@@ -139,10 +84,12 @@ class LocalFolder(StoreFolder):
             return publish(temporary / path.name, path, if_absent=if_absent)
 
     def replace(self, name: str, data: bytes, before: bytes) -> bool:
-        with self._locked(NAME, _REPLACE_SECONDS):
+        """Write a file if it has the bytes `before`; else False."""
+        with self.lock(NAME, _REPLACE_SECONDS):
             return self.read(name) == before and self.put(name, data)
 
     def delete(self, name: str) -> None:
+        """Remove a file if it is there, and the folder in which it was the last."""
         path = self.path / name
         path.unlink(missing_ok=True)
         if path.parent != self.path:
@@ -150,19 +97,18 @@ class LocalFolder(StoreFolder):
                 path.parent.rmdir()
 
     def tidy(self, under: str = "") -> None:
+        """Remove what killed writers left: half-written files, an empty folder, a lock."""
         remove_litter(self.path / under)
-        with contextlib.suppress(OSError):  # it is not empty, or not there
+        with contextlib.suppress(OSError):
             if under:
                 (self.path / under).rmdir()
             elif self.exists(NAME):
                 with self.lock(NAME):  # whoever holds it removes it
                     pass
 
-    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        return self._locked(name, 0)
-
     @contextlib.contextmanager
-    def _locked(self, name: str, wait: float) -> Iterator[bool]:
+    def lock(self, name: str, wait: float = 0) -> Iterator[bool]:
+        """Hold the lock of this name for a block: False if another run holds it. It saves double work, no more."""
         path = Path(os.path.realpath(self.path)) / name
         make_folder(path.parent)
         with try_lock(path, wait=wait) as held:

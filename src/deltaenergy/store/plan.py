@@ -1,7 +1,7 @@
 """The plan of a run: which images each new shard will have, fixed before the first is encoded.
 
     .deltaenergy-plan/plan.json           the shards, and the manifest that the plan was made for
-    .deltaenergy-plan/rows-<hash>.arrow   the images of eight shards, a batch of rows each
+    .deltaenergy-plan/rows-<hash>.arrow   the images of a shard
     .deltaenergy-plan/00012-1.json        the record of a shard that is finished
     .deltaenergy-plan/00012-1.lock        held by the process that encodes the shard
 
@@ -20,9 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import NamedTuple
-
-import numpy as np
+from typing import Annotated, Any, NamedTuple
 
 from deltaenergy.data.content import hash_bytes, stamp_of
 from deltaenergy.data.items import ImageItem
@@ -32,36 +30,13 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
 from deltaenergy.files.artifact import CHECKSUM, check_bytes, json_with_checksum
 from deltaenergy.files.reading import parse_json
-from deltaenergy.files.schema import Where
 from deltaenergy.store.folder import StoreFolder
-from deltaenergy.store.shard import (
-    SHARD_ENTRIES,
-    Manifest,
-    ShardRecord,
-    each_of,
-    read_index,
-    read_manifest,
-    shard_name,
-)
+from deltaenergy.store.shard import Manifest, ShardRecord, each_of, read_index, read_manifest, shard_name
 
 FOLDER = ".deltaenergy-plan"
 PLAN = f"{FOLDER}/plan.json"
 FORMAT = "deltaenergy plan 2"
-# Whoever reads one shard's rows reads the whole file; with one file for each, there would be as many as shards.
-SHARDS_PER_FILE = 8
 _OURS = re.compile(r"plan\.json|rows-[0-9a-f]{32}\.arrow|\d{5,}-\d+\.(?:json|lock)")
-_AGAIN = "Run the same command again: it plans again."
-_PLAN_ENTRIES = schema.record(
-    {
-        "format": schema.text(among=(FORMAT,)),
-        "base": schema.text(matching="[0-9a-f]{64}"),
-        "by": schema.text(),
-        "shards": schema.list_of(schema.list_of(schema.whole(0), length=3)),
-        "files": schema.list_of(schema.text(matching="[0-9a-f]{32}")),
-        CHECKSUM: schema.text(),
-    }
-)
-_RECORD_ENTRIES = schema.record({**SHARD_ENTRIES, "planned": schema.text(), CHECKSUM: schema.text()})
 
 
 class PlannedImage(NamedTuple):
@@ -80,50 +55,37 @@ class PlannedImage(NamedTuple):
     row: int | None = None
     keeps: bool = False
 
+    @classmethod
+    def of(cls, item: ImageItem) -> PlannedImage:
+        """An image as it is now."""
+        return cls(item.id, item.label, item.domain, stamp_of(item), refer(item.source))
 
-class PlannedShard(NamedTuple):
-    """A shard to be written, with the number of images to encode for it."""
 
-    number: int
-    version: int
-    images: int
+@dataclass(frozen=True)
+class PlannedShard:
+    """A shard to be written, the number of images to encode for it, and a hash of the file that lists them."""
 
-    @property
-    def record_name(self) -> str:
-        """The file that says that it is finished."""
-        return f"{FOLDER}/{self.number:05d}-{self.version}.json"
+    number: Annotated[int, schema.whole(0)]
+    version: Annotated[int, schema.whole(1)]
+    images: Annotated[int, schema.whole(1)]
+    rows: Annotated[str, schema.text(matching="[0-9a-f]{32}")]
 
-    @property
-    def lock_name(self) -> str:
-        """The lock of the process that encodes it."""
-        return f"{FOLDER}/{self.number:05d}-{self.version}.lock"
+    def file(self, ending: str) -> str:
+        """Its record or lock in the folder of the plan."""
+        return f"{FOLDER}/{self.number:05d}-{self.version}.{ending}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The shards of a run; `base` is a hash of the manifest that it adds to, `files` those of its lists of images."""
+    """The shards of a run; `base` is a hash of the manifest that it adds to, and `by` says whose run it is."""
 
-    base: str
-    shards: list[PlannedShard]
-    files: list[str]
-    by: str = ""
-
-    @property
-    def row_files(self) -> set[str]:
-        """The files that list its images."""
-        return {_rows_name(listed) for listed in self.files}
-
-    def rows_of(self, position: int) -> str:
-        """What identifies the images of the shard at `position`."""
-        return f"{self.files[position // SHARDS_PER_FILE]}:{position % SHARDS_PER_FILE}"
+    base: Annotated[str, schema.text(matching="[0-9a-f]{64}")]
+    by: Annotated[str, schema.text()]
+    shards: Annotated[list[PlannedShard], schema.list_of(schema.record(schema.checks_of(PlannedShard)), least=1)]
 
     def is_for(self, manifest: bytes) -> bool:
         """Whether it adds to a manifest with these bytes; else it is over."""
-        return self.base == _base(manifest)
-
-    def is_same(self, other: Plan) -> bool:
-        """Whether another run may join this one."""
-        return (self.base, self.shards, self.files) == (other.base, other.shards, other.files)
+        return self.base == hashlib.sha256(manifest).hexdigest()
 
 
 class Changes:
@@ -136,71 +98,50 @@ class Changes:
         in_memory: the images that only this process has, by id.
     """
 
-    def __init__(self, stream: ImageStream, folder: StoreFolder, manifest: Manifest | None, retry: bool) -> None:
+    def __init__(self, stream: ImageStream, folder: StoreFolder, records: Sequence[ShardRecord], retry: bool) -> None:
         self._stream, self._retry = stream, retry
-        self._known = _Known(folder, () if manifest is None else manifest.shards)
         self.total = self.images = 0
         self.by_shard: dict[int, list[PlannedImage]] = {}
         self.in_memory: dict[str, ImageItem] = {}
+        # Of each image the position of its shard, its row there, and hashes that stand for its stamp, label and domain.
+        self._known: dict[str, tuple[int, int, int, int]] = {}
+        self._failed: set[str] = set()
+        for shard, index in enumerate(each_of(folder, lambda record: read_index(folder, record), records)):
+            columns = (index[name].to_pylist() for name in ("id", "label", "domain", "stamp", "error"))
+            for row, (name, label, domain, stamp, error) in enumerate(zip(*columns)):
+                self._known[name] = shard, row, hash(stamp), hash((label, domain))
+                if error is not None:
+                    self._failed.add(name)
 
     def new_images(self) -> Iterator[PlannedImage]:
         """The images that the store does not have, in order; afterwards `by_shard` is known as well."""
-        known = self._known
-        failed = dict(known.failed)
-        folders: set[str] = set()
+        missing, folders = set(self._failed), set[str]()
         for item in self._stream:
             self.total += 1
-            if failed:
-                failed.pop(item.id, None)
+            if self._failed:
+                missing.discard(item.id)
                 _add_folders(item.id, folders)
-            stamp, row = stamp_of(item), known.rows.get(item.id)
-            if row is None:
-                yield self._planned(item, stamp)
-            elif not known.is_same(row, item, stamp) or (self._retry and item.id in known.failed):
-                shard, inside = known.place(row)
-                keeps = known.has_stamp(row, stamp) and item.id not in known.failed
-                self.by_shard.setdefault(shard, []).append(self._planned(item, stamp, inside, keeps))
-        for name, row in failed.items():
-            if name in folders:  # it could not be listed before, and has images now
-                shard, inside = known.place(row)
-                self.by_shard.setdefault(shard, []).append(PlannedImage(name, None, None, None, None, inside))
+            planned, failed = PlannedImage.of(item), item.id in self._failed
+            if item.id in self._known:
+                _, _, stamp, label = self._known[item.id]
+                same_stamp, same_label = stamp == hash(planned.stamp), label == hash((item.label, item.domain))
+                if same_stamp and same_label and not (failed and self._retry):
+                    continue
+                planned = planned._replace(keeps=same_stamp and not failed)
+                self._change(planned)
+            self.images += 1
+            if in_memory(item.source) and not planned.keeps:
+                self.in_memory[item.id] = item
+            if item.id not in self._known:
+                yield planned
+        for name in missing & folders:  # it could not be listed before, and has images now
+            self._change(PlannedImage(name, None, None, None, None))
         for images in self.by_shard.values():
             images.sort(key=lambda image: image.row or 0)
 
-    def _planned(self, item: ImageItem, stamp: str, row: int | None = None, keeps: bool = False) -> PlannedImage:
-        self.images += 1
-        if in_memory(item.source) and not keeps:
-            self.in_memory[item.id] = item
-        return PlannedImage(item.id, item.label, item.domain, stamp, refer(item.source), row, keeps)
-
-
-class _Known:
-    """What a store has of each image, in few bytes: hashes stand for labels, domains and stamps."""
-
-    def __init__(self, folder: StoreFolder, records: Sequence[ShardRecord]) -> None:
-        self._ends = np.cumsum([0, *(record.images for record in records)])
-        self.rows: dict[str, int] = {}
-        self.failed: dict[str, int] = {}
-        self._same = np.zeros(self._ends[-1], np.int64)
-        self._stamps = np.zeros(self._ends[-1], np.int64)
-        for start, index in zip(self._ends, each_of(folder, lambda record: read_index(folder, record), records)):
-            columns = (index[name].to_pylist() for name in ("id", "label", "domain", "stamp", "error"))
-            for row, (name, label, domain, stamp, error) in enumerate(zip(*columns), start=int(start)):
-                self.rows[name] = row
-                self._same[row], self._stamps[row] = hash((label, domain, stamp)), hash(stamp)
-                if error is not None:
-                    self.failed[name] = row
-
-    def is_same(self, row: int, item: ImageItem, stamp: str) -> bool:
-        return bool(self._same[row] == hash((item.label, item.domain, stamp)))
-
-    def has_stamp(self, row: int, stamp: str) -> bool:
-        return bool(self._stamps[row] == hash(stamp))
-
-    def place(self, row: int) -> tuple[int, int]:
-        """The position of the shard, and the row in it."""
-        shard = int(np.searchsorted(self._ends, row, side="right")) - 1
-        return shard, row - int(self._ends[shard])
+    def _change(self, image: PlannedImage) -> None:
+        shard, row, *_ = self._known[image.id]
+        self.by_shard.setdefault(shard, []).append(image._replace(row=row))
 
 
 def draw_up(
@@ -211,103 +152,68 @@ def draw_up(
     put: Callable[[str, bytes], object],
 ) -> Plan:
     """Cut the images into shards, and hand the files that list them to `put`, with their names, as they come."""
-    version = manifest.version + 1
     number = max((record.number for record in manifest.shards), default=-1) + 1
     shards: list[PlannedShard] = []
-    files: list[str] = []
-    lists: list[list[PlannedImage]] = []
-
-    def flush() -> None:
-        listed = pack_rows(lists)
-        files.append(hash_bytes(listed))
-        put(_rows_name(files[-1]), listed)
-        lists.clear()
 
     def add(number: int, images: list[PlannedImage]) -> None:
-        shards.append(PlannedShard(number, version, len(images)))
-        lists.append(images)
-        if len(lists) == SHARDS_PER_FILE:
-            flush()
+        rows = pack_rows(images)
+        shards.append(PlannedShard(number, manifest.version + 1, len(images), hash_bytes(rows)))
+        put(rows_name(shards[-1]), rows)
 
     while images := list(islice(new_images, manifest.shard_size)):
         add(number, images)
         number += 1
     for position, images in sorted(changes.by_shard.items()):
         add(manifest.shards[position].number, images)
-    if lists:
-        flush()
     by = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-    return Plan(_base(data), shards, files, by)
+    return Plan(hashlib.sha256(data).hexdigest(), by, shards)
 
 
 def put_plan(folder: StoreFolder, plan: Plan) -> bool:
     """Write `plan.json`, with which the plan is there; False if there is one already."""
-    values = {"format": FORMAT, **asdict(plan), "shards": [list(shard) for shard in plan.shards]}
-    return folder.put(PLAN, json_with_checksum(values), if_absent=True)
+    return folder.put(PLAN, json_with_checksum({"format": FORMAT, **asdict(plan)}), if_absent=True)
 
 
 def read_plan(folder: StoreFolder) -> Plan | None:
     """The plan that is there, if there is one."""
-    path = folder.full_name(PLAN)
     try:
-        data = folder.read(PLAN)
+        values = _read_checked(folder, PLAN, {"format": schema.text(among=(FORMAT,)), **schema.checks_of(Plan)})
     except FileNotFoundError:
         return None
-    values = parse_json(data, path)
-    check_bytes(data, path)
-    _PLAN_ENTRIES(values, Where(path))
-    return Plan(values["base"], [PlannedShard(*shard) for shard in values["shards"]], values["files"], values["by"])
+    return Plan(values["base"], values["by"], [PlannedShard(**shard) for shard in values["shards"]])
 
 
-class PlannedRows:
-    """Reads the images of planned shards. The file of the last one is kept: the next is often in it as well."""
-
-    def __init__(self, folder: StoreFolder, plan: Plan) -> None:
-        self._folder, self._plan = folder, plan
-        self._kept: tuple[str, bytes] | None = None
-
-    def __getitem__(self, position: int) -> list[PlannedImage]:
-        listed = self._plan.files[position // SHARDS_PER_FILE]
-        if self._kept is None or self._kept[0] != listed:
-            name = _rows_name(listed)
-            try:
-                data = self._folder.read(name)
-            except OSError as error:
-                raise ArtifactError(f"{self._folder.full_name(name)} cannot be read: {error}. {_AGAIN}") from error
-            if hash_bytes(data) != listed:
-                raise ArtifactError(f"{self._folder.full_name(name)} is damaged. {_AGAIN}")
-            self._kept = listed, data
-        return unpack_rows(self._kept[1], position % SHARDS_PER_FILE)
-
-
-def put_record(folder: StoreFolder, plan: Plan, position: int, record: ShardRecord) -> None:
-    """Say that a planned shard is finished."""
-    values = {**asdict(record), "planned": plan.rows_of(position)}
-    folder.put(plan.shards[position].record_name, json_with_checksum(values), if_absent=True)
-
-
-def read_record(folder: StoreFolder, plan: Plan, position: int) -> ShardRecord | None:
-    """The record of a planned shard, if it is finished; one that is damaged, or of other images, is none."""
-    name = plan.shards[position].record_name
+def read_rows(folder: StoreFolder, shard: PlannedShard) -> list[PlannedImage]:
+    """The images of a planned shard."""
+    name = rows_name(shard)
     try:
         data = folder.read(name)
-        values = parse_json(data, name)
-        check_bytes(data, name)
-        _RECORD_ENTRIES(values, Where(name))
-    except (FileNotFoundError, ArtifactError):
-        return None
-    if values.pop("planned") != plan.rows_of(position):
-        return None
-    values.pop(CHECKSUM)
-    return ShardRecord(**values)
+        if hash_bytes(data) != shard.rows:
+            raise OSError("it is damaged")
+    except OSError as error:
+        raise ArtifactError(f"{folder.full_name(name)} cannot be read: {error}. Run the same command again.") from error
+    return unpack_rows(data)
+
+
+def put_record(folder: StoreFolder, shard: PlannedShard, record: ShardRecord) -> None:
+    """Say that a planned shard is finished."""
+    folder.put(shard.file("json"), json_with_checksum({**asdict(record), "rows": shard.rows}), if_absent=True)
 
 
 def finished(folder: StoreFolder, plan: Plan) -> dict[int, ShardRecord]:
-    """The records of the planned shards that are finished, by position."""
-    names = folder.sizes(FOLDER)
-    positions = [i for i, shard in enumerate(plan.shards) if shard.record_name.rpartition("/")[2] in names]
-    records = each_of(folder, lambda position: read_record(folder, plan, position), positions)
-    return {position: record for position, record in zip(positions, records) if record is not None}
+    """The records of the finished shards, by position. One that is damaged, or of other images, counts as none."""
+    names, checks = folder.sizes(FOLDER), {**schema.checks_of(ShardRecord), "rows": schema.text()}
+
+    def read(position: int) -> ShardRecord | None:
+        shard = plan.shards[position]
+        try:
+            values = _read_checked(folder, shard.file("json"), checks)
+        except (FileNotFoundError, ArtifactError):
+            return None
+        return ShardRecord(**values) if values.pop("rows") == shard.rows else None
+
+    there = [i for i, shard in enumerate(plan.shards) if shard.file("json").rpartition("/")[2] in names]
+    return {i: record for i, record in zip(there, each_of(folder, read, there)) if record is not None}
 
 
 def merged(manifest: Manifest, plan: Plan, records: Iterable[ShardRecord], *, complete: bool) -> Manifest:
@@ -341,9 +247,8 @@ def in_use(folder: StoreFolder) -> bool:
 def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> None:
     """Remove a plan that is over, `plan.json` first, and the shards that it left unfinished."""
     if plan is not None:
-        listed = {record.name for record in manifest.shards}
-        unfinished = {shard_name(shard.number, shard.version) for shard in plan.shards} - listed
-        for name in unfinished & folder.sizes().keys():
+        planned = {shard_name(shard.number, shard.version) for shard in plan.shards}
+        for name in (planned - {record.name for record in manifest.shards}) & folder.sizes().keys():
             folder.delete(name)
     folder.delete(PLAN)
     for name in folder.sizes(FOLDER):
@@ -352,36 +257,40 @@ def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> N
     folder.tidy(FOLDER)
 
 
-def pack_rows(lists: list[list[PlannedImage]]) -> bytes:
-    """Lists of images as an Arrow file, a batch of rows each."""
+def rows_name(shard: PlannedShard) -> str:
+    """The file that lists the images of a shard: two runs never write different lists under one name."""
+    return f"{FOLDER}/rows-{shard.rows}.arrow"
+
+
+def pack_rows(images: Sequence[PlannedImage]) -> bytes:
+    """A list of images as an Arrow file."""
     import pyarrow as pa
 
     kinds = {"row": pa.int32(), "keeps": pa.bool_()}
     columns = pa.schema([(name, kinds.get(name, pa.string())) for name in PlannedImage._fields])
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(sink, columns, options=options) as writer:
-        for images in lists:
-            arrays = [pa.array(values, kind) for values, kind in zip(zip(*images), columns.types)]
-            writer.write_batch(pa.record_batch(arrays, schema=columns))
+    with pa.ipc.new_file(sink, columns, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.record_batch(list(zip(*images)), schema=columns))
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
 
-def unpack_rows(data: bytes, position: int) -> list[PlannedImage]:
-    """One of the lists in a file that `pack_rows` made."""
+def unpack_rows(data: bytes) -> list[PlannedImage]:
+    """The list in a file that `pack_rows` made."""
     import pyarrow as pa
 
-    batch = pa.ipc.open_file(data).get_batch(position)
-    return list(map(PlannedImage._make, zip(*(column.to_pylist() for column in batch.columns))))
+    columns = pa.ipc.open_file(data).read_all().columns
+    return list(map(PlannedImage._make, zip(*(column.to_pylist() for column in columns))))
 
 
-def _rows_name(listed: str) -> str:
-    return f"{FOLDER}/rows-{listed}.arrow"
-
-
-def _base(manifest: bytes) -> str:
-    return hashlib.sha256(manifest).hexdigest()
+def _read_checked(folder: StoreFolder, name: str, checks: dict[str, schema.Check]) -> dict[str, Any]:
+    """The entries of a JSON file with a checksum."""
+    data, path = folder.read(name), folder.full_name(name)
+    values: dict[str, Any] = parse_json(data, path)
+    check_bytes(data, path)
+    schema.record({**checks, CHECKSUM: schema.text()})(values, schema.Where(path))
+    del values[CHECKSUM]
+    return values
 
 
 def _add_folders(name: str, folders: set[str]) -> None:

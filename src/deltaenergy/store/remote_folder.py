@@ -1,15 +1,13 @@
 """A feature store in cloud storage: `s3://bucket/photos.store`.
 
 An object is there whole or not at all, which is what a store asks of its files. There are no locks; two processes that
-write the same name are told apart by conditions (If-None-Match, If-Match). What was read whole is kept for a while.
+write the same name are told apart by conditions (If-None-Match, If-Match).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import threading
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +16,6 @@ from deltaenergy.data.remote.client import RemoteObject, delete, get, get_range,
 from deltaenergy.data.remote.errors import Missing, Refused
 from deltaenergy.data.remote.url import SCHEMES, checked_url, is_web, scheme_of
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.store.folder import StoreFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,24 +26,21 @@ _MOST_BYTES = 1 << 40
 _LEAST_LEFT_OUT = 1 << 16
 
 
-class RemoteFolder(StoreFolder):
-    """A folder in cloud storage. Of the files that were mapped, `kept_bytes` are kept in memory."""
+class RemoteFolder:
+    """A folder in cloud storage, with the operations of `LocalFolder`."""
 
-    path: str
     is_remote = True
 
-    def __init__(self, url: str, kept_bytes: int = 1 << 28) -> None:
-        self.path = checked_url(url, "The path given").rstrip("/")
+    def __init__(self, url: str) -> None:
+        self.path = self.address = checked_url(url, "The path given").rstrip("/")
         if is_web(self.path):
             raise InputError(f"{self.path} is on a web server, which has no feature stores. Use s3://, gs:// or az://.")
-        self._kept_bytes = kept_bytes
-        self._kept: OrderedDict[str, pa.Buffer] = OrderedDict()
-        self._lock = threading.Lock()
 
-    @property
-    def address(self) -> str:
-        """The URL is the same everywhere."""
+    def __str__(self) -> str:
         return self.path
+
+    def full_name(self, name: str) -> str:
+        return f"{self.path}/{name}"
 
     def exists(self, name: str) -> bool:
         """A store that refuses to say so is an error: the file may well be there."""
@@ -88,19 +82,9 @@ class RemoteFolder(StoreFolder):
             for first, last in ((0, start), (stop, size)):
                 data[first:last] = np.frombuffer(get_range(whole, first, last), np.uint8)
             return pa.py_buffer(data)
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name]
-        buffer = pa.py_buffer(self.read(name))
-        with self._lock:
-            self._kept[name] = buffer
-            while len(self._kept) > 1 and sum(kept.size for kept in self._kept.values()) > self._kept_bytes:
-                self._kept.popitem(last=False)
-        return buffer
+        return pa.py_buffer(self.read(name))
 
     def put(self, name: str, data: bytes | pa.Buffer, *, if_absent: bool = False) -> bool:
-        self._forget(name)
         content = data if isinstance(data, bytes) else data.to_pybytes()
         return put(self.full_name(name), content, if_absent=if_absent) is not None
 
@@ -110,13 +94,11 @@ class RemoteFolder(StoreFolder):
         return self.read(name) == before and put(self.full_name(name), data, if_match=version) is not None
 
     def delete(self, name: str) -> None:
-        self._forget(name)
         delete(self.full_name(name))
+
+    def tidy(self, under: str = "") -> None:
+        """Nothing is ever half-written."""
 
     def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
         """There are none."""
         return contextlib.nullcontext(True)
-
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            self._kept.pop(name, None)

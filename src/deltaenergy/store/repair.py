@@ -8,28 +8,19 @@ then its rows are right, and its record is replaced as well.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.content import stamp_of
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.references import refer
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
 from deltaenergy.store.encode import Encoder, ShardEncoder
 from deltaenergy.store.folder import StoreFolder, open_folder
 from deltaenergy.store.plan import PlannedImage
-from deltaenergy.store.shard import (
-    MANIFEST,
-    Manifest,
-    ShardRecord,
-    find_damage,
-    pack_shard,
-    read_index,
-    read_manifest,
-)
-from deltaenergy.store.store import Store, check_same_model
+from deltaenergy.store.shard import MANIFEST, Manifest, find_damage, pack_shard, read_index, read_manifest
+from deltaenergy.store.store import Store
 from deltaenergy.store.writer import explain_write_errors
 
 
@@ -40,37 +31,29 @@ def repair(model: Encoder, stream: ImageStream, path: str | Path, *, progress: P
     """
     folder = open_folder(path)
     manifest, data = read_manifest(folder)
-    check_same_model(folder, manifest.model, model)
+    Store(folder, manifest).check_model(model)
     found = find_damage(folder, manifest.shards, features=True)
     damaged = [position for position, record in enumerate(manifest.shards) if record.name in found]
     images = _images_of(folder, manifest, damaged, stream) if damaged else {}
     with explain_write_errors(folder):
         folder.tidy()
         for done, position in enumerate(damaged, start=1):
-            # Shards before it are sound by now; later ones do not matter to it.
-            manifest, data = _repair_shard(folder, manifest, data, position, images[position], model)
+            before, items = manifest.shards[position], images[position]
+            planned = [PlannedImage.of(item) for item in items]
+            encoder = ShardEncoder(model, Store(folder, manifest), {item.id: item for item in items})
+            # The shards before it are sound by now, and it takes nothing from later ones.
+            index, arrays = encoder.encode(planned, held=min(before.held, position))
+            record, file = pack_shard(before.number, before.version, before.held, index, arrays)
+            folder.put(record.name, file)
+            if record != before:
+                shards = (*manifest.shards[:position], record, *manifest.shards[position + 1 :])
+                manifest = replace(manifest, shards=shards)
+                if not folder.replace(MANIFEST, manifest.to_bytes(), data):
+                    raise ArtifactError(f"Another run has changed {folder} meanwhile. Repair it again.")
+                data = manifest.to_bytes()
             if progress is not None:
                 progress(done, len(damaged))
     return list(found)
-
-
-def _repair_shard(
-    folder: StoreFolder, manifest: Manifest, data: bytes, position: int, items: list[ImageItem], model: Encoder
-) -> tuple[Manifest, bytes]:
-    before = manifest.shards[position]
-    in_memory = {item.id: item for item in items}
-    planned = [PlannedImage(item.id, item.label, item.domain, stamp_of(item), refer(item.source)) for item in items]
-    encoder = ShardEncoder(model, Store(folder, manifest), in_memory)
-    index, arrays = encoder.encode(planned, held=min(before.held, position))
-    record, file = pack_shard(before.number, before.version, before.held, index, arrays)
-    folder.put(record.name, file)
-    if record == before:
-        return manifest, data
-    shards = (*manifest.shards[:position], record, *manifest.shards[position + 1 :])
-    manifest = replace(manifest, shards=shards)
-    if not folder.replace(MANIFEST, manifest.to_bytes(), data):
-        raise ArtifactError(f"Another run has changed {folder} meanwhile. Repair it again.")
-    return manifest, manifest.to_bytes()
 
 
 def _images_of(
@@ -94,19 +77,17 @@ def _images_of(
         if position in damaged:
             names[position] = ids
     wanted = {name for ids in names.values() for name in ids}
-    given: dict[str, ImageItem] = {}
-    unknown: list[str] = []
-    for item in stream:
-        if item.id in wanted or (nameless and item.id not in elsewhere):
-            given[item.id] = item
-        if nameless and item.id not in elsewhere:
-            unknown.append(item.id)
-    start = 0
+    given = {item.id: item for item in stream if item.id in wanted or (nameless and item.id not in elsewhere)}
+    unknown = iter([name for name in given if name not in elsewhere])
     for position in nameless:
         record = manifest.shards[position]
-        names[position] = unknown[start : start + record.images]
-        start += record.images
-        _check_names(folder, record, names[position])
+        names[position] = list(islice(unknown, record.images))
+        if hash_strings(names[position]) != record.ids:
+            raise ArtifactError(
+                f"The index of {folder.full_name(record.name)} is damaged, and the {record.images} images that it "
+                "names are not those given. Give exactly the images that the store was made from, in the same order, "
+                "or make a new store."
+            )
     for position, ids in names.items():
         if lost := [name for name in ids if name not in given]:
             raise ArtifactError(
@@ -114,12 +95,3 @@ def _images_of(
                 f"among those given, such as {lost[0]}. Give them as well, or make a new store."
             )
     return {position: [given[name] for name in ids] for position, ids in names.items()}
-
-
-def _check_names(folder: StoreFolder, record: ShardRecord, names: list[str]) -> None:
-    if hash_strings(names) != record.ids:
-        raise ArtifactError(
-            f"The index of {folder.full_name(record.name)} is damaged, and the {record.images} images that it names "
-            "are not those given. Give exactly the images that the store was made from, in the same order, or make a "
-            "new store."
-        )

@@ -15,25 +15,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from deltaenergy.data.decode import FAR_THREADS
-from deltaenergy.data.items import Unreadable
 from deltaenergy.data.remote.url import is_url, may_be_folder
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings, schema
 from deltaenergy.files.artifact import CHECKSUM, check_bytes, json_with_checksum
 from deltaenergy.files.reading import parse_json
-from deltaenergy.files.schema import Where
 from deltaenergy.store.folder import StoreFolder, open_folder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
+
+    Arrays = dict[str, npt.NDArray[Any]]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,35 +40,10 @@ MANIFEST = "store.json"
 DTYPES = ("float32", "float16")
 INDEX = ("id", "label", "domain", "content", "stamp", "error")
 REPAIR = "Repair it with repair_store and the images it was made from (`deltaenergy verify STORE --repair IMAGES`)."
-_HASH = schema.text(matching="[0-9a-f]{32}")
-SHARD_ENTRIES = {
-    "number": schema.whole(0),
-    "version": schema.whole(1),
-    "images": schema.whole(0),
-    "unreadable": schema.whole(0),
-    "held": schema.whole(0),
-    "ids": schema.text(matching="[0-9a-f]{16}"),
-    "bytes": schema.whole(1),
-    "start": schema.whole(0),
-    "stop": schema.whole(0),
-    "index_hash": _HASH,
-    "features_hash": _HASH,
-}
-_ENTRIES = schema.record(
-    {
-        "format": schema.text(),
-        "model": schema.record({"name": schema.path_text(), "fingerprint": schema.text()}, others=True),
-        "feature_dim": schema.whole(1),
-        "patches": schema.truth(),
-        "dtype": schema.text(among=DTYPES),
-        "shard_size": schema.whole(1),
-        "batch_size": schema.whole(1),
-        "complete": schema.truth(),
-        "version": schema.whole(0),
-        "shards": schema.list_of(schema.record(SHARD_ENTRIES)),
-        CHECKSUM: schema.text(),
-    }
-)
+
+_Count = Annotated[int, schema.whole(0)]
+_Number = Annotated[int, schema.whole(1)]
+_Hash = Annotated[str, schema.text(matching="[0-9a-f]{32}")]
 
 
 @dataclass(frozen=True)
@@ -81,21 +54,20 @@ class ShardRecord:
     whose features its equal images share. The features are the bytes from `start` to `stop` of its file.
     """
 
-    number: int
-    version: int
-    images: int
-    unreadable: int
-    held: int
-    ids: str
-    bytes: int
-    start: int
-    stop: int
-    index_hash: str
-    features_hash: str
+    number: _Count
+    version: _Number
+    images: _Count
+    unreadable: _Count
+    held: _Count
+    ids: Annotated[str, schema.text(matching="[0-9a-f]{16}")]
+    bytes: _Number
+    start: _Count
+    stop: _Count
+    index_hash: _Hash
+    features_hash: _Hash
 
     @property
     def name(self) -> str:
-        """Its file."""
         return shard_name(self.number, self.version)
 
 
@@ -105,35 +77,26 @@ class Manifest:
     last of them ended.
     """
 
-    model: dict[str, Any]
-    feature_dim: int
-    patches: bool
-    dtype: str
-    shard_size: int
-    batch_size: int
-    complete: bool
-    version: int
-    shards: tuple[ShardRecord, ...]
+    model: Annotated[
+        dict[str, Any], schema.record({"name": schema.path_text(), "fingerprint": schema.text()}, others=True)
+    ]
+    feature_dim: _Number
+    patches: Annotated[bool, schema.truth()]
+    dtype: Annotated[str, schema.text(among=DTYPES)]
+    shard_size: _Number
+    batch_size: _Number
+    complete: Annotated[bool, schema.truth()]
+    version: _Count
+    shards: Annotated[tuple[ShardRecord, ...], schema.list_of(schema.record(schema.checks_of(ShardRecord)))]
 
     def to_bytes(self) -> bytes:
-        """As they are written."""
         return json_with_checksum({"format": FORMAT, **asdict(self)})
 
 
-class Shard(NamedTuple):
-    """The images of a shard that have features (row i of all is the image in row `rows[i]` of the store), and those
-    that have none.
-    """
-
-    rows: npt.NDArray[np.int64]
-    index: pa.Table
-    features: npt.NDArray[np.float32]
-    patches: npt.NDArray[np.float32] | None
-    unreadable: list[Unreadable]
+_ENTRIES = schema.record({"format": schema.text(), **schema.checks_of(Manifest), CHECKSUM: schema.text()})
 
 
 def shard_name(number: int, version: int) -> str:
-    """The file of a shard."""
     return f"{number:05d}-{version}.arrow"
 
 
@@ -164,24 +127,25 @@ def read_manifest(folder: StoreFolder) -> tuple[Manifest, bytes]:
             "folder as --out."
         )
     check_bytes(data, path)
-    _ENTRIES(values, Where(path))
+    _ENTRIES(values, schema.Where(path))
     shards = tuple(ShardRecord(**shard) for shard in values["shards"])
-    known = {field.name: values[field.name] for field in fields(Manifest)}
+    known = {name: values[name] for name in values if name not in ("format", CHECKSUM)}
     return Manifest(**{**known, "shards": shards}), data
 
 
-def pack_shard(
-    number: int, version: int, held: int, index: pa.Table, arrays: dict[str, npt.NDArray[Any]]
-) -> tuple[ShardRecord, pa.Buffer]:
+def pack_shard(number: int, version: int, held: int, index: pa.Table, arrays: Arrays) -> tuple[ShardRecord, pa.Buffer]:
     """A shard's record and file. `features` (n, D) and `patches` (n, P, D) are zero where the index has an error."""
     import pyarrow as pa
 
     table = with_arrays(index, arrays)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
+    with pa.ipc.new_file(sink, table.schema) as writer:  # one batch of rows, so each column is one piece of the file
+        columns = [column.combine_chunks() for column in table.columns]
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=table.schema))
     data = sink.getvalue()
-    start, stop = _numbers_in(data)
+    numbers = [values.buffers()[1] for values, _ in map(_innermost, _parse(data).columns[len(INDEX) :]) if len(values)]
+    start = numbers[0].address - data.address if numbers else data.size
+    stop = numbers[-1].address - data.address + numbers[-1].size if numbers else data.size
     record = ShardRecord(
         number=number,
         version=version,
@@ -198,7 +162,7 @@ def pack_shard(
     return record, data
 
 
-def with_arrays(index: pa.Table, arrays: dict[str, npt.NDArray[Any]]) -> pa.Table:
+def with_arrays(index: pa.Table, arrays: Arrays) -> pa.Table:
     """An index with arrays as further columns, null where it has an error."""
     import pyarrow as pa
 
@@ -211,38 +175,40 @@ def with_arrays(index: pa.Table, arrays: dict[str, npt.NDArray[Any]]) -> pa.Tabl
     return index
 
 
+def read_index(folder: StoreFolder, record: ShardRecord) -> pa.Table:
+    """A shard's index; its features are not read."""
+    return _read(folder, record, without_features=True).select(INDEX)
+
+
+def read_arrays(folder: StoreFolder, record: ShardRecord) -> tuple[pa.Table, Arrays]:
+    """A shard's index, and `features` and `patches` as views on its file; rows with an error are zero."""
+    table = _read(folder, record)
+    arrays = {}
+    for name in table.column_names[len(INDEX) :]:
+        values, shape = _innermost(table[name])
+        arrays[name] = values.to_numpy().reshape(shape)
+    return table.select(INDEX), arrays
+
+
 def find_damage(folder: StoreFolder, records: Sequence[ShardRecord], *, features: bool = False) -> dict[str, str]:
     """What is wrong with the files of some shards, by name; with `features` every byte is read."""
     sizes = folder.sizes()
 
     def look(record: ShardRecord) -> str | None:
+        if record.name not in sizes:
+            return "it is missing, or not a file"
+        if sizes[record.name] != record.bytes:
+            return f"it has {sizes[record.name]:,} bytes, not {record.bytes:,}"
         try:
-            if record.name not in sizes:
-                return "it is missing, or not a file"
-            if sizes[record.name] != record.bytes:
-                return f"it has {sizes[record.name]:,} bytes, not {record.bytes:,}"
-            data = folder.map(record.name, record.bytes) if features else _map_index(folder, record)
-            _check_index(data, record)
-            if features and _hash(data[record.start : record.stop]) != record.features_hash:
-                return "its features have another hash than when they were written"
+            data = _map(folder, record, without_features=not features)
         except (OSError, ArtifactError) as error:
             return str(error)
+        if features and _hash(data[record.start : record.stop]) != record.features_hash:
+            return "its features have another hash than when they were written"
         return None
 
     reasons = zip(records, each_of(folder, look, records))
     return {record.name: reason for record, reason in reasons if reason is not None}
-
-
-def same_images(folder: StoreFolder, record: ShardRecord) -> ShardRecord | None:
-    """The record of the file that is there, if its index is as in `record`: its features may be rounded differently."""
-    import pyarrow as pa
-
-    there = pa.py_buffer(folder.read(record.name))
-    try:
-        _check_index(there, record)
-    except ArtifactError:
-        return None
-    return replace(record, features_hash=_hash(there[record.start : record.stop]))
 
 
 def damaged(folder: StoreFolder, found: dict[str, str]) -> ArtifactError:
@@ -250,6 +216,15 @@ def damaged(folder: StoreFolder, found: dict[str, str]) -> ArtifactError:
     name, reason = next(iter(found.items()))
     others = f" So are {len(found) - 1} other files." if len(found) > 1 else ""
     return ArtifactError(f"{folder.full_name(name)} is damaged: {reason}.{others} {REPAIR}")
+
+
+def same_images(folder: StoreFolder, record: ShardRecord) -> ShardRecord | None:
+    """The record of the file that is there, if its index is as in `record`: its features may be rounded differently."""
+    try:
+        data = _map(folder, record)
+    except ArtifactError:
+        return None
+    return replace(record, features_hash=_hash(data[record.start : record.stop]))
 
 
 def each_of(folder: StoreFolder, read: Callable[[T], R], of: Sequence[T]) -> Iterator[R]:
@@ -261,39 +236,11 @@ def each_of(folder: StoreFolder, read: Callable[[T], R], of: Sequence[T]) -> Ite
         yield from pool.map(read, of)
 
 
-def empty_index() -> pa.Table:
-    """An index without rows."""
-    import pyarrow as pa
-
-    return pa.schema([(name, pa.string()) for name in INDEX]).empty_table()
-
-
-def read_index(folder: StoreFolder, record: ShardRecord) -> pa.Table:
-    """A shard's index."""
-    return _parse(folder, record, without_features=True).select(INDEX)
-
-
-def read_arrays(folder: StoreFolder, record: ShardRecord) -> tuple[pa.Table, dict[str, npt.NDArray[Any]]]:
-    """A shard's index, and `features` and `patches` as views on its file; rows with an error are zero."""
-    table = _parse(folder, record)
-    arrays = {}
-    for name in table.column_names[len(INDEX) :]:
-        values, shape = _only_chunk(table[name]), [len(table)]
-        while hasattr(values.type, "list_size"):
-            shape.append(values.type.list_size)
-            values = values.values
-        arrays[name] = values.to_numpy(zero_copy_only=False).reshape(shape)
-    return table.select(INDEX), arrays
-
-
-def _parse(folder: StoreFolder, record: ShardRecord, *, without_features: bool = False) -> pa.Table:
-    """A shard as a table, if its index has the bytes that were written: other bytes are never parsed."""
+def _read(folder: StoreFolder, record: ShardRecord, *, without_features: bool = False) -> pa.Table:
     import pyarrow as pa
 
     try:
-        data = _map_index(folder, record) if without_features else folder.map(record.name, record.bytes)
-        _check_index(data, record)
-        table = pa.ipc.open_file(data).read_all()
+        table = _parse(_map(folder, record, without_features=without_features))
         table.select(INDEX).validate(full=True)
         if len(table) != record.images:
             raise ArtifactError(f"it has {len(table)} rows, not {record.images}")
@@ -302,34 +249,28 @@ def _parse(folder: StoreFolder, record: ShardRecord, *, without_features: bool =
     return table
 
 
-def _map_index(folder: StoreFolder, record: ShardRecord) -> pa.Buffer:
-    return folder.map(record.name, record.bytes, without=(record.start, record.stop))
-
-
-def _check_index(data: pa.Buffer, record: ShardRecord) -> None:
+def _map(folder: StoreFolder, record: ShardRecord, *, without_features: bool = False) -> pa.Buffer:
+    """A shard's file, if its index has the bytes that were written: other bytes are never parsed."""
+    left_out = (record.start, record.stop) if without_features else None
+    data = folder.map(record.name, record.bytes, without=left_out)
     if data.size != record.bytes or _hash(data[: record.start], data[record.stop :]) != record.index_hash:
         raise ArtifactError("its index has another hash than when it was written")
+    return data
 
 
-def _numbers_in(data: pa.Buffer) -> tuple[int, int]:
-    """Where the numbers of features and patches are in a shard's file."""
+def _parse(data: pa.Buffer) -> pa.Table:
     import pyarrow as pa
 
-    table = pa.ipc.open_file(data).read_all()
-    found = []
-    for name in table.column_names[len(INDEX) :]:
-        values = _only_chunk(table[name])
-        while hasattr(values, "values"):
-            values = values.values
-        buffer = values.buffers()[1]
-        if buffer is not None and buffer.size:
-            found += [buffer.address - data.address, buffer.address - data.address + buffer.size]
-    return (found[0], found[-1]) if found else (data.size, data.size)
+    return pa.ipc.open_file(data).read_all()
 
 
-def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """A column without a copy: a shard is written as one batch of rows."""
-    return column.chunk(0) if column.num_chunks else column.combine_chunks()
+def _innermost(column: pa.ChunkedArray) -> tuple[pa.Array, list[int]]:
+    """The numbers in a column of lists, without a copy, and their shape."""
+    values, shape = column.chunk(0), [len(column)]
+    while hasattr(values.type, "list_size"):
+        shape.append(values.type.list_size)
+        values = values.values
+    return values, shape
 
 
 def _hash(*parts: pa.Buffer) -> str:

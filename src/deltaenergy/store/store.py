@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,13 +25,12 @@ from deltaenergy.store.folder import StoreFolder, open_folder
 from deltaenergy.store.items import stored_items
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import (
+    INDEX,
     MANIFEST,
     Manifest,
-    Shard,
     ShardRecord,
     damaged,
     each_of,
-    empty_index,
     find_damage,
     read_arrays,
     read_index,
@@ -43,8 +42,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-# Files that are mapped at a time; a process may have 65,530 maps.
-_MOST_MAPPED = 1024
+    from deltaenergy.store.shard import Arrays
+
+# Files that are mapped at a time, of which a process may have 65,530; those of cloud storage are held in memory.
+_MOST_MAPPED, _MOST_FETCHED = 1024, 4
 
 
 class Describes(Protocol):
@@ -52,6 +53,18 @@ class Describes(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What identifies it; only the entry `fingerprint` decides whether two are equal."""
+
+
+class Shard(NamedTuple):
+    """The images of a shard that have features (row i of all is the image in row `rows[i]` of the store), and those
+    that have none.
+    """
+
+    rows: npt.NDArray[np.int64]
+    index: pa.Table
+    features: npt.NDArray[np.float32]
+    patches: npt.NDArray[np.float32] | None
+    unreadable: list[Unreadable]
 
 
 class Store(HasRepr):
@@ -66,14 +79,12 @@ class Store(HasRepr):
 
     def __init__(self, folder: StoreFolder, manifest: Manifest, complete: bool = True) -> None:
         self.path = folder.path
-        self.folder, self.manifest = folder, manifest
+        self.folder, self.manifest, self.complete = folder, manifest, complete
         self.model = manifest.model
         self.fingerprint = str(manifest.model["fingerprint"])
-        self.feature_dim = manifest.feature_dim
-        self.has_patches = manifest.patches
-        self.complete = complete
+        self.feature_dim, self.has_patches = manifest.feature_dim, manifest.patches
         self._ends = np.cumsum([0, *(record.images for record in manifest.shards)])
-        self._mapped: dict[int, tuple[npt.NDArray[np.bool_], dict[str, npt.NDArray[Any]]]] = {}
+        self._mapped: dict[int, tuple[npt.NDArray[np.bool_], Arrays]] = {}
 
     @classmethod
     def open(cls, path: str | Path, model: Describes | None = None) -> Store:
@@ -83,11 +94,10 @@ class Store(HasRepr):
         What is not as it was written is an `ArtifactError`.
         """
         folder = open_folder(path)
-        manifest, complete = present(folder)
-        store = cls(folder, manifest, complete)
+        store = cls(folder, *present(folder))
         if model is not None:
             store.check_model(model)
-        if found := find_damage(folder, manifest.shards):
+        if found := find_damage(folder, store.manifest.shards):
             raise damaged(folder, found)
         if not store.complete:
             warnings.warn(
@@ -98,19 +108,17 @@ class Store(HasRepr):
         return store
 
     def _repr_fields(self) -> dict[str, object]:
+        unreadable = sum(record.unreadable for record in self.manifest.shards)
         facts: dict[str, object] = {
             "path": repr(str(self.path)),
             "images": len(self),
             "features": self.feature_dim,
             "model": repr(str(self.model.get("name"))),
+            "patches": "yes" if self.has_patches else None,
+            "unreadable": unreadable or None,
+            "complete": None if self.complete else "no, run again to finish it",
         }
-        if self.has_patches:
-            facts["patches"] = "yes"
-        if unreadable := sum(record.unreadable for record in self.manifest.shards):
-            facts["unreadable"] = unreadable
-        if not self.complete:
-            facts["complete"] = "no, run again to finish it"
-        return facts
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     def __len__(self) -> int:
         """The number of images, including those that could not be read."""
@@ -121,7 +129,7 @@ class Store(HasRepr):
         """A row per image: id, label, domain, content, stamp, and error if it could not be read."""
         import pyarrow as pa
 
-        tables = [empty_index()]
+        tables = [pa.schema([(name, pa.string()) for name in INDEX]).empty_table()]
         for start in range(0, len(self.manifest.shards), _MOST_MAPPED):
             records = self.manifest.shards[start : start + _MOST_MAPPED]
             tables.append(pa.concat_tables(each_of(self.folder, self._index_of, records)).combine_chunks())
@@ -166,30 +174,33 @@ class Store(HasRepr):
 
     def patches(self, rows: Any = None) -> npt.NDArray[np.float32]:
         """Unit patch features (n, P, D) of some rows, or of all."""
-        if not self.has_patches:
-            raise no_patches(self.path)
+        self._check_has(patches=True)
         return self._gather("patches", rows)
 
     def shards(self, *, patches: bool = False) -> Iterator[Shard]:
         """One shard after the other, so memory does not grow with the store. Images without features come apart."""
-        if patches and not self.has_patches:
-            raise no_patches(self.path)
-        for position in range(len(self.manifest.shards)):
-            yield self.shard(position, patches=patches)
+        self._check_has(patches)
+        return (self.shard(position, patches=patches) for position in range(len(self.manifest.shards)))
 
     def shard(self, position: int, *, patches: bool = False) -> Shard:
         """The shard at this position."""
         index, arrays = read_arrays(self.folder, self.manifest.shards[position])
-        rows = np.arange(self._ends[position], self._ends[position + 1])
-        unreadable = _unreadable(index)
+        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), _unreadable(index)
         if unreadable:
             readable = index["error"].is_null()
             kept = readable.to_numpy()
             rows, index = rows[kept], index.filter(readable)
-            arrays = {name: array[kept] for name, array in arrays.items()}
-        kinds = ("features", "patches") if patches else ("features",)
-        features, *patch_features = (np.asarray(arrays[kind], np.float32) for kind in kinds)
-        return Shard(rows, index, features, patch_features[0] if patches else None, unreadable)
+            arrays = {kind: array[kept] for kind, array in arrays.items()}
+        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
+        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
+
+    def items(self) -> list[ImageItem]:
+        """An item per row, for functions that take images."""
+        return stored_items(self, range(len(self)))
+
+    def select(self, rows: Any) -> list[ImageItem]:
+        """Some rows, for functions that take images."""
+        return stored_items(self, rows)
 
     def verify(self) -> list[str]:
         """What is damaged, a line for each file: every byte is read and compared with its hash."""
@@ -217,20 +228,24 @@ class Store(HasRepr):
             pq.write_table(with_arrays(index, {kind: array.astype(np.float32) for kind, array in arrays.items()}), sink)
             out.put(f"{position:05d}.parquet", sink.getvalue())
 
-    def items(self) -> list[ImageItem]:
-        """An item per row, for functions that take images."""
-        return stored_items(self, range(len(self)))
-
-    def select(self, rows: Any) -> list[ImageItem]:
-        """Some rows, for functions that take images."""
-        return stored_items(self, rows)
-
     def check_model(self, model: Describes) -> None:
         """Raise `ArtifactError`, saying what differs, unless `model` made these features."""
-        check_same_model(self.folder, self.model, model)
+        given, stored = model.describe(), self.model
+        if given["fingerprint"] == self.fingerprint:
+            return
+        keys = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
+        differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {given.get(key)!r}" for key in keys)
+        remedy = "Use the model that made the store, or make a store with this one in another folder."
+        if given.get("precomputed"):
+            remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
+        raise ArtifactError(f"{self.path} contains features of a different model.\n{differs}\n{remedy}")
 
     def _index_of(self, record: ShardRecord) -> pa.Table:
         return read_index(self.folder, record)
+
+    def _check_has(self, patches: bool) -> None:
+        if patches and not self.has_patches:
+            raise no_patches(self.path)
 
     def _gather(self, kind: str, rows: Any) -> npt.NDArray[np.float32]:
         wanted = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
@@ -243,19 +258,18 @@ class Store(HasRepr):
         if len(parts) == 1 and bool((np.diff(inside) == 1).all()):
             array = self._array(int(shards[0]), kind, inside)[inside[0] : inside[-1] + 1]
             return np.asarray(array, np.float32)
-        result: npt.NDArray[np.float32] | None = None
+        result = np.zeros((0, self.feature_dim), np.float32)
         for part in parts:
             array = self._array(int(shards[part[0]]), kind, inside[part])
-            if result is None:
+            if not len(result):
                 result = np.empty((len(wanted), *array.shape[1:]), np.float32)
             result[part] = array[inside[part]]
-        return np.zeros((0, self.feature_dim), np.float32) if result is None else result
+        return result
 
     def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """A shard's array, if each of these rows of it has features."""
         if position not in self._mapped:
-            # Cloud storage keeps what it fetched itself, by its size.
-            if self.folder.is_remote or len(self._mapped) >= _MOST_MAPPED:
+            if len(self._mapped) >= (_MOST_FETCHED if self.folder.is_remote else _MOST_MAPPED):
                 self._mapped.clear()
             index, arrays = read_arrays(self.folder, self.manifest.shards[position])
             self._mapped[position] = index["error"].is_null().to_numpy(), arrays
@@ -278,16 +292,3 @@ def _unreadable(index: pa.Table) -> list[Unreadable]:
 def no_patches(path: Path | str) -> InputError:
     """The error for a store that was made without patch features."""
     return InputError(f"{path} has no patch features. Make a store that does: `deltaenergy features … --patches`.")
-
-
-def check_same_model(folder: StoreFolder, stored: dict[str, Any], model: Describes) -> None:
-    """Raise `ArtifactError`, saying what differs, unless `stored` describes `model`."""
-    given = model.describe()
-    if given["fingerprint"] == stored["fingerprint"]:
-        return
-    keys = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
-    differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {given.get(key)!r}" for key in keys)
-    remedy = "Use the model that made the store, or make a store with this one in another folder."
-    if given.get("precomputed"):
-        remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
-    raise ArtifactError(f"{folder} contains features of a different model.\n{differs}\n{remedy}")

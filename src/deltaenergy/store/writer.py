@@ -31,7 +31,6 @@ from deltaenergy.store.plan import (
     PLAN,
     Changes,
     Plan,
-    PlannedRows,
     draw_up,
     finished,
     in_use,
@@ -39,7 +38,9 @@ from deltaenergy.store.plan import (
     put_plan,
     put_record,
     read_plan,
+    read_rows,
     remove_plan,
+    rows_name,
 )
 from deltaenergy.store.shard import (
     DTYPES,
@@ -52,7 +53,7 @@ from deltaenergy.store.shard import (
     read_manifest,
     same_images,
 )
-from deltaenergy.store.store import Store, check_same_model
+from deltaenergy.store.store import Store
 
 # Images per shard, by their number: at least 128 shards keep many workers busy, if shards are not too small for that.
 LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
@@ -60,6 +61,9 @@ LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
 MOST_SHARD_WITH_PATCHES = 128
 _SHARD_FILE = re.compile(r"(\d{5,})-(\d+)\.arrow")
 _POLL_SECONDS = 0.2
+
+# Called with a shard's position in the plan, how many of its images are done, and whether it is finished.
+Report = Callable[[int, int, bool], None]
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
             raise InputError(f"Unknown dtype {self.dtype!r}.{did_you_mean(self.dtype, DTYPES)}")
-        for name in ("shard_size", "batch_size"):
-            if (value := getattr(self, name)) is not None and value < 1:
+        for name, value in (("shard_size", self.shard_size), ("batch_size", self.batch_size)):
+            if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
 
 
@@ -105,8 +109,6 @@ class Work:
 
 # Sees to it that all planned shards are finished.
 Join = Callable[[Work, Progress | None], None]
-# Called with a shard's position in the plan, how many of its images are done, and whether it is finished.
-Report = Callable[[int, int, bool], None]
 
 
 def fill_store(
@@ -125,7 +127,12 @@ def fill_store(
     """
     if stream.stored:
         raise InputError("images is a feature store already: give the images that it should be made from.")
-    folder = _named_folder(out)
+    try:
+        if b"\0" in os.fsencode(out):
+            raise ValueError("it contains a NUL")
+    except ValueError as error:
+        raise InputError(f"No folder can be called {str(out)!r}: {error}.") from None
+    folder = open_folder(out)
     with explain_write_errors(folder):
         work = prepare(folder, model, stream, settings, retry_unreadable)
         if work is not None:
@@ -141,13 +148,12 @@ def prepare(
     folder: StoreFolder, model: Encoder, stream: ImageStream, settings: Settings, retry_unreadable: bool
 ) -> Work | None:
     """The plan that is there, if it is of the same images, or a new one; None if nothing is to be done."""
-    known = _open(folder, model, settings)
-    plan = None
+    known, plan = _open(folder, model, settings), None
     if known is not None:
         plan = _clean(folder, *known)
         if found := find_damage(folder, known[0].shards):
             raise damaged(folder, found)
-    changes = Changes(stream, folder, None if known is None else known[0], retry_unreadable)
+    changes = Changes(stream, folder, known[0].shards if known else (), retry_unreadable)
     new_images = changes.new_images()
     if known is None:
         # So many that it does not matter how many more there are.
@@ -156,14 +162,15 @@ def prepare(
         known = _create(folder, model, settings, len(first))
         plan = _clean(folder, *known)
     manifest, data = known
+    theirs = {rows_name(shard) for shard in plan.shards} if plan else None
 
     def put(name: str, rows: bytes) -> None:
-        if plan is None or (name in plan.row_files and _read(folder, name) != rows):
+        if theirs is None or (name in theirs and (not folder.exists(name) or folder.read(name) != rows)):
             folder.put(name, rows)
 
     drawn = draw_up(manifest, data, new_images, changes, put)
     work = Work(folder, manifest, data, drawn, changes.in_memory, changes.total, changes.images)
-    if plan is not None and drawn.is_same(plan):
+    if plan is not None and (drawn.base, drawn.shards) == (plan.base, plan.shards):
         _drop_damaged(folder, plan)
         return work
     if plan is not None:
@@ -186,34 +193,33 @@ class Joiner:
 
     def __init__(self, work: Work, model: Encoder) -> None:
         self._work = work
-        self._rows = PlannedRows(work.folder, work.plan)
         self._positions = {record.number: position for position, record in enumerate(work.manifest.shards)}
         self._encoder = ShardEncoder(model, Store(work.folder, work.manifest), work.in_memory)
 
     def take(self, position: int, report: Report) -> bool:
         """See to it that a planned shard is finished; False if another process works on it."""
         folder, shard = self._work.folder, self._work.plan.shards[position]
-        if not folder.exists(shard.record_name):
-            with explain_write_errors(folder), folder.lock(shard.lock_name) as held:
+        record_name = shard.file("json")
+        if not folder.exists(record_name):
+            with explain_write_errors(folder), folder.lock(shard.file("lock")) as held:
                 if not held:
                     return False
                 # Before this one had the lock, another may have finished the shard, or the store, or given up the plan.
-                if (folder.is_remote or not folder.exists(shard.record_name)) and folder.exists(PLAN):
+                if (folder.is_remote or not folder.exists(record_name)) and folder.exists(PLAN):
                     record = self._encode(position, lambda done, _: report(position, done, False))
-                    put_record(folder, self._work.plan, position, record)
+                    put_record(folder, shard, record)
         report(position, shard.images, True)
         return True
 
     def _encode(self, position: int, progress: Progress) -> ShardRecord:
-        manifest, shard = self._work.manifest, self._work.plan.shards[position]
+        folder, manifest, shard = self._work.folder, self._work.manifest, self._work.plan.shards[position]
         held, again = len(manifest.shards), self._positions.get(shard.number)
-        index, arrays = self._encoder.encode(self._rows[position], held=held, again=again, progress=progress)
+        images = read_rows(folder, shard)
+        index, arrays = self._encoder.encode(images, held=held, again=again, progress=progress)
         record, data = pack_shard(shard.number, shard.version, held, index, arrays)
-        if again is not None:
-            before = manifest.shards[again]
-            if (record.index_hash, record.features_hash) == (before.index_hash, before.features_hash):
-                return before
-        folder = self._work.folder
+        before = None if again is None else manifest.shards[again]
+        if before and (record.index_hash, record.features_hash) == (before.index_hash, before.features_hash):
+            return before
         # Without locks, the shard of whoever was first counts: another processor may round its features differently.
         if not folder.put(record.name, data, if_absent=folder.is_remote):
             if (same := same_images(folder, record)) is not None:
@@ -223,7 +229,7 @@ class Joiner:
 
 
 def join_here(
-    work: Work, model: Encoder, *, first: int | None = None, step: int = 1, report: Report | None = None
+    work: Work, model: Encoder, *, first: int | None = None, step: int = 1, report: Report = lambda *_: None
 ) -> None:
     """Encode the planned shards that no other process works on, and wait for the others.
 
@@ -231,9 +237,11 @@ def join_here(
     Cloud storage has no locks that would show what others work on: there it waits a while before it helps, and two
     processes may still encode the same shard. The second finds it finished.
     """
-    joiner = Joiner(work, model)
-    report = report or (lambda shard, images, finished: None)
-    own, rest = _order(len(work.plan.shards), work.folder.is_remote, first, step)
+    joiner, shards = Joiner(work, model), range(len(work.plan.shards))
+    alone = first is None and not work.folder.is_remote
+    own = list(shards) if alone else [] if first is None else list(shards[first::step])
+    rest = sorted(set(shards).difference(own))
+    random.Random(first).shuffle(rest)
     longest = 0.0
     for position in own:
         began = time.monotonic()
@@ -253,6 +261,14 @@ def join_here(
         busy += 1
         if busy >= len(waiting):
             time.sleep(_POLL_SECONDS)
+
+
+def _wait_for_others(work: Work, positions: list[int], seconds: float) -> None:
+    """Wait until these shards are finished, but no longer than the longest shard of one's own took."""
+    until = time.monotonic() + seconds
+    names = {work.plan.shards[position].file("json").rpartition("/")[2] for position in positions}
+    while not names <= work.folder.sizes(FOLDER).keys() and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
 
 
 def finish(work: Work) -> None:
@@ -282,7 +298,6 @@ class ShardProgress:
         self._sum = work.total - work.images
 
     def __call__(self, shard: int, images: int, finished: bool) -> None:
-        """Count the images of a shard that are done."""
         self._sum += images - self._done.get(shard, 0)
         self._done[shard] = images
         if self._progress is not None:
@@ -311,21 +326,12 @@ def usual_shard_size(images: int, patches: bool) -> int:
     return size
 
 
-def _named_folder(path: str | Path) -> StoreFolder:
-    try:
-        if b"\0" in os.fsencode(path):
-            raise ValueError("it contains a NUL")
-    except ValueError as error:
-        raise InputError(f"No folder can be called {str(path)!r}: {error}.") from None
-    return open_folder(path)
-
-
 def _open(folder: StoreFolder, model: Encoder, settings: Settings) -> tuple[Manifest, bytes] | None:
     """The manifest of the store and its bytes, if there is a store, and it was made as is asked now."""
     if not folder.exists(MANIFEST):
         return None
     manifest, data = read_manifest(folder)
-    check_same_model(folder, manifest.model, model)
+    Store(folder, manifest).check_model(model)
     asked = {"patches": settings.patches or None, "dtype": settings.dtype, "shard_size": settings.shard_size}
     for name, value in asked.items():
         if value is not None and value != getattr(manifest, name):
@@ -353,10 +359,8 @@ def _create(folder: StoreFolder, model: Encoder, settings: Settings, images: int
         shards=(),
     )
     data = manifest.to_bytes()
-    if folder.put(MANIFEST, data, if_absent=True):
-        return manifest, data
-    there = _open(folder, model, settings)
-    return (manifest, data) if there is None else there
+    there = None if folder.put(MANIFEST, data, if_absent=True) else _open(folder, model, settings)
+    return there or (manifest, data)
 
 
 def _clean(folder: StoreFolder, manifest: Manifest, data: bytes) -> Plan | None:
@@ -381,10 +385,10 @@ def _clean(folder: StoreFolder, manifest: Manifest, data: bytes) -> Plan | None:
 def _drop_damaged(folder: StoreFolder, plan: Plan) -> None:
     """Have finished shards of the plan encoded again if their files are not what their records say."""
     records = finished(folder, plan)
+    found = find_damage(folder, list(records.values()))
     for position, shard in enumerate(plan.shards):
-        record = records.get(position)
-        if record is None or find_damage(folder, [record]):
-            folder.delete(shard.record_name)
+        if position not in records or records[position].name in found:
+            folder.delete(shard.file("json"))
 
 
 def _give_up(folder: StoreFolder, manifest: Manifest, data: bytes, plan: Plan) -> None:
@@ -396,28 +400,3 @@ def _give_up(folder: StoreFolder, manifest: Manifest, data: bytes, plan: Plan) -
     kept = replace(kept, version=plan.shards[0].version)
     if folder.replace(MANIFEST, kept.to_bytes(), data):
         remove_plan(folder, plan, kept)
-
-
-def _order(shards: int, is_remote: bool, first: int | None, step: int) -> tuple[list[int], list[int]]:
-    """The shards of a worker, and those with which it helps."""
-    if first is None and not is_remote:
-        return list(range(shards)), []
-    own = [] if first is None else list(range(first, shards, step))
-    rest = sorted(set(range(shards)).difference(own))
-    random.Random(first).shuffle(rest)
-    return own, rest
-
-
-def _wait_for_others(work: Work, positions: list[int], seconds: float) -> None:
-    """Wait until these shards are finished, but no longer than its own longest shard took."""
-    until = time.monotonic() + seconds
-    names = {work.plan.shards[position].record_name.rpartition("/")[2] for position in positions}
-    while not names <= work.folder.sizes(FOLDER).keys() and time.monotonic() < until:
-        time.sleep(_POLL_SECONDS)
-
-
-def _read(folder: StoreFolder, name: str) -> bytes | None:
-    try:
-        return folder.read(name)
-    except FileNotFoundError:
-        return None

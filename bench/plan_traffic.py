@@ -159,7 +159,7 @@ def fill(memory: Memory, join: Any, count: int) -> None:
     changed: Any = SimpleNamespace(writer=writer, store=store, encode=encode)
     changed.writer.open_folder = changed.store.open_folder = lambda _: memory
     changed.encode._read = lambda source: encode._ReadImage(hash_bytes(source.url.encode()), source)
-    settings = writer.Settings(shard_size=SHARD)
+    settings = writer.StoreSettings(shard_size=SHARD)
     writer.fill_store(Nothing(), ImageStream(lambda: images(count), unique=True), "memory", settings, join=join)
 
 

@@ -17,7 +17,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale import build, workers
 from deltaenergy.source import image_stream
 from deltaenergy.store.plan import FOLDER
-from deltaenergy.store.writer import Settings, Work, fill_store, join_here
+from deltaenergy.store.writer import StoreSettings, Work, fill_store, join_here
 from tests import fresh
 from tests.cli.runner import Runner
 from tests.scale import kills
@@ -95,7 +95,7 @@ if number < 4:
         workers.join_with_workers(work, lambda done, total: seen.append(done), count=1)
         join_here(work, tiny_clip)
 
-    fill_store(tiny_clip, image_stream(photos), tmp_path / "store", Settings(shard_size=2), join=join)
+    fill_store(tiny_clip, image_stream(photos), tmp_path / "store", StoreSettings(shard_size=2), join=join)
     assert (len(began), seen) == (5, [2, 4, 6, 8])
 
 
@@ -131,7 +131,7 @@ def test_a_model_that_cannot_be_loaded_again_is_said(tiny_clip: Model, photos: P
 
     other: Any = tiny_clip.derived("something")
     with pytest.raises(ArtifactError, match="different model"):
-        fill_store(other, image_stream(photos), tmp_path / "store", Settings(), join=join)
+        fill_store(other, image_stream(photos), tmp_path / "store", StoreSettings(), join=join)
 
 
 def test_an_interrupt_ends_the_workers(

@@ -64,7 +64,7 @@ def store_faults(
 
     def act(folder: Path) -> None:
         if before == "damaged":
-            repair_store(model, pictures, folder / "store")
+            repair_store(folder / "store", pictures, model=model)
             return
         build(folder)
         if before == "changed":

@@ -22,7 +22,7 @@ from deltaenergy.store.shard import read_manifest
 from deltaenergy.store.store import Store
 from deltaenergy.store.writer import (
     Joiner,
-    Settings,
+    StoreSettings,
     Work,
     explain_write_errors,
     fill_store,
@@ -74,7 +74,7 @@ def begin(pictures: Any, out: Path, *positions: int) -> None:
         raise Stop
 
     with pytest.raises(Stop):
-        fill_store(MeanColour(), image_stream(pictures), out, Settings(shard_size=4), join=join)
+        fill_store(MeanColour(), image_stream(pictures), out, StoreSettings(shard_size=4), join=join)
 
 
 class Counting(MeanColour):
@@ -315,11 +315,13 @@ def test_a_second_planner_joins_the_first(pictures: Path, whole: Path, tmp_path:
         yield from image_stream(pictures)
         if not nested:
             nested.append(None)
-            nested[0] = prepare(LocalFolder(out), MeanColour(), image_stream(pictures), Settings(shard_size=4), False)
+            nested[0] = prepare(
+                LocalFolder(out), MeanColour(), image_stream(pictures), StoreSettings(shard_size=4), False
+            )
 
     from deltaenergy.data.streams import ImageStream
 
-    store = fill_store(MeanColour(), ImageStream(listing), out, Settings(shard_size=4))
+    store = fill_store(MeanColour(), ImageStream(listing), out, StoreSettings(shard_size=4))
     assert store.complete and nested[0] is not None
     join_here(nested[0], MeanColour())
     finish(nested[0])

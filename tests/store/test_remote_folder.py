@@ -25,7 +25,7 @@ from deltaenergy.store.plan import FOLDER
 from deltaenergy.store.remote_folder import RemoteFolder
 from deltaenergy.store.shard import is_store, read_manifest
 from deltaenergy.store.store import Store
-from deltaenergy.store.writer import Joiner, Settings, Work, fill_store, finish, join_here
+from deltaenergy.store.writer import Joiner, StoreSettings, Work, fill_store, finish, join_here
 from tests.cli.runner import Runner
 from tests.clouds import S3Bucket as Bucket
 from tests.clouds import store_error
@@ -244,7 +244,7 @@ def test_damage_is_found_and_repaired(bucket: Bucket, photos: Path, expected: di
     bucket.put({f"store/{record.name}": bytes(data)})
     (problem,) = Store.open(f"{bucket.url}/store").verify()
     assert problem.startswith(record.name)
-    assert repair_store(MeanColour(), photos, f"{bucket.url}/store") == [record.name]
+    assert repair_store(f"{bucket.url}/store", photos, model=MeanColour()) == [record.name]
     assert contents(bucket) == expected
     bucket.put({"store/00000-1.arrow": b"short"})
     with pytest.raises(ArtifactError, match="5 bytes"):
@@ -324,7 +324,7 @@ def plan_only(bucket: Bucket, photos: Any) -> Work:
         raise Planned
 
     with pytest.raises(Planned):
-        fill_store(MeanColour(), image_stream(photos), f"{bucket.url}/store", Settings(shard_size=2), join=join)
+        fill_store(MeanColour(), image_stream(photos), f"{bucket.url}/store", StoreSettings(shard_size=2), join=join)
     return works[0]
 
 
@@ -422,7 +422,7 @@ def test_commands_take_addresses(
     with (tmp_path / "v.csv").open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["path"] for row in rows] == [f"{bucket.url}/photos/{name}" for name in sorted(PICTURES)[:-1]]
-    done = command("features", "--verify", f"{bucket.url}/store")
+    done = command("verify", f"{bucket.url}/store")
     assert done.code == 0 and "every byte as it was written" in done.out
 
 

@@ -61,7 +61,7 @@ def damage(store: Path, name: str, change: str) -> None:
 
 def test_a_sound_store_is_left_alone(store: Path, pictures: Path) -> None:
     before = contents(store)
-    assert repair_store(MeanColour(), pictures, store) == []
+    assert repair_store(store, pictures, model=MeanColour()) == []
     assert contents(store) == before
 
 
@@ -71,16 +71,16 @@ def test_damaged_shards_get_their_bytes_back(pictures: Path, store: Path, change
     before = contents(store)
     for number in shards:
         damage(store, SHARDS[number], change)
-    assert repair_store(MeanColour(), pictures, store) == [SHARDS[number] for number in shards]
+    assert repair_store(store, pictures, model=MeanColour()) == [SHARDS[number] for number in shards]
     assert contents(store) == before
-    assert repair_store(MeanColour(), pictures, store) == []
+    assert repair_store(store, pictures, model=MeanColour()) == []
 
 
 def test_an_index_and_features_of_another_shard(pictures: Path, store: Path) -> None:
     before = contents(store)
     damage(store, SHARDS[0], "features")
     damage(store, SHARDS[1], "index")
-    repair_store(MeanColour(), pictures, store)
+    repair_store(store, pictures, model=MeanColour())
     assert contents(store) == before
 
 
@@ -99,7 +99,7 @@ def test_copies_are_taken_from_where_they_were_taken(tiny_clip: Model, photos: P
     before = contents(store)
     for record in Store.open(store).manifest.shards:
         damage(store, record.name, "features")
-        assert repair_store(tiny_clip, photos, store) == [record.name]
+        assert repair_store(store, photos, model=tiny_clip) == [record.name]
         assert contents(store) == before
 
 
@@ -115,7 +115,7 @@ def test_a_shard_that_was_written_again_is_repaired_to_equal_rows(
     name = changed.manifest.shards[0].name
     assert name == "00000-2.arrow"
     damage(store, name, "index")
-    assert repair_store(tiny_clip, photos, store) == [name]
+    assert repair_store(store, photos, model=tiny_clip) == [name]
     found = Store.open(store)
     assert (found.ids, found.verify()) == (changed.ids, [])
     np.testing.assert_allclose(found.features(), features, atol=1e-6)
@@ -124,7 +124,7 @@ def test_a_shard_that_was_written_again_is_repaired_to_equal_rows(
 def test_images_that_have_changed_are_repaired_as_they_are_now(pictures: Path, store: Path) -> None:
     Image.new("RGB", (8, 8), "blue").save(pictures / "5.png")
     damage(store, SHARDS[1], "features")
-    repair_store(MeanColour(), pictures, store)
+    repair_store(store, pictures, model=MeanColour())
     found = Store.open(store)
     np.testing.assert_allclose(found.features([5]), [[0, 0, 1]])
     assert found.verify() == []
@@ -145,7 +145,7 @@ def test_images_of_a_damaged_shard_that_are_not_given_are_not_dropped(
     damage(store, SHARDS[1], "features")
     before = contents(store)
     with pytest.raises(ArtifactError, match=r"00001-1\.arrow"):
-        repair_store(MeanColour(), ids(pictures, *given), store)
+        repair_store(store, ids(pictures, *given), model=MeanColour())
     assert contents(store) == before
 
 
@@ -155,13 +155,13 @@ def test_a_damaged_index_is_no_reason_to_drop_images(pictures: Path, store: Path
     damage(store, SHARDS[1], "index")
     before = contents(store)
     with pytest.raises(ArtifactError, match=r"00001-1\.arrow.* 4"):
-        repair_store(MeanColour(), ids(pictures, *given), store)
+        repair_store(store, ids(pictures, *given), model=MeanColour())
     assert contents(store) == before
 
 
 def test_another_model_is_refused(tiny_clip: Model, pictures: Path, store: Path) -> None:
     with pytest.raises(ArtifactError, match="different model"):
-        repair_store(tiny_clip, pictures, store)
+        repair_store(store, pictures, model=tiny_clip)
 
 
 def test_images_in_memory(tmp_path: Path) -> None:
@@ -169,5 +169,5 @@ def test_images_in_memory(tmp_path: Path) -> None:
     build_store(MeanColour(), given, tmp_path / "store", shard_size=2)
     before = contents(tmp_path / "store")
     damage(tmp_path / "store", "00000-1.arrow", "index")
-    repair_store(MeanColour(), given, tmp_path / "store")
+    repair_store(tmp_path / "store", given, model=MeanColour())
     assert contents(tmp_path / "store") == before

@@ -44,7 +44,7 @@ from deltaenergy.source import image_stream
 from deltaenergy.stats.metrics import RankedScores
 from deltaenergy.store.items import StoredImage
 from deltaenergy.store.store import Store
-from deltaenergy.store.writer import Settings, fill_store
+from deltaenergy.store.writer import StoreSettings, fill_store
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -387,7 +387,7 @@ class FeatureCache:
             require_towers(model, "a benchmark"),
             image_stream(items),
             self.folder / model.fingerprint,
-            Settings(batch_size=self.batch_size),
+            StoreSettings(batch_size=self.batch_size),
             progress=self.announce("Encoding images"),
         )
         self.stores[model.fingerprint] = store

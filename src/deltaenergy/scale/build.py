@@ -15,10 +15,12 @@ from typing import Any
 from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError
 from deltaenergy.source import image_stream
-from deltaenergy.store.encode import Encoder
+from deltaenergy.store.encode import EncodesImages
+from deltaenergy.store.folder import open_folder
 from deltaenergy.store.repair import repair
+from deltaenergy.store.shard import read_manifest
 from deltaenergy.store.store import Describes, Store
-from deltaenergy.store.writer import Join, Settings, ShardProgress, Work, fill_store, join_here
+from deltaenergy.store.writer import Join, ShardProgress, StoreSettings, Work, fill_store, join_here
 
 
 def build_store(
@@ -69,22 +71,33 @@ def build_store(
         from deltaenergy.scale.workers import join_with_workers
 
         join = functools.partial(join_with_workers, count=workers, device=device)
-    settings = Settings(patches, dtype, shard_size, batch_size)
+    settings = StoreSettings(patches, dtype, shard_size, batch_size)
     stream = image_stream(images)
     return fill_store(encoder, stream, out, settings, retry_unreadable=retry_unreadable, progress=progress, join=join)
 
 
-def repair_store(model: Describes, images: Any, path: str | Path, *, progress: Progress | None = None) -> list[str]:
+def repair_store(
+    path: str | Path,
+    images: Any,
+    *,
+    model: Describes | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> list[str]:
     """Read every byte of the store at `path`, and encode its damaged shards again from `images`.
 
     All images of a damaged shard must be among them; otherwise this is an `ArtifactError`, and nothing is changed.
-    Returns the names of the files that were damaged.
+    Returns the names of the files that were damaged. Without `model`, the one that the store records is loaded.
     """
+    if model is None:
+        from deltaenergy.models.loading.load import load_recorded
+
+        model = load_recorded(read_manifest(open_folder(path))[0].model, device)
     return repair(_encoder(model), image_stream(images), path, progress=progress)
 
 
-def _encoder(model: Describes) -> Encoder:
-    if not isinstance(model, Encoder):
+def _encoder(model: Describes) -> EncodesImages:
+    if not isinstance(model, EncodesImages):
         raise InputError(
             f"A feature store encodes images, but {model.describe()['name']!r} has precomputed features only. Load the "
             "model itself with load_model."
@@ -92,7 +105,7 @@ def _encoder(model: Describes) -> Encoder:
     return model
 
 
-def _join_here(model: Encoder, work: Work, progress: Progress | None) -> None:
+def _join_here(model: EncodesImages, work: Work, progress: Progress | None) -> None:
     first, step = place_in_array()
     join_here(work, model, first=first, step=step, report=ShardProgress(work, progress))
 

@@ -37,7 +37,7 @@ _MOST_HELD = 64 << 20
 
 
 @runtime_checkable
-class Encoder(Describes, Protocol):
+class EncodesImages(Describes, Protocol):
     """Something that turns images into features, such as a model."""
 
     feature_dim: int
@@ -55,7 +55,7 @@ class ShardEncoder:
         in_memory: the images that only this process has, by id.
     """
 
-    def __init__(self, model: Encoder, store: Store, in_memory: Mapping[str, ImageItem]) -> None:
+    def __init__(self, model: EncodesImages, store: Store, in_memory: Mapping[str, ImageItem]) -> None:
         self._model, self._store, self._in_memory = model, store, in_memory
         self._held: tuple[int, _HeldImages] | None = None
 

@@ -16,7 +16,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
-from deltaenergy.store.encode import Encoder, ShardEncoder
+from deltaenergy.store.encode import EncodesImages, ShardEncoder
 from deltaenergy.store.folder import StoreFolder, open_folder
 from deltaenergy.store.plan import PlannedImage
 from deltaenergy.store.shard import MANIFEST, Manifest, find_damage, pack_shard, read_index, read_manifest
@@ -24,7 +24,9 @@ from deltaenergy.store.store import Store
 from deltaenergy.store.writer import explain_write_errors
 
 
-def repair(model: Encoder, stream: ImageStream, path: str | Path, *, progress: Progress | None = None) -> list[str]:
+def repair(
+    model: EncodesImages, stream: ImageStream, path: str | Path, *, progress: Progress | None = None
+) -> list[str]:
     """Read every byte of the store at `path`, and encode its damaged shards again from the images of a stream.
 
     Returns the names of the files that were damaged.

@@ -27,6 +27,7 @@ from deltaenergy.store.plan import present
 from deltaenergy.store.shard import (
     INDEX,
     MANIFEST,
+    REPAIR,
     Manifest,
     ShardRecord,
     damaged,
@@ -134,6 +135,11 @@ class Store(HasRepr):
             records = self.manifest.shards[start : start + _MOST_MAPPED]
             tables.append(pa.concat_tables(each_of(self.folder, self._index_of, records)).combine_chunks())
         return pa.concat_tables(tables)
+
+    @property
+    def files(self) -> list[str]:
+        """The Arrow file of each shard, for other programs. A shard that was replaced may still be next to them."""
+        return [self.folder.full_name(record.name) for record in self.manifest.shards]
 
     @property
     def ids(self) -> list[str]:
@@ -282,6 +288,14 @@ class Store(HasRepr):
                 "rows, as store.readable does."
             )
         return arrays[kind]
+
+
+def verify_store(path: str | Path) -> Store:
+    """The store at `path`, if every byte is as it was written; else an `ArtifactError` that names what is damaged."""
+    store = Store.open(path)
+    if problems := store.verify():
+        raise ArtifactError(f"{store.path} is damaged: {'; '.join(problems)}. {REPAIR}")
+    return store
 
 
 def _unreadable(index: pa.Table) -> list[Unreadable]:

@@ -24,7 +24,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean
 from deltaenergy.files.atomic import is_temporary
-from deltaenergy.store.encode import Encoder, ShardEncoder
+from deltaenergy.store.encode import EncodesImages, ShardEncoder
 from deltaenergy.store.folder import StoreFolder, open_folder
 from deltaenergy.store.plan import (
     FOLDER,
@@ -67,7 +67,7 @@ Report = Callable[[int, int, bool], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class StoreSettings:
     """How a store is made. None: as it was made before, or by default."""
 
     patches: bool = False
@@ -112,10 +112,10 @@ Join = Callable[[Work, Progress | None], None]
 
 
 def fill_store(
-    model: Encoder,
+    model: EncodesImages,
     stream: ImageStream,
     out: str | Path,
-    settings: Settings,
+    settings: StoreSettings,
     *,
     retry_unreadable: bool = False,
     progress: Progress | None = None,
@@ -145,7 +145,7 @@ def fill_store(
 
 
 def prepare(
-    folder: StoreFolder, model: Encoder, stream: ImageStream, settings: Settings, retry_unreadable: bool
+    folder: StoreFolder, model: EncodesImages, stream: ImageStream, settings: StoreSettings, retry_unreadable: bool
 ) -> Work | None:
     """The plan that is there, if it is of the same images, or a new one; None if nothing is to be done."""
     known, plan = _open(folder, model, settings), None
@@ -191,7 +191,7 @@ def prepare(
 class Joiner:
     """Encodes planned shards of a store with one model."""
 
-    def __init__(self, work: Work, model: Encoder) -> None:
+    def __init__(self, work: Work, model: EncodesImages) -> None:
         self._work = work
         self._positions = {record.number: position for position, record in enumerate(work.manifest.shards)}
         self._encoder = ShardEncoder(model, Store(work.folder, work.manifest), work.in_memory)
@@ -229,7 +229,7 @@ class Joiner:
 
 
 def join_here(
-    work: Work, model: Encoder, *, first: int | None = None, step: int = 1, report: Report = lambda *_: None
+    work: Work, model: EncodesImages, *, first: int | None = None, step: int = 1, report: Report = lambda *_: None
 ) -> None:
     """Encode the planned shards that no other process works on, and wait for the others.
 
@@ -326,7 +326,7 @@ def usual_shard_size(images: int, patches: bool) -> int:
     return size
 
 
-def _open(folder: StoreFolder, model: Encoder, settings: Settings) -> tuple[Manifest, bytes] | None:
+def _open(folder: StoreFolder, model: EncodesImages, settings: StoreSettings) -> tuple[Manifest, bytes] | None:
     """The manifest of the store and its bytes, if there is a store, and it was made as is asked now."""
     if not folder.exists(MANIFEST):
         return None
@@ -342,7 +342,7 @@ def _open(folder: StoreFolder, model: Encoder, settings: Settings) -> tuple[Mani
     return manifest, data
 
 
-def _create(folder: StoreFolder, model: Encoder, settings: Settings, images: int) -> tuple[Manifest, bytes]:
+def _create(folder: StoreFolder, model: EncodesImages, settings: StoreSettings, images: int) -> tuple[Manifest, bytes]:
     """An empty store; if another run makes it at the same time, that one's."""
     others = [name.rstrip("/") for name in folder.sizes() if not is_temporary(name.rstrip("/"))]
     if others and MANIFEST not in others:

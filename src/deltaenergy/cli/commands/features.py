@@ -1,4 +1,4 @@
-"""`deltaenergy features`: encode images once into a feature store, or check the bytes of one."""
+"""`deltaenergy features` and `verify`: encode images once into a feature store, check its bytes and repair them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def features(
         typer.Option(
             "--out",
             "-o",
-            help="The store's folder, or its address on an object store; made, or gone on with.",
+            help="Folder or URL of the feature store; created, or resumed.",
             show_default=False,
         ),
     ] = None,
@@ -44,9 +44,6 @@ def features(
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. Default: all.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte of the stores given, and name damaged files.")
-    ] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,
@@ -61,18 +58,13 @@ def features(
     ] = None,
     ray: RayOption = None,
 ) -> None:
-    """Encode images once into a store that every other command takes in place of images.
+    """Encode images once into a feature store that other commands accept instead of images.
 
-    Run it again to go on after an interruption, to add images, or to encode files that changed. Equal pictures are
-    encoded once. Unreadable ones are recorded in the store and listed.
+    Run it again to resume after an interruption, to add images, or to encode files that changed. Unreadable images are
+    recorded in the store and listed.
     """
-    if verify:
-        if out_folder is not None:
-            raise InputError("--verify takes stores and writes nothing: leave --out away.")
-        _verify(images, json_output)
-        return
     if out_folder is None:
-        raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
+        raise InputError("Missing --out FOLDER (feature store to create or resume).")
     place = common.ModelPlace(device, backend, precision, calibrate_on)
     from deltaenergy.scale.build import build_store
 
@@ -117,19 +109,30 @@ def features(
     common.finish(unreadable)
 
 
-def _verify(stores: list[str], json_output: bool) -> None:
-    from deltaenergy.errors import ArtifactError
-    from deltaenergy.store.store import Store
+def verify(
+    stores: Annotated[list[str], typer.Argument(help="Feature stores.")],
+    repair: Annotated[
+        str | None,
+        typer.Option("--repair", metavar="IMAGES", help="Encode damaged shards again from the store's images."),
+    ] = None,
+    json_output: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+) -> None:
+    """Read every byte of feature stores and name damaged files, or repair them."""
+    from deltaenergy.scale.build import repair_store
+    from deltaenergy.store.store import verify_store
 
-    opened = [Store.open(store) for store in stores]
-    for store in opened:
-        if problems := store.verify():
-            raise ArtifactError(f"{store.path} is damaged. " + "\n".join(problems))
+    for store in stores if repair is not None else ():
+        with common.progress_bar("Repairing") as progress:
+            damaged = repair_store(store, repair, device=device, progress=progress)
+        for name in damaged:
+            err.print(f"{store}: {name} was damaged, and is repaired", markup=False)
+    sound = [verify_store(store) for store in stores]
     if json_output:
-        common.print_json([{"store": str(store.path), "images": len(store)} for store in opened])
+        common.print_json([{"store": str(store.path), "images": len(store)} for store in sound])
         return
-    for store in opened:
-        out.print(f"{store.path}: {len(store)} image(s), every byte as it was written", markup=False)
+    for checked in sound:
+        out.print(f"{checked.path}: {len(checked)} image(s), every byte as it was written", markup=False)
 
 
 def _of_dataset(name: str, roots: list[str], split: str | None) -> Any:

@@ -33,7 +33,7 @@ from deltaenergy.store import encode, store, writer
 
 SHARD, WORKERS, DIMENSION = 64, (1, 1000), 8
 # For the double work: workers, and shards of each. A shard takes about this long.
-SIDE_BY_SIDE, SHARDS_EACH, SHARD_SECONDS = 20, 10, 0.2
+SIDE_BY_SIDE, SHARDS_EACH, SHARD_SECONDS = 20, 10, 1.0
 
 
 class Memory:

@@ -144,7 +144,7 @@ def test_a_feature_store_trains_and_validates(tiny_clip: Model, store: Store) ->
 
 
 def test_a_store_of_another_model_is_refused(tiny_clip: Model, vectors: PrecomputedModel, store: Store) -> None:
-    with pytest.raises(ArtifactError, match=r"(?s)different model.*fingerprint"):
+    with pytest.raises(ArtifactError, match="fingerprint"):
         tune(vectors, store)
     texts = vectors.class_features(CLASSES)
     known = PrecomputedModel(

@@ -61,6 +61,8 @@ LEAST_SHARD, MOST_SHARD, SHARDS = 64, 1024, 128
 MOST_SHARD_WITH_PATCHES = 128
 _SHARD_FILE = re.compile(r"(\d{5,})-(\d+)\.arrow")
 _POLL_SECONDS = 0.2
+# For workers whose own shards were finished already, so they do not know how long one takes.
+_LEAST_WAIT_SECONDS = 2.0
 
 # Called with a shard's position in the plan, how many of its images are done, and whether it is finished.
 Report = Callable[[int, int, bool], None]
@@ -234,14 +236,14 @@ def join_here(
     """Encode the planned shards that no other process works on, and wait for the others.
 
     Worker `first` of `step` takes shards first, first + step, …, and then helps with the rest in an order of its own.
-    Cloud storage has no locks that would show what others work on: there it waits a while before it helps, and two
-    processes may still encode the same shard. The second finds it finished.
+    Cloud storage has no locks that would show what others work on: there two processes may encode the same shard. The
+    second finds it finished.
     """
     joiner, shards = Joiner(work, model), range(len(work.plan.shards))
     alone = first is None and not work.folder.is_remote
     own = list(shards) if alone else [] if first is None else list(shards[first::step])
-    rest = sorted(set(shards).difference(own))
-    random.Random(first).shuffle(rest)
+    rest, order = sorted(set(shards).difference(own)), random.Random(first)
+    order.shuffle(rest)
     longest = 0.0
     for position in own:
         began = time.monotonic()
@@ -249,8 +251,8 @@ def join_here(
             longest = max(longest, time.monotonic() - began)
         else:
             rest.append(position)
-    if work.folder.is_remote and own:
-        _wait_for_others(work, rest, longest)
+    if work.folder.is_remote and first is not None:
+        _help_without_locks(work, joiner, step, max(longest, _LEAST_WAIT_SECONDS), order)
     waiting, busy = deque(rest), 0
     while waiting:
         position = waiting.popleft()
@@ -263,12 +265,34 @@ def join_here(
             time.sleep(_POLL_SECONDS)
 
 
-def _wait_for_others(work: Work, positions: list[int], seconds: float) -> None:
-    """Wait until these shards are finished, but no longer than the longest shard of one's own took."""
-    until = time.monotonic() + seconds
-    names = {work.plan.shards[position].file("json").rpartition("/")[2] for position in positions}
-    while not names <= work.folder.sizes(FOLDER).keys() and time.monotonic() < until:
-        time.sleep(_POLL_SECONDS)
+def _help_without_locks(work: Work, joiner: Joiner, workers: int, seconds: float, order: random.Random) -> None:
+    """Encode shards of workers that are slow or gone, seldom the same as another helper.
+
+    The fewer shards there are that their workers have not come to yet, the fewer of the others help at a time. These
+    wait for as long as a shard of their own took. If nothing was finished meanwhile, shards that were thought to be in
+    progress are probably nobody's: they count as well, and the next time more workers help.
+    """
+    share, left, all_idle = 1 / workers, _unfinished(work), False
+    while left:
+        idle = sorted(left if all_idle else {position for position in left if position - workers in left})
+        if idle and order.random() < share * len(idle):
+            joiner.take(order.choice(idle), lambda *_: None)
+            left = _unfinished(work)
+            continue
+        before, until = left, time.monotonic() + seconds
+        while left and time.monotonic() < until:
+            time.sleep(max(_POLL_SECONDS, seconds / 20))
+            left = _unfinished(work)
+        if left == before:
+            share, all_idle = 2 * share, True
+
+
+def _unfinished(work: Work) -> set[int]:
+    """The positions of the planned shards that have no record yet; none if another run has ended the plan."""
+    there = {f"{FOLDER}/{name}" for name in work.folder.sizes(FOLDER)}
+    if PLAN not in there:
+        return set()
+    return {position for position, shard in enumerate(work.plan.shards) if shard.file("json") not in there}
 
 
 def finish(work: Work) -> None:

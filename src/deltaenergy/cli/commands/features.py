@@ -116,7 +116,6 @@ def verify(
         typer.Option("--repair", metavar="IMAGES", help="Encode damaged shards again from the store's images."),
     ] = None,
     json_output: common.JsonOption = False,
-    device: common.DeviceOption = "auto",
 ) -> None:
     """Read every byte of feature stores and name damaged files, or repair them."""
     from deltaenergy.scale.build import repair_store
@@ -124,7 +123,7 @@ def verify(
 
     for store in stores if repair is not None else ():
         with common.progress_bar("Repairing") as progress:
-            damaged = repair_store(store, repair, device=device, progress=progress)
+            damaged = repair_store(store, repair, progress=progress)
         for name in damaged:
             err.print(f"{store}: {name} was damaged, and is repaired", markup=False)
     sound = [verify_store(store) for store in stores]

@@ -362,6 +362,14 @@ def test_workers_share_the_shards_and_help_in_the_end(bucket: Bucket, photos: Pa
     assert contents(bucket) == expected
 
 
+def test_a_worker_that_comes_late_finds_all_done(bucket: Bucket, photos: Path, expected: dict[str, bytes]) -> None:
+    work = plan_only(bucket, photos)
+    build(bucket, photos)
+    model = Rounding(1.0)  # whose features would differ
+    join_here(work, model, first=1, step=2)
+    assert contents(bucket) == expected
+
+
 def test_two_runs_with_other_images_lose_nothing(bucket: Bucket, photos: Path, tmp_path: Path) -> None:
     """The second gives up the plan of the first, whose run then ends with an error; what it had finished stays."""
     others = tmp_path / "others"

@@ -25,9 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.content import hash_bytes
 from deltaenergy.data.file import RemoteFile
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import ImageItem, hash_bytes
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.store import encode, store, writer
 
@@ -158,7 +157,7 @@ def fill(memory: Memory, join: Any, count: int) -> None:
     """Fill a store in memory with images at URLs, none of which is fetched."""
     changed: Any = SimpleNamespace(writer=writer, store=store, encode=encode)
     changed.writer.open_folder = changed.store.open_folder = lambda _: memory
-    changed.encode._read = lambda source: encode._ReadImage(hash_bytes(source.url.encode()), source)
+    changed.encode._read = lambda image: encode._ReadImage(hash_bytes(image.id.encode()), image.source)
     settings = writer.StoreSettings(shard_size=SHARD)
     writer.fill_store(Nothing(), ImageStream(lambda: images(count), unique=True), "memory", settings, join=join)
 

@@ -53,8 +53,9 @@ class Front:
     """What stands before an emulator: it passes requests on, unless it was told to answer otherwise.
 
     `failing` holds answers for the next requests, None for one that is passed on; `always` is for all after these.
-    `cut` answers are passed on less some bytes. What `loses` says of a request, once it was passed on, decides whether
-    its answer is lost: the connection breaks. `asked` is what was asked for, `headers` with which headers.
+    The next answer is passed on less `cut` bytes, those for a path with `always_cut` in it without any. What `refuses`
+    says of a request decides whether it is forbidden; what `loses` says of it, once it was passed on, whether its
+    answer is lost: the connection breaks. `asked` is what was asked for, `headers` with which headers.
     """
 
     def __init__(self, port: int) -> None:
@@ -62,7 +63,9 @@ class Front:
         self.failing: list[Message | None] = []
         self.always: Message | None = None
         self.cut = 0
+        self.always_cut = ""
         self.loses: Callable[[str, str], bool] = lambda method, path: False
+        self.refuses: Callable[[str, str], bool] = lambda method, path: False
         self.asked: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -84,10 +87,15 @@ class Front:
             self.asked.append((request.method, request.path))
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
             told = self.failing.pop(0) if self.failing else self.always
+            if told is None and self.refuses(request.method, request.path):
+                told = store_error(403, "AuthorizationPermissionMismatch")
             if told is not None:
                 return told, 0
             cut, self.cut = (self.cut, 0) if request.method == "GET" else (0, self.cut)
-        return self.answer(request), cut
+        answer = self.answer(request)
+        if self.always_cut and self.always_cut in unquote(request.path):
+            cut = len(answer.body)
+        return answer, cut
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         front = self

@@ -14,8 +14,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.decode import open_image
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def calibration_views(known: list[ImageItem]) -> list[ImageItem]:
     rng = np.random.default_rng(SEED)
     views = []
     for item in known:
-        image = open_image(item.source)
+        image = load_rgb(item)
         views += [ImageItem(f"{item.id} (view {i})", _view(image, rng), item.label) for i in range(VIEWS)]
     return views
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from deltaenergy.data.formats.parquet import forget_readers
-from deltaenergy.data.remote.blocks import forget_parts
+from deltaenergy.data.formats.parquet import close_readers
+from deltaenergy.data.formats.tar import use_lists
+from deltaenergy.data.remote.blocks import use_cache
 from deltaenergy.data.remote.client import Connections, use_connections
 from deltaenergy.data.remote.errors import RequestLimits
-from deltaenergy.data.remote.tar import forget_lists
 from tests.clouds import (
     AzureBucket,
     Front,
@@ -36,9 +36,9 @@ IMPATIENT = RequestLimits(first_wait=0.001)
 def forget_all() -> None:
     """Nothing is known, or kept, of servers, archives and tables."""
     use_connections()
-    forget_lists()
-    forget_parts()
-    forget_readers()
+    use_lists()
+    use_cache()
+    close_readers()
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def az_bucket(az_emulator: int, no_patience: None, monkeypatch: pytest.MonkeyPat
     front.stop()
 
 
-@pytest.fixture(params=["s3", "gs", "az"])
+@pytest.fixture(params=["s3", *(pytest.param(kind, marks=pytest.mark.campaign) for kind in ("gs", "az"))])
 def bucket(request: pytest.FixtureRequest) -> Any:
     """A new bucket of each kind of object store that can be had here."""
     return request.getfixturevalue(f"{request.param}_bucket")

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_score
 from deltaenergy.cli.main import run
 from deltaenergy.cli.shell.common import make_scores
-from deltaenergy.data.formats.table import table_file_texts
+from deltaenergy.data.formats.table import read_columns
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scores import clipn
@@ -292,7 +292,8 @@ def test_a_tower_of_files_serves_the_command_line(
         file.write("broken.png,a photo of a red car\n")
     (table.parent / "broken.png").write_bytes(b"no picture")
     model, tower = load_model(tiny_clip_folder), tmp_path / "tower"
-    pairs = encode_pairs(model, table, table_file_texts(table))
+    [texts] = read_columns(table, [("caption",)])
+    pairs = encode_pairs(model, table, texts or [])
     assert len(pairs.texts) == 24 and [Path(one.id).name for one in pairs.unreadable] == ["broken.png"]
     losses = train_no_tower(model, pairs, tower, NoRecipe(epochs=2, batch_size=8, prompts=2))
     assert [set(epoch) for epoch in losses] == [{"loss", "itbo_yes", "itbo_no", "tso"}] * 2
@@ -305,7 +306,3 @@ def test_a_tower_of_files_serves_the_command_line(
             run([*scored, "--score", score, "--json"])
         assert int(stop.value.code or 0) == code
     assert "train_no_tower" in capsys.readouterr().err
-
-    (tmp_path / "no_text.csv").write_text("path\na.png\n")
-    with pytest.raises(InputError, match="no column with texts"):
-        table_file_texts(tmp_path / "no_text.csv")

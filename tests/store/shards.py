@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaenergy.data.remote.blocks import Parts, forget_parts
+from deltaenergy.data.remote.blocks import BlockCache, use_cache
 from deltaenergy.data.remote.client import RemoteObject, get_range
 from tests.data.archives import picture_bytes
 
@@ -73,7 +73,7 @@ class Fetched:
                 self.parts.append((start, end))
             return get_range(of, start, end)
 
-        forget_parts(Parts(counted, part_bytes=part_bytes, kept_bytes=kept_bytes))
+        use_cache(BlockCache(counted, block_bytes=part_bytes, kept_bytes=kept_bytes))
 
     @property
     def bytes(self) -> int:

@@ -101,7 +101,7 @@ def test_the_plan_says_what_each_shard_will_have(pictures: Path, tmp_path: Path)
         ["04", "05", "06", "07"],
         ["08", "09", "10"],
     ]
-    assert json.loads(rows[0][0].source or "") == ["file", str(pictures / "00.png")]
+    assert json.loads(rows[0][0].source or "") == {"path": str(pictures / "00.png")}
     assert (tmp_path / "store" / PLAN).is_file()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from deltaenergy.data.file import RemoteFile
-from deltaenergy.data.references import refer, resolve
+from deltaenergy.data.items import ImageItem, from_reference, to_reference
 from deltaenergy.data.remote.client import Connections, open_bucket, use_connections
 from deltaenergy.data.remote.errors import RequestLimits
 from deltaenergy.errors import ArtifactError, InputError, UnreachableError
@@ -413,7 +413,8 @@ def test_each_picture_is_fetched_once(web: FaultyServer, tmp_path: Path) -> None
 
 def test_a_picture_at_an_address_can_be_handed_to_another_process() -> None:
     for source in (RemoteFile("s3://b/ü.png", 3, "7"), RemoteFile("https://h/a")):
-        assert resolve(refer(source) or "") == source
+        image = ImageItem(source.url, source)
+        assert from_reference(image.id, to_reference(image) or "") == image
 
 
 def test_commands_take_addresses(

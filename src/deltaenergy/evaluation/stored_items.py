@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from deltaenergy.core.growing import GrowingArray
+from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.data.items import ImageItem
 from deltaenergy.store.items import StorePass, names_a_store, pass_over
 from deltaenergy.store.store import Describes

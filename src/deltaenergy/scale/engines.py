@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.verdict import verdict_schema
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import check_features
-from deltaenergy.scoring import OF_IMAGES, score_encoded, stream_scores
+from deltaenergy.scoring import score_encoded, stream_scores
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import ShardRecord, read_arrays, with_arrays

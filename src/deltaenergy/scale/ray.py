@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from deltaenergy import __version__
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.references import resolve
+from deltaenergy.data.items import Unreadable, from_reference
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError, InputError
@@ -205,7 +204,7 @@ class ScoreTask:
         """The images of a part."""
         if self.store is None or self.manifest is None:
             rows = unpack_rows(content)
-            return [ImageItem(row.id, resolve(row.source or ""), row.label, row.domain) for row in rows]
+            return [from_reference(row.id, row.source or "", row.label, row.domain) for row in rows]
         manifest = replace(self.manifest, shards=(ShardRecord(**json.loads(content)),))
         return StorePass(Store(open_folder(self.store), manifest), self.patches, self.rows, [0])
 

@@ -16,10 +16,9 @@ import numpy as np
 from PIL import Image
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.content import content_or_error, hash_bytes
-from deltaenergy.data.decode import ImageSource, Streamed, UnreadableImage, open_file, reading_threads, reasons
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.references import resolve
+from deltaenergy.data.decode import Openable, UnreadableImage, reading_threads, reasons
+from deltaenergy.data.file import LocalFile
+from deltaenergy.data.items import Content, ImageItem, from_reference, hash_bytes, hash_content
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.store.plan import PlannedImage
@@ -84,10 +83,10 @@ class ShardEncoder:
         errors: list[str | None] = [None] * len(images)
         stored: dict[int, int] = {}
         first: dict[str, int] = {}
-        sources = [self._source(image) for image in images]
+        items = [self._item(image) for image in images]
 
         def to_encode() -> Iterator[ImageItem]:
-            for position, read in enumerate(_read_ahead(sources)):
+            for position, read in enumerate(_read_ahead(items)):
                 contents[position], errors[position] = read.content, read.error
                 if read.content is None or read.source is None:
                     continue
@@ -150,12 +149,12 @@ class ShardEncoder:
             arrays[kind] = whole[kept]
         return pa.Table.from_pylist([rows[row] for row in kept], old.schema), arrays
 
-    def _source(self, image: PlannedImage) -> ImageSource:
+    def _item(self, image: PlannedImage) -> ImageItem:
         if image.source is not None:
-            return resolve(image.source)
+            return from_reference(image.id, image.source)
         if image.id not in self._in_memory:
             raise ArtifactError(f"{self._store.path}: only the process that planned it has the image {image.id!r}.")
-        return self._in_memory[image.id].source
+        return self._in_memory[image.id]
 
     def _held_images(self, held: int) -> _HeldImages:
         if self._held is None or self._held[0] != held:
@@ -190,18 +189,18 @@ class _ReadImage(NamedTuple):
     """The hash of an image's bytes and what to decode, or why it cannot be read."""
 
     content: str | None = None
-    source: ImageSource | None = None
+    source: Content = None
     error: str | None = None
 
 
-def _read_ahead(sources: Sequence[ImageSource]) -> Iterator[_ReadImage]:
+def _read_ahead(images: Sequence[ImageItem]) -> Iterator[_ReadImage]:
     """The images in order, some of them read before their turn."""
-    threads = reading_threads(sources, READ_THREADS)
+    threads = reading_threads(images, READ_THREADS)
     waiting: deque[Future[_ReadImage]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
     try:
-        for source in sources:
-            waiting.append(pool.submit(_read, source))
+        for image in images:
+            waiting.append(pool.submit(_read, image))
             if len(waiting) > 2 * threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -210,17 +209,19 @@ def _read_ahead(sources: Sequence[ImageSource]) -> Iterator[_ReadImage]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(source: ImageSource) -> _ReadImage:
+def _read(image: ImageItem) -> _ReadImage:
+    source: Any = image.source
     try:
         with reasons():
-            while not isinstance(source, (Image.Image, bytes, Path, Streamed)):
+            while callable(source) and image.problem is None:
                 source = source()
-            if isinstance(source, Image.Image):
-                content, error = content_or_error(ImageItem("", source))
+            if image.problem is not None or source is None or isinstance(source, Image.Image):
+                content, error = hash_content(ImageItem(image.id, source, problem=image.problem))
                 return _ReadImage(content, source, error)
             if isinstance(source, bytes):
                 return _ReadImage(hash_bytes(source), _Once(source))
-            with open_file(source) if isinstance(source, Path) else source.open() as file:
+            openable: Openable = LocalFile(source) if isinstance(source, Path) else source
+            with openable.open() as file:
                 data = file.read(_MOST_HELD + 1)
                 if len(data) <= _MOST_HELD:
                     return _ReadImage(hash_bytes(data), _Once(data))

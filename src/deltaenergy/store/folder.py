@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from deltaenergy.data.regular import is_file, user_path
+from deltaenergy.data.file import is_file, user_path
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.files.atomic import make_folder, publish, remove_litter, temporary_folder, write_bytes
 from deltaenergy.files.lock import NAME, try_lock

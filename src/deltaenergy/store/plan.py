@@ -22,9 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from deltaenergy.data.content import hash_bytes, stamp_of
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.references import in_memory, refer
+from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, is_in_memory, to_reference
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
@@ -42,7 +40,7 @@ _OURS = re.compile(r"plan\.json|rows-[0-9a-f]{32}\.arrow|\d{5,}-\d+\.(?:json|loc
 class PlannedImage(NamedTuple):
     """An image of a planned shard.
 
-    `source` says where it is (`references.py`), None if only this process has it. `row` is its row in a shard that is
+    `source` says where it is (`to_reference`), None if only this process has it. `row` is its row in a shard that is
     written again, None in a new one. There, `keeps` says that only its label or domain has changed, and an image
     without a `stamp` is taken out.
     """
@@ -58,7 +56,7 @@ class PlannedImage(NamedTuple):
     @classmethod
     def of(cls, item: ImageItem) -> PlannedImage:
         """An image as it is now."""
-        return cls(item.id, item.label, item.domain, stamp_of(item), refer(item.source))
+        return cls(item.id, item.label, item.domain, change_stamp(item), to_reference(item))
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Changes:
                 planned = planned._replace(keeps=same_stamp and not failed)
                 self._change(planned)
             self.images += 1
-            if in_memory(item.source) and not planned.keeps:
+            if is_in_memory(item) and not planned.keeps:
                 self.in_memory[item.id] = item
             if item.id not in self._known:
                 yield planned

@@ -7,30 +7,35 @@ from __future__ import annotations
 import gzip
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import deltaenergy as de
-from deltaenergy.data.content import content_or_error, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.formats.parquet import forget_readers
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.references import refer, resolve
+from deltaenergy.data.file import RemoteFile, Slice
+from deltaenergy.data.formats.parquet import ParquetCell, close_readers
+from deltaenergy.data.formats.tar import TarLists, use_lists
+from deltaenergy.data.items import (
+    ImageItem,
+    change_stamp,
+    decoded,
+    from_reference,
+    hash_content,
+    load_rgb,
+    to_reference,
+)
 from deltaenergy.data.remote.blocks import (
     MOST_AHEAD,
-    PartReader,
-    Parts,
-    forget_parts,
-    to_the_end,
+    BlockCache,
+    BlockReader,
+    RangeReader,
+    RemoteFileReader,
+    use_cache,
 )
-from deltaenergy.data.remote.client import Connections, RemoteObject, get_range, head, open_bucket, use_connections
+from deltaenergy.data.remote.client import Connections, RemoteObject, get_range, use_connections
 from deltaenergy.data.remote.errors import Refused, RequestLimits
-from deltaenergy.data.remote.parquet import RemoteParquetImage
-from deltaenergy.data.remote.table import RemoteColumns
-from deltaenergy.data.remote.tar import RemoteMember, TarLists, forget_lists
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.scale.build import build_store
 from deltaenergy.source import image_stream, load_images
@@ -39,7 +44,6 @@ from tests.cli.runner import Runner
 from tests.clouds import S3Bucket as Bucket
 from tests.data.archives import damaged, picture_bytes, valid_archive
 from tests.data.colour_model import MeanColour
-from tests.data.conftest import IMPATIENT
 from tests.servers import Answer, FaultyServer
 from tests.store.shards import SHARDS, Fetched, parquet_bytes, rows, samples, tar_bytes, write
 
@@ -54,8 +58,8 @@ def message(images: object) -> str:
 
 
 def reason(item: ImageItem) -> str:
-    with pytest.raises(UnreadableImage) as caught:
-        open_image(item.source)
+    with pytest.raises(UnreadableImage) as caught, decoded(item):
+        pass
     return str(caught.value)
 
 
@@ -65,7 +69,8 @@ def seen(items: list[ImageItem], prefix: str) -> list[tuple[str, str | None, obj
     for item in items:
         assert item.id.startswith(prefix)
         try:
-            pixels: object = np.asarray(open_image(item.source)).tobytes()
+            with decoded(item) as image:
+                pixels: object = np.asarray(image).tobytes()
         except UnreadableImage as error:
             pixels = str(error).replace(prefix, "")
         found.append((item.id.removeprefix(prefix).replace(prefix, ""), item.label, pixels))
@@ -148,7 +153,7 @@ def test_on_a_web_server(web: FaultyServer, tmp_path: Path, ending: str) -> None
     web.says(f"/b{ending}", Answer(body=data))
     for item in load_images(f"{web.url}/{{a,b}}{ending}?raw=1"):
         assert f"{ending}?raw=1" in item.id
-        open_image(item.source)
+        load_rgb(item)
 
 
 # Requests.
@@ -161,10 +166,10 @@ def test_a_pass_fetches_each_part_once(bucket: Bucket, ending: str, threads: int
     data = SHARDS[ending](150)
     bucket.put({f"a{ending}": data})
     items = load_images(f"{bucket.url}/a{ending}")
-    forget_parts()
+    use_cache()
     fetched = Fetched(1 << 17, 1 << 20)
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda item: open_image(item.source).size, items))
+        found = list(pool.map(lambda item: load_rgb(item).size, items))
     assert found == [(40, 30)] * 150
     assert len(fetched.parts) <= 0.1 * len(items)
     assert 0.9 * len(data) < fetched.bytes <= 1.1 * len(data)
@@ -225,12 +230,12 @@ def test_survey_and_pass_of_a_feature_store(bucket: Bucket, tmp_path: Path) -> N
 class Lines:
     """An object in memory whose parts are fetched by this process."""
 
-    def __init__(self, size: int, part_bytes: int = 10, kept_bytes: int = 1 << 26) -> None:
+    def __init__(self, size: int, block_bytes: int = 10, kept_bytes: int = 1 << 26) -> None:
         self.data = np.random.default_rng(0).bytes(size)
-        self.of = RemoteObject("s3://bucket/a.tar", size, "1")
+        self.of = RemoteFile("s3://bucket/a.tar", size, "1")
         self.asked: list[int] = []
-        self.parts = Parts(self._fetch, part_bytes=part_bytes, kept_bytes=kept_bytes)
-        forget_parts(self.parts)
+        self.parts = BlockCache(self._fetch, block_bytes=block_bytes, kept_bytes=kept_bytes)
+        use_cache(self.parts)
 
     def _fetch(self, of: RemoteObject, start: int, end: int) -> bytes:
         self.asked.append(start // 10)
@@ -238,14 +243,14 @@ class Lines:
 
     def settled(self) -> list[int]:
         """What was asked for, once all requests are answered."""
-        for future in list(self.parts.found.values()):
+        for future in list(self.parts.blocks.values()):
             future.result()
         return sorted(self.asked)
 
 
 def test_any_bytes_through_parts(no_patience: None) -> None:
     lines, rng = Lines(995), np.random.default_rng(1)
-    reader = PartReader(lines.of)
+    reader = BlockReader(lines.of)
     for _ in range(300):
         start, count = int(rng.integers(0, 1010)), int(rng.integers(0, 120))
         assert reader.read(start, start + count) == lines.data[start : start + count]
@@ -254,7 +259,7 @@ def test_any_bytes_through_parts(no_patience: None) -> None:
 
 def test_reading_ahead_is_in_proportion(no_patience: None) -> None:
     lines = Lines(1000)
-    reader = PartReader(lines.of)
+    reader = BlockReader(lines.of)
     for part in (70, 30, 50):  # leaps
         reader.read(10 * part, 10 * part + 1)
     assert lines.settled() == [30, 50, 70]
@@ -263,7 +268,7 @@ def test_reading_ahead_is_in_proportion(no_patience: None) -> None:
     assert lines.settled() == [30, *range(50, 67), 70]
     # One who will read to the end asks for more each time, and never beyond the end.
     lines = Lines(1000)
-    file = to_the_end(lines.of)
+    file = RemoteFileReader(BlockReader(lines.of, caution=1))
     file.read(1)
     assert lines.settled() == [0, 1]
     file.seek(10)
@@ -279,8 +284,9 @@ def test_reading_ahead_is_in_proportion(no_patience: None) -> None:
 def test_pieces_of_columns_are_asked_for_ahead(no_patience: None) -> None:
     """Wherever reading begins and ends, the bytes are those of the file."""
     lines, rng = Lines(995), np.random.default_rng(1)
-    file = RemoteColumns(lines.of)
-    file._pieces = [(start, start + 20) for start in range(100, 900, 40)]
+    reader = RangeReader(lines.of)
+    reader.ranges = [(start, start + 20) for start in range(100, 900, 40)]
+    file = RemoteFileReader(reader)
     file.seek(105)
     assert file.read(10) == lines.data[105:115]
     assert lines.settled() == [start // 10 for start in range(100, 100 + 40 * 17, 40)]
@@ -291,22 +297,22 @@ def test_pieces_of_columns_are_asked_for_ahead(no_patience: None) -> None:
 
 
 def test_what_is_kept_is_bounded(no_patience: None) -> None:
-    lines = Lines(100_000, part_bytes=2000, kept_bytes=9000)
-    reader = PartReader(lines.of, caution=1000)
+    lines = Lines(100_000, block_bytes=2000, kept_bytes=9000)
+    reader = BlockReader(lines.of, caution=1000)
     for start in range(0, 100_000, 500):
         reader.read(start, start + 500)
         lines.settled()
         assert lines.parts.cost <= 9000
-    assert len(lines.parts.found) == 4
+    assert len(lines.parts.blocks) == 4
     assert sorted(lines.asked) == sorted(part * 200 for part in range(50))
 
 
 def test_lists_that_are_kept_are_bounded(bucket: Bucket) -> None:
     bucket.put({f"{number}.tar": samples(20, number) for number in range(6)})
     lists = TarLists()
-    forget_lists(lists)
+    use_lists(lists)
     first = load_images(f"{bucket.url}/*.tar")
-    archives = [head(f"{bucket.url}/{number}.tar") for number in range(6)]
+    archives = [RemoteFile(f"{bucket.url}/{number}.tar").described() for number in range(6)]
 
     def sizes() -> list[int]:
         return [0 if (found := lists.get(of)) is None else len(found.packed()) for of in archives]
@@ -314,12 +320,12 @@ def test_lists_that_are_kept_are_bounded(bucket: Bucket) -> None:
     assert all(sizes())
     most = max(sizes()) * 2
     lists = TarLists(most)
-    forget_lists(lists)
+    use_lists(lists)
     for _ in range(3):
         assert load_images(f"{bucket.url}/*.tar") == first
         assert 0 < sum(sizes()) <= most
         assert sizes()[5], "whatever had to go, the one that was used last is there"
-    forget_lists(TarLists(10))
+    use_lists(TarLists(10))
     load_images(f"{bucket.url}/{{0..5}}.tar")
 
 
@@ -330,7 +336,7 @@ def test_lists_that_are_kept_are_bounded(bucket: Bucket) -> None:
 def test_passing_failures_are_tried_again(web: FaultyServer, ending: str) -> None:
     fine = Answer(body=SHARDS[ending](3))
     url = web.says(f"/a{ending}", Answer(503), fine, Answer(500), Answer(body=fine.body, cut=9), fine)
-    assert [open_image(item.source).size for item in load_images(url)] == [(40, 30)] * 3
+    assert [load_rgb(item).size for item in load_images(url)] == [(40, 30)] * 3
     assert len(web.asked) == 5
 
 
@@ -346,15 +352,15 @@ def test_a_lost_store_ends_the_run(bucket: Bucket, ending: str) -> None:
             raise UnreachableError("gone")
         return get_range(of, start, end)
 
-    forget_parts(Parts(fetch))
+    use_cache(BlockCache(fetch))
     with pytest.raises(UnreachableError, match="gone"):
-        open_image(items[0].source)
+        load_rgb(items[0])
     # It is back: nothing of the failure stays.
     lost = False
-    assert open_image(items[0].source).size == (40, 30)
+    assert load_rgb(items[0]).size == (40, 30)
     lost = True
-    forget_lists()
-    forget_parts(Parts(fetch))
+    use_lists()
+    use_cache(BlockCache(fetch))
     with pytest.raises(UnreachableError, match="gone"):
         load_images(url)
 
@@ -364,7 +370,7 @@ def test_a_refused_part_is_no_damage(bucket: Bucket, ending: str) -> None:
     """It makes its pictures unreadable, and leaves the others; asked again, it may be there."""
     bucket.put({f"a{ending}": SHARDS[ending](40)})
     items = load_images(f"{bucket.url}/a{ending}")
-    forget_readers()
+    close_readers()
     refused = True
 
     def some(of: RemoteObject, start: int, end: int) -> bytes:
@@ -372,13 +378,13 @@ def test_a_refused_part_is_no_damage(bucket: Bucket, ending: str) -> None:
             raise Refused(of.url, "its bytes break off")
         return get_range(of, start, end)
 
-    forget_parts(Parts(some, part_bytes=1 << 16))
-    open_image(items[0].source)
+    use_cache(BlockCache(some, block_bytes=1 << 16))
+    load_rgb(items[0])
     what = "archive" if ending == ".tar" else "table"
     assert reason(items[14]) == f"its {what} cannot be read: its bytes break off"
-    open_image(items[39].source)
+    load_rgb(items[39])
     refused = False
-    open_image(items[14].source)
+    load_rgb(items[14])
 
 
 @KINDS
@@ -387,22 +393,22 @@ def test_an_archive_that_changes_is_never_read_as_a_mixture(bucket: Bucket, endi
     make = SHARDS[ending]
     bucket.put({f"a{ending}": make(6)})
     items = load_images(f"{bucket.url}/a{ending}")
-    forget_parts()
+    use_cache()
     bucket.put({f"a{ending}": make(6, 22)})
     assert {reason(item)[-30:] for item in items} == {"it changed after it was listed"}
-    assert {stamp_of(item) for item in items}.isdisjoint(map(stamp_of, load_images(f"{bucket.url}/a{ending}")))
+    assert {change_stamp(item) for item in items}.isdisjoint(map(change_stamp, load_images(f"{bucket.url}/a{ending}")))
     bucket.put({f"a{ending}": b""})
-    forget_parts()
+    use_cache()
     assert "changed after it was listed" in reason(items[0])
     bucket.clear()
-    forget_parts()
+    use_cache()
     assert "nothing is at this URL" in reason(items[0]) or bucket.kind == "az"  # which checks the version first
 
 
 def test_a_changed_archive_costs_a_request_a_part(bucket: Bucket) -> None:
     bucket.put({"a.tar": samples(30)})
     items = load_images(f"{bucket.url}/a.tar")
-    forget_parts()
+    use_cache()
     bucket.put({"a.tar": samples(30, 7)})
     fetched = Fetched(1 << 22, 1 << 26)
     assert all("changed" in reason(item) for item in items)
@@ -418,24 +424,24 @@ def test_an_archive_that_changes_while_it_is_listed(bucket: Bucket) -> None:
             bucket.put({"a.tar": others.pop()})
         return get_range(of, start, end)
 
-    forget_parts(Parts(overtaken, part_bytes=1 << 14))
+    use_cache(BlockCache(overtaken, block_bytes=1 << 14))
     said = message(f"{bucket.url}/a.tar")
-    assert f"The archive {bucket.url}/a.tar cannot be read: it changed after it was listed" in said
+    assert f"The archive '{bucket.url}/a.tar' cannot be read: it changed after it was listed" in said
 
 
 def test_a_refused_part_is_not_the_end_of_an_archive(bucket: Bucket) -> None:
     """Not even where tarfile reads the headers, which takes it for damage."""
     bucket.put({"a.tar": tar_bytes({f"{number}.png": PICTURE for number in range(20)}, {"comment": "of the whole"})})
     assert len(load_images(f"{bucket.url}/a.tar")) == 20
-    forget_lists()
+    use_lists()
 
     def refused(of: RemoteObject, start: int, end: int) -> bytes:
         if start:
             raise Refused(of.url, "no permission to read it")
         return get_range(of, start, end)
 
-    forget_parts(Parts(refused, part_bytes=1 << 14))
-    assert f"The archive {bucket.url}/a.tar cannot be read: no permission" in message(f"{bucket.url}/a.tar")
+    use_cache(BlockCache(refused, block_bytes=1 << 14))
+    assert f"The archive '{bucket.url}/a.tar' cannot be read: no permission" in message(f"{bucket.url}/a.tar")
 
 
 @pytest.mark.parametrize("tags", [('"1"', '"2"'), (None, None)])
@@ -444,7 +450,7 @@ def test_versions_on_the_web(web: FaultyServer, tags: tuple[str | None, str | No
     first, other = ({} if tag is None else {"ETag": tag} for tag in tags)
     url = web.says("/a.tar", Answer(body=samples(3), headers=first))
     items = load_images(url)
-    forget_parts()
+    use_cache()
     web.says("/a.tar", Answer(body=samples(3 if tags[0] else 9), headers=other))
     assert reason(items[0]) == "its archive cannot be read: it changed after it was listed"
 
@@ -453,12 +459,12 @@ def test_versions_on_the_web(web: FaultyServer, tags: tuple[str | None, str | No
 def test_a_server_must_give_parts(web: FaultyServer, ending: str) -> None:
     data = SHARDS[ending](30)
     url = web.says(f"/a{ending}", Answer(body=data, headers={"No-Ranges": "1"}))
-    forget_parts(Parts(part_bytes=1 << 14))
+    use_cache(BlockCache(block_bytes=1 << 14))
     said = message(url)
     assert url in said and "its server does not give parts of a file" in said
     if ending == ".tar":  # a part that is the whole is given by any server
-        forget_parts()
-        assert open_image(load_images(url)[29].source).size == (40, 30)
+        use_cache()
+        assert load_rgb(load_images(url)[29]).size == (40, 30)
 
 
 def test_other_parts_than_asked_for_are_refused(web: FaultyServer) -> None:
@@ -497,7 +503,7 @@ def test_what_is_no_archive(bucket: Bucket) -> None:
     )
     assert "must be unpacked first" in message(f"{bucket.url}/a.tar")
     assert "cannot be read as a tar archive" in message(f"{bucket.url}/b.tar")
-    assert "holds no image" in message(f"{bucket.url}/c.tar")
+    assert "contains no image" in message(f"{bucket.url}/c.tar")
     assert f"{bucket.url}/d.tar" in message(f"{bucket.url}/d.tar")
     assert "nothing is at this URL" in message([f"{bucket.url}/missing.tar"])
     for name in ("a.tar.gz", "a.TGZ", "https://host/a.tar.zst?x=1"):
@@ -507,34 +513,17 @@ def test_what_is_no_archive(bucket: Bucket) -> None:
 
 def test_one_closed_archive_does_not_close_a_folder(bucket: Bucket) -> None:
     bucket.put({"a.tar": samples(1), "b.tar": samples(1), "c.tar": samples(1)})
-
-    from obstore.exceptions import PermissionDeniedError
-
-    class Closed:
-        """The bucket's client, whom one archive is denied."""
-
-        def __init__(self, scheme: str, name: str, limits: RequestLimits) -> None:
-            self._client = open_bucket(scheme, name, limits)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
-        def head(self, key: str) -> Any:
-            if key.endswith("b.tar"):
-                raise PermissionDeniedError
-            return self._client.head(key)
-
-    use_connections(Connections(IMPATIENT, opener=Closed))
+    bucket.front.refuses = lambda method, path: "b.tar" in path
     for form in ("", "*.tar"):
         a, b, c = load_images(f"{bucket.url}/{form}")
-        assert (b.id, reason(b)) == (f"{bucket.url}/b.tar", "no permission to read it")
+        assert b.id == f"{bucket.url}/b.tar" and "no permission to read it" in reason(b)
         assert [item.id[-14:] for item in (a, c)] == ["a.tar/0000.png", "c.tar/0000.png"]
 
 
 def test_too_large_and_out_of_reach(no_patience: None) -> None:
     use_connections(Connections(RequestLimits(image_bytes=100)))
-    assert "too large" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 512, 101)))
-    assert "ends before" in reason(ImageItem("a", RemoteMember("s3://b/a.tar", 1000, "1", 950, 51)))
+    assert "too large" in reason(ImageItem("a", Slice(RemoteFile("s3://b/a.tar", 1000, "1"), 512, 101)))
+    assert "ends before" in reason(ImageItem("a", Slice(RemoteFile("s3://b/a.tar", 1000, "1"), 950, 51)))
 
 
 def test_records_that_name_a_file(bucket: Bucket, web: FaultyServer) -> None:
@@ -545,24 +534,25 @@ def test_records_that_name_a_file(bucket: Bucket, web: FaultyServer) -> None:
     column = pa.array([{"bytes": None, "path": path} for path in paths], kind)
     bucket.put({"set/a.parquet": parquet_bytes({"image": column}), "set/real.png": PICTURE})
     items = load_images(f"{bucket.url}/set/a.parquet")
-    np.testing.assert_array_equal(np.asarray(open_image(items[0].source)), np.asarray(open_image(PICTURE)))
-    open_image(items[1].source)
+    np.testing.assert_array_equal(np.asarray(load_rgb(items[0])), np.asarray(open_image(PICTURE)))
+    load_rgb(items[1])
     assert "cannot be read" in reason(items[2])
     assert "password" in reason(items[3]) and "secret" not in reason(items[3])
-    assert "holds no image" in reason(items[4])
+    assert "has no image" in reason(items[4])
 
 
 # Feature stores and commands.
 
 
 def test_address_version_and_place_stand_for_the_bytes(no_patience: None) -> None:
-    sources = [RemoteMember("s3://b/a.tar", 9, version, place, 3) for version in ("1", "2") for place in (0, 512)]
-    tables = [RemoteParquetImage("s3://b/a.tar", 9, "1", "image", row) for row in (0, 1)]
+    files = [RemoteFile("s3://b/a.tar", 9, version) for version in ("1", "2")]
+    sources = [Slice(file, offset, 3) for file in files for offset in (0, 512)]
+    tables = [ParquetCell(files[0], "image", row) for row in (0, 1)]
     items = [ImageItem("a", source) for source in (*sources, *tables)]
-    assert len({content_or_error(item) for item in items}) == len({stamp_of(item) for item in items}) == 6
-    assert content_or_error(items[0]) == content_or_error(ImageItem("another name", sources[0]))
-    for source in (*sources, *tables):
-        assert resolve(str(refer(source))) == source
+    assert len({hash_content(item) for item in items}) == len({change_stamp(item) for item in items}) == 6
+    assert hash_content(items[0]) == hash_content(ImageItem("another name", sources[0]))
+    for item in items:
+        assert from_reference(item.id, str(to_reference(item))) == item
 
 
 @KINDS
@@ -583,7 +573,7 @@ def test_a_run_that_lost_its_store_goes_on(bucket: Bucket, tmp_path: Path, endin
     bucket.put({f"a{ending}": data})
     url = f"{bucket.url}/a{ending}"
     whole = build_store(MeanColour(), url, tmp_path / "whole", shard_size=10)
-    forget_readers()
+    close_readers()
     lost = [len(data) >> 15 << 14]
 
     def failing(of: RemoteObject, start: int, end: int) -> bytes:
@@ -591,7 +581,7 @@ def test_a_run_that_lost_its_store_goes_on(bucket: Bucket, tmp_path: Path, endin
             raise UnreachableError("gone")
         return get_range(of, start, end)
 
-    forget_parts(Parts(failing, part_bytes=1 << 14, kept_bytes=1 << 16))
+    use_cache(BlockCache(failing, block_bytes=1 << 14, kept_bytes=1 << 16))
     with pytest.raises(UnreachableError):
         build_store(MeanColour(), url, tmp_path / "store", shard_size=10)
     with pytest.warns(UserWarning, match="incomplete"):

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deltaenergy.data.content import content_or_error, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.file import UNLISTED, RemoteFile
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import ImageItem, change_stamp, hash_content
 from deltaenergy.data.remote.client import Connections, get, get_range, head, use_connections
 from deltaenergy.data.remote.errors import RequestLimits
 from deltaenergy.errors import UnreachableError
@@ -106,15 +105,15 @@ def test_the_url_and_stamp_stand_for_the_bytes(web: FaultyServer) -> None:
     one, other = (web.says(path, FINE) for path in ("/a.png", "/b.png"))
     sources = [file(one), file(other), RemoteFile(one, 3, "7"), RemoteFile(one, 3, "8")]
     items = [ImageItem("a", source) for source in sources]
-    assert len({content_or_error(item) for item in items}) == 4
-    assert content_or_error(items[0]) == content_or_error(ImageItem("another name", file(one)))
-    assert [stamp_of(item) for item in items[1:3]] == [UNLISTED, "3 bytes, tag 7"]
+    assert len({hash_content(item) for item in items}) == 4
+    assert hash_content(items[0]) == hash_content(ImageItem("another name", file(one)))
+    assert [change_stamp(item) for item in items[1:3]] == [UNLISTED, "3 bytes, tag 7"]
     assert not web.asked
 
 
 def test_what_is_no_picture(web: FaultyServer) -> None:
     assert "empty" in reason(web.says("/b.png", Answer(body=b"")))
-    assert "it holds text" in reason(web.says("/c.png", Answer(body=b"<html>not here</html>")))
+    assert "it contains text" in reason(web.says("/c.png", Answer(body=b"<html>not here</html>")))
 
 
 def test_parts_need_a_server_that_gives_them(web: FaultyServer) -> None:

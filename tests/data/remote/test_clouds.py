@@ -174,6 +174,22 @@ def test_a_store_that_is_gone_ends_the_run(bucket: Any) -> None:
         load_images(f"{bucket.url}/")
 
 
+def test_a_store_that_is_lost_in_the_middle_of_an_answer_ends_the_run(bucket: Any) -> None:
+    bucket.put({"a.png": PICTURE})
+    bucket.front.cut = 100
+    bucket.front.loses = lambda method, path: bool(bucket.front.stop())
+    with pytest.raises(UnreachableError, match=f"{bucket.url} cannot be reached"):
+        open_image(file(bucket))
+
+
+def test_an_answer_that_always_breaks_off_is_that_images_fault(bucket: Any) -> None:
+    bucket.put({"a.png": PICTURE, "b.png": PICTURE})
+    bucket.front.always_cut = "a.png"
+    with pytest.raises(UnreadableImage, match="break off"):
+        open_image(file(bucket))
+    open_image(file(bucket, "b.png"))
+
+
 @pytest.mark.parametrize(
     ("kind", "status", "code", "ends"),
     [
@@ -221,16 +237,20 @@ def test_what_may_not_be_read_is_never_missing(bucket: Any) -> None:
 
 
 def test_ctrl_c_is_heard_while_a_store_is_silent(s3_bucket: S3Bucket) -> None:
-    silent = threading.Event()
+    asked, over = threading.Event(), threading.Event()
 
     def waits(method: str, path: str) -> bool:
-        os.kill(os.getpid(), signal.SIGINT)
-        return silent.wait(60)
+        asked.set()
+        return over.wait(60)
 
     s3_bucket.front.loses = waits
-    with pytest.raises(KeyboardInterrupt):
-        head(f"{s3_bucket.url}/a")
-    silent.set()
+    program = f"from deltaenergy.data.remote.client import head; head('{s3_bucket.url}/a')"
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    assert asked.wait(60)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+    over.set()
+    assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in said
 
 
 def test_a_forked_process_is_told_and_does_not_hang(s3_bucket: S3Bucket) -> None:

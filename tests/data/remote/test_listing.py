@@ -60,7 +60,20 @@ def test_a_folder_is_listed_as_a_local_one(tree: tuple[Bucket, Path], slash: str
 
 @pytest.mark.parametrize(
     "pattern",
-    ["*.png", "*/1*", "a*", "**/*.png", "**", "*/*.[jw]*", "?/*.png", "a/**/*.JPG", "[ab]/?.png", "b/*", "**/deep"],
+    [
+        "*.png",
+        "*/1*",
+        "a*",
+        "**/*.png",
+        "**",
+        "*/*.[jw]*",
+        "?/*.png",
+        "a/**/*.JPG",
+        "[ab]/?.png",
+        "b/*",
+        "**/deep",
+        "*/**",
+    ],
 )
 def test_a_pattern_matches_as_on_disk(tree: tuple[Bucket, Path], pattern: str) -> None:
     bucket, folder = tree
@@ -108,13 +121,13 @@ def test_classes_and_domains_from_folders(bucket: Bucket) -> None:
         (None, "dog"),
     }
     bucket.put({"photo/stray.png": PICTURE})
-    with pytest.raises(InputError, match=r"photo/stray\.png lies outside"):
+    with pytest.raises(InputError, match=r"photo/stray\.png' is outside"):
         labelled_folders(f"{bucket.url}/photo")
 
 
 def test_what_is_not_there(tree: tuple[Bucket, Path]) -> None:
     bucket, _ = tree
-    assert "Nothing is there" in message(f"{bucket.url}/phots/")
+    assert "it is empty" in message(f"{bucket.url}/phots/")
     assert "notes/a.txt" in message(f"{bucket.url}/notes/")
     assert "nothing is at this URL" in message(f"{bucket.url}/photos/missing.png")
     with pytest.raises(UnreachableError, match="no such bucket"):
@@ -158,15 +171,21 @@ class TestWeb:
     @pytest.mark.parametrize(
         ("body", "part"),
         [
-            (b"https://host/a.png\nphotos/b.png", "Line 2"),
-            (b"https://host/a.png\nftp://host/b.png", "'ftp://'"),
-            (b" \n\n", "holds no address"),
-            (b"\xff\xfe\x00", "no text in UTF-8"),
+            (b"photos/b.png", "Line 1"),
+            (b"ftp://host/b.png", "'ftp://'"),
+            (b" \n\n", "contains no URL"),
+            (b"\xff\xfe\x00", "UTF-8"),
         ],
     )
     def test_lists_with_errors(self, web: FaultyServer, body: bytes, part: str) -> None:
         said = message(web.says("/list.txt", Answer(body=body)))
         assert part in said and f"{web.url}/list.txt" in said
+
+    def test_a_bad_line_is_unreadable_and_those_after_it_are_read(self, web: FaultyServer) -> None:
+        lines = ["https://host/a.png", "photos/b.png", "https://me:hunter2@host/c.png", "https://host/d.png"]
+        found = load_images(web.says("/list.txt", Answer(body="\n".join(lines).encode())))
+        assert [item.problem is None for item in found] == [True, False, False, True]
+        assert found[1].id == f"{web.url}/list.txt (line 2)" and "hunter2" not in str(found)
 
     def test_folders_cannot_be_listed(self, web: FaultyServer) -> None:
         for path in ("/photos/", "/photos/*.png"):

@@ -82,8 +82,8 @@ def tune(
     An interrupted run goes on where it stopped when the same command is given again.
     """
     from deltaenergy.core.classes import read_classes
+    from deltaenergy.detector.guarantee import NoGuarantee
     from deltaenergy.pipeline import tune_detector
-    from deltaenergy.stats.thresholds import NoGuarantee
 
     place = common.ModelPlace(device, backend, precision, calibrate_on)
     scores = common.make_scores(score) if score else None

@@ -78,9 +78,9 @@ def check_request(request: SortRequest, given: Sequence[str] | str, items: Any) 
 
 def file_of(item: ImageItem, option: str) -> Path:
     """The image's own file; an image in an archive has none."""
-    if isinstance(item.source, Path):
-        return item.source
-    if item.refused:
+    if item.path is not None:
+        return item.path
+    if item.problem is not None:
         return Path(item.id)
     raise InputError(
         f"{option}: {item.id} is no file of its own (it lies in an archive or a feature store). Unpack it first, and "
@@ -90,7 +90,7 @@ def file_of(item: ImageItem, option: str) -> Path:
 
 def _walked(text: str) -> list[Path]:
     """The folder below which an argument finds images, if it is one that grows with what is put there."""
-    from deltaenergy.data.regular import user_path
+    from deltaenergy.data.file import user_path
 
     path = user_path(text)
     if not glob.has_magic(text) or os.path.lexists(path):

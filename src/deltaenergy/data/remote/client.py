@@ -61,8 +61,8 @@ class RemoteObject:
 
     Attributes:
         url: where it is.
-        size: its bytes; None if nobody listed it, or if its web server does not tell.
-        version: what tells whether it changed: its tag, or else its date; None if nobody listed it.
+        size: its bytes; None if it was not listed, or if its web server does not send it.
+        version: what shows whether it changed: its tag, or else its date; None if it was not listed.
     """
 
     url: str
@@ -128,9 +128,10 @@ def put(url: str, data: bytes, *, if_absent: bool = False, if_match: str | None 
         if_absent: only if nothing is there.
         if_match: only if the object there has this version.
     """
-    from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     def write(store: ObjectStore, key: str) -> str | None:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
         mode: Any = "create" if if_absent else "overwrite"
         if if_match is not None:
             mode = {"e_tag": f'"{if_match}"'}
@@ -208,7 +209,6 @@ _process: int | None = None
 
 
 def _ask(url: str, request: Callable[[ObjectStore, str], _Result]) -> _Result:
-    """What `request` gives for the bucket and key of a URL."""
     global _process
     store = _connections.bucket(url)
     _process = _process or os.getpid()

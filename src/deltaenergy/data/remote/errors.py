@@ -6,11 +6,13 @@ says something about its bucket or server, and ends the run: a lost store is nev
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deltaenergy.data.remote.url import SCHEMES, scheme_of
-from deltaenergy.errors import UnreachableError
+from deltaenergy.data.remote.url import SCHEMES, is_web, root_of, scheme_of
+from deltaenergy.errors import InputError, UnreachableError
 
 _SECRET = re.compile(r"\b(access_token|sig|signature|AccountKey|SharedAccessSignature)=[^\s;&]*", re.IGNORECASE)
 
@@ -75,6 +77,20 @@ def no_credentials(url: str, why: str) -> UnreachableError:
         f"{url} cannot be read: {scheme.name} does not accept the credentials, or there are none ({why}). "
         f"Credentials are read from the environment: {scheme.credentials}."
     )
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """What is refused in this block becomes an `InputError` with what to do about it."""
+    try:
+        yield
+    except Refused as refused:
+        hint, credentials = "", SCHEMES[scheme_of(refused.url)].credentials
+        if isinstance(refused, Denied) and credentials:
+            hint = f" Credentials are read from the environment: {credentials}."
+        elif isinstance(refused, Missing) and not is_web(refused.url):
+            hint = f" Check the name; {root_of(refused.url)}/ lists the bucket."
+        raise InputError(f"{refused}.{hint}") from refused
 
 
 def first_line(said: object) -> str:

@@ -21,8 +21,6 @@ import numpy as np
 from PIL import Image
 
 from tests import fresh
-from tests.checkpoints import write_clip
-from tests.scale.conftest import content
 
 IMAGES = 40
 PROGRAM = """
@@ -37,6 +35,8 @@ de.build_store(model, sys.argv[2], sys.argv[3], shard_size=4, batch_size=2, work
 
 def prepare(folder: Path) -> tuple[Path, Path]:
     """A tiny model and some pictures."""
+    from tests.checkpoints import write_clip  # here: processes that `fresh` starts import this module, and no more
+
     pictures = folder / "pictures"
     pictures.mkdir(parents=True)
     rng = np.random.default_rng(3)
@@ -81,6 +81,11 @@ def wait_for_a_shard(store: Path) -> None:
     while not list(store.glob("*.arrow")):
         assert time.monotonic() < until, "no shard is filled"
         time.sleep(0.002)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def trial(

@@ -23,7 +23,8 @@ from typing import NamedTuple, Protocol
 
 import deltaenergy as de
 from tests.checkpoints import write_clip
-from tests.scale.conftest import content, draw
+from tests.scale.conftest import draw
+from tests.scale.kills import content
 from tests.scale.ray_here import SETTINGS
 
 IMAGES, PARTS = 24, 12

@@ -11,7 +11,8 @@ import pytest
 import deltaenergy as de
 from deltaenergy.scale.ray import ShardTask
 from tests.cli.runner import Runner
-from tests.scale.conftest import Scene, content, draw
+from tests.scale.conftest import Scene, draw
+from tests.scale.kills import content
 from tests.scale.ray_here import own_ray
 
 pytest.importorskip("ray", reason="ray is not installed: make test-ray")

@@ -21,7 +21,7 @@ from deltaenergy.store.writer import StoreSettings, Work, fill_store, join_here
 from tests import fresh
 from tests.cli.runner import Runner
 from tests.scale import kills
-from tests.scale.conftest import content
+from tests.scale.kills import content
 from tests.servers import Answer, faulty_server
 from tests.store.shards import samples
 

@@ -51,7 +51,9 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", help="standard, or croft (as published tables).")] = "standard",
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="standard, paper (what the paper states) or croft (what its code does).")
+    ] = "standard",
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, callback=check_count, help="Images per set at most: a quick look.")
     ] = None,
@@ -70,7 +72,16 @@ def bench(
     backend: common.BackendOption = None,
     precision: common.PrecisionOption = "auto",
     calibrate_on: common.CalibrateOnOption = None,
-    batch_size: common.BatchOption = 32,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size",
+            min=1,
+            callback=check_count,
+            help="Images per step of the image tower. Default: the protocol's, 32 or 100.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a benchmark and leave its results in a folder, from which `deltaenergy report` makes tables and plots.
 

@@ -36,8 +36,8 @@ import deltaenergy as de
 from deltaenergy.data.decode import open_image
 from deltaenergy.data.items import ImageItem, hash_content
 from deltaenergy.models.base import TowerModel
-from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.shards import Entry, write_shard
+from deltaenergy.store.folder import LocalFolder
+from random_store import random_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip
@@ -160,7 +160,12 @@ def split(watched: Watched, paths: Sequence[Path], folder: Path) -> dict[str, fl
     contents = [path.read_bytes() for path in paths]
     pictures = [open_image(content) for content in contents]
     rows = np.random.default_rng(0).standard_normal((1024, model.feature_dim), dtype=np.float32)
-    entries = [Entry(f"folder/{i}.jpg", None, None, f"{i:032}", f"{i:032}", i, None) for i in range(len(rows))]
+    store = LocalFolder(folder / "store")
+
+    def write() -> None:
+        record, data = random_shard(store, 0, 0, rows)
+        store.put(record.name, data)
+
     pixels = torch.from_numpy(np.stack([model.preprocessing(picture) for picture in pictures]))
 
     def read() -> None:
@@ -175,7 +180,7 @@ def split(watched: Watched, paths: Sequence[Path], folder: Path) -> dict[str, fl
         "decode": cpu(lambda: [open_image(content) for content in contents]) / len(paths),
         "resize": cpu(lambda: [model.preprocessing(picture) for picture in pictures]) / len(paths),
         "tower": tower,
-        "write": cpu(lambda: write_shard(LocalPlace(folder), 0, entries, {"features": rows})) / len(rows),
+        "write": cpu(write) / len(rows),
     }
     return {name: 1000 * seconds for name, seconds in found.items()}
 

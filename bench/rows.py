@@ -20,17 +20,13 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 import deltaenergy as de
-from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.manifest import StoreRecord, write_manifest
-from deltaenergy.store.shards import Entry, write_shard
+from random_store import unit_rows, write_store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.checkpoints import write_clip
 
-FEW, ROWS, DIMENSION, SHARD = 1_024, (10_000, 100_000, 1_000_000), 512, 1_024
+FEW, ROWS, DIMENSION = 1_024, (10_000, 100_000, 1_000_000), 512
 REPEATS = 3
 NAMES = [f"class {k}" for k in range(100)]
 COMMANDS = ("score-csv", "score-parquet", "evaluate-values", "evaluate", "evaluate-learned")
@@ -60,24 +56,6 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def unit_rows(count: int, seed: int) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal((count, DIMENSION), dtype=np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def write_store(folder: Path, rows: int, seed: int, model: de.Model) -> Path:
-    shards = []
-    for number, start in enumerate(range(0, rows, SHARD)):
-        features = unit_rows(min(SHARD, rows - start), seed + number)
-        ids = [f"{folder.name}/folder {number}/image {start + row}.jpg" for row in range(len(features))]
-        entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
-        shards.append(write_shard(LocalPlace(folder), number, entries, {"features": features}).record)
-    write_manifest(
-        LocalPlace(folder), StoreRecord(model.describe(), DIMENSION, False, "float32", SHARD, complete=True), shards
-    )
-    return folder
-
-
 def run(*arguments: str | Path) -> Cost:
     """`deltaenergy` in a process of its own."""
     command = [sys.executable, "-c", CHILD, *map(str, arguments)]
@@ -88,7 +66,7 @@ def run(*arguments: str | Path) -> Cost:
 
 def stored(folder: Path, rows: int, seed: int, model: de.Model) -> Path:
     """A store there, which is written once for all runs."""
-    return folder if folder.exists() else write_store(folder, rows, seed, model)
+    return folder if folder.exists() else write_store(folder, rows, seed=seed, model=model.describe())
 
 
 def measure(command: str, folder: Path, detector: Path, model: de.Model, rows: int) -> Cost:
@@ -112,7 +90,7 @@ def main() -> None:
         detector = Path(name) / "detector"
         os.environ["DETECTOR"] = str(detector)
         classifier = de.ZeroShotClassifier(model, NAMES)
-        de.Detector(classifier, "delta-energy").calibrate(unit_rows(1_000, 2)).save(detector)
+        de.Detector(classifier, "delta-energy").calibrate(unit_rows(1_000, DIMENSION, 2)).save(detector)
         for command in sys.argv[1:] or COMMANDS:
             report(command, Path(name), detector, model)
 

@@ -14,30 +14,19 @@ from pathlib import Path
 import numpy as np
 
 import deltaenergy as de
-from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.manifest import StoreRecord, write_manifest
-from deltaenergy.store.shards import Entry, write_shard
+from deltaenergy.store.store import Store
+from random_store import unit_rows, write_store
 
 ROWS, DIMENSION, CLASSES, SHARD = (10_000, 100_000, 1_000_000), 64, 100, 4_096
 
 
-def unit_rows(count: int, seed: int) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal((count, DIMENSION), dtype=np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def write_store(folder: Path, rows: int) -> None:
-    """A store of random features, and the same in one array beside it."""
-    shards = []
-    array = np.lib.format.open_memmap(folder.with_suffix(".npy"), "w+", np.float32, (rows, DIMENSION))
-    for number, start in enumerate(range(0, rows, SHARD)):
-        features = unit_rows(min(SHARD, rows - start), number)
-        array[start : start + len(features)] = features
-        ids = [f"folder {number}/image {start + row}.jpg" for row in range(len(features))]
-        entries = [Entry(name, None, None, name, name, row, None) for row, name in enumerate(ids)]
-        shards.append(write_shard(LocalPlace(folder), number, entries, {"features": features}).record)
+def write_both(folder: Path, rows: int) -> None:
+    """A store of random features, and the same in one array next to it."""
     model = de.PrecomputedModel(DIMENSION).describe()
-    write_manifest(LocalPlace(folder), StoreRecord(model, DIMENSION, False, "float32", SHARD, complete=True), shards)
+    write_store(folder, rows, dimension=DIMENSION, shard=SHARD, model=model)
+    array = np.lib.format.open_memmap(folder.with_suffix(".npy"), "w+", np.float32, (rows, DIMENSION))
+    for shard in Store.open(folder).shards():
+        array[shard.rows] = shard.features
 
 
 def private_memory() -> float:
@@ -48,8 +37,8 @@ def private_memory() -> float:
 
 def stream(source: str) -> None:
     """Print how many verdicts there were, and the largest memory on the way."""
-    classifier = de.PrecomputedClassifier(unit_rows(CLASSES, 1), [f"class {k}" for k in range(CLASSES)])
-    detector = de.Detector(classifier).calibrate(unit_rows(1_000, 2))
+    classifier = de.PrecomputedClassifier(unit_rows(CLASSES, DIMENSION, 1), [f"class {k}" for k in range(CLASSES)])
+    detector = de.Detector(classifier).calibrate(unit_rows(1_000, DIMENSION, 2))
     images = np.load(source, mmap_mode="r") if source.endswith(".npy") else source
     count, peak = 0, 0.0
     for _ in detector.stream(images):
@@ -64,7 +53,7 @@ def main() -> None:
     for rows in ROWS:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name) / "features.store"
-            write_store(folder, rows)
+            write_both(folder, rows)
             for ending, found in peaks.items():
                 command = [sys.executable, __file__, str(folder.with_suffix(ending))]
                 count, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()

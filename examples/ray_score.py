@@ -1,4 +1,4 @@
-"""Score a feature store, or a folder of pictures, in Ray Data, write the verdicts as they come, and count them.
+"""Score a feature store, or a folder of images, in Ray Data, write the verdicts as they come, and count them.
 
     python examples/ray_score.py photos.store detector/ verdicts.parquet
     python examples/ray_score.py photos/ detector/ verdicts.parquet
@@ -22,13 +22,11 @@ import deltaenergy as de
 def main(images: str, detector: str, out: str) -> None:
     detector, images = str(Path(detector).absolute()), str(Path(images).absolute())
     if (Path(images) / "store.json").is_file():
-        data = ray.data.read_parquet(images, include_paths=True)
-        given = [detector, images]
+        data = de.scale.read_store(images)
     else:
         data = ray.data.read_binary_files(images, include_paths=True)
-        given = [detector]
     # Ray Data needs a CPU for reading: an actor that takes half of one leaves it.
-    scored = data.map_batches(de.scale.Scorer, fn_constructor_args=given, concurrency=1, num_cpus=0.5)
+    scored = data.map_batches(de.scale.Scorer, fn_constructor_args=[detector], concurrency=1, num_cpus=0.5)
     counts: Counter[str | None] = Counter()
     writer = None
     for batch in scored.iter_batches(batch_format="pyarrow"):

@@ -81,13 +81,13 @@ def lite_problems(stores: Path) -> list[Problem]:
         ("oxford_pets", "pets", (1, 4)),
         ("caltech101", "Caltech101", (1, 4)),
     ):
-        store = de.FeatureStore.open(stores / name, model)
+        store = de.Store.open(stores / name, model)
         rows = [row for row, label in enumerate(store.labels) if label and label != NO_CLASS]
         classes = sorted(class_names([item for item in de.load_images(store) if item.label != NO_CLASS]))
         place = {normal_name(one): k for k, one in enumerate(classes)}
         labels = np.array([place[normal_name(store.labels[row] or "")] for row in rows])
         prompts = PROMPTS if 16 in shots else ()
-        features = np.array(store.take(rows))
+        features = np.array(store.features(rows))
         found.append(Problem(f"{title} (lite)", model, classes, features, labels, shots, (*QUICK, *prompts)))
     return found
 

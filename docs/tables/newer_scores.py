@@ -54,10 +54,10 @@ Rows = npt.NDArray[np.float32]
 
 def read(folder: Path, removed: frozenset[str] = frozenset()) -> tuple[Rows, list[str]]:
     """Features and labels of a store, without some classes."""
-    store = de.FeatureStore.open(folder)
+    store = de.Store.open(folder)
     labels = [label or "" for label in store.labels]
     kept = [i for i, label in enumerate(labels) if label not in removed]
-    return store.take(kept), [labels[i] for i in kept]
+    return store.features(kept), [labels[i] for i in kept]
 
 
 def cell(known: npt.NDArray[np.float64], unknown: npt.NDArray[np.float64]) -> tuple[float, float]:

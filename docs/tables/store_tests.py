@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from clip_data import OpenTest
 
-from deltaenergy import FeatureStore, ZeroShotClassifier
+from deltaenergy import Store, ZeroShotClassifier
 from deltaenergy.core.labels import normal_name
 from deltaenergy.models.base import TowerModel
 
@@ -31,14 +31,14 @@ class Stores:
         self, name: str, wanted: Callable[[str], bool] = lambda _: True
     ) -> tuple[npt.NDArray[np.float32], list[str]]:
         """Features and class names of a set's pictures; only of the classes that are wanted."""
-        store = FeatureStore.open(self.folder / name, self.model)
+        store = Store.open(self.folder / name, self.model)
         labels = [str(label) for label in store.labels]
         kept = [row for row, label in enumerate(labels) if wanted(label)]
-        return store.take(kept), [_name(labels[row]) for row in kept]
+        return store.features(kept), [_name(labels[row]) for row in kept]
 
     def domains(self, name: str) -> list[str]:
         """The domain of each picture of a set: the folder above its class's."""
-        return [Path(one).parent.parent.name for one in FeatureStore.open(self.folder / name, self.model).ids]
+        return [Path(one).parent.parent.name for one in Store.open(self.folder / name, self.model).ids]
 
     def pair(
         self,
@@ -84,7 +84,7 @@ class Stores:
         return [test(out) for out in self._classes(name)]
 
     def _classes(self, name: str, without: Iterable[str] = ()) -> list[str]:
-        store = FeatureStore.open(self.folder / name, self.model)
+        store = Store.open(self.folder / name, self.model)
         return sorted({str(label) for label in store.labels} - set(without))
 
 

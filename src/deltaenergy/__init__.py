@@ -35,8 +35,9 @@ _PUBLIC = {
     "list_scores": "deltaenergy.scores.registry",
     "image_stream": "deltaenergy.source",
     "load_images": "deltaenergy.source",
-    "FeatureStore": "deltaenergy.store.store",
-    "build_store": "deltaenergy.source",
+    "Store": "deltaenergy.store.store",
+    "build_store": "deltaenergy.scale.build",
+    "repair_store": "deltaenergy.scale.build",
     "choose": "deltaenergy.evaluation.choose",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.explain",
@@ -51,13 +52,13 @@ __all__ = [
     "Classifier",
     "DeltaEnergyError",
     "Detector",
-    "FeatureStore",
     "LabelledFeatures",
     "Model",
     "Monitor",
     "PrecomputedClassifier",
     "PrecomputedModel",
     "Score",
+    "Store",
     "TowerModel",
     "Verdict",
     "Verdicts",
@@ -78,6 +79,7 @@ __all__ = [
     "load_model",
     "make_score",
     "models",
+    "repair_store",
     "report",
     "scale",
     "scores",
@@ -108,10 +110,11 @@ if TYPE_CHECKING:
     from deltaenergy.monitor import Monitor
     from deltaenergy.pipeline import tune_detector
     from deltaenergy.report import write_report
+    from deltaenergy.scale.build import build_store, repair_store
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
-    from deltaenergy.source import build_store, image_stream, load_images
-    from deltaenergy.store.store import FeatureStore
+    from deltaenergy.source import image_stream, load_images
+    from deltaenergy.store.store import Store
     from deltaenergy.tuning.stored import LabelledFeatures
     from deltaenergy.tuning.tune import tune
 

@@ -39,7 +39,7 @@ from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import feature_batches, is_feature_array
 from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.store.store_pass import names_a_store
+from deltaenergy.store.items import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.file import user_path
 from deltaenergy.data.formats.folder import local_folders, path_images
@@ -26,12 +25,11 @@ from deltaenergy.data.remote.listing import remote_folders, url_images
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.data.streams import ImageStream, OtherFiles
 from deltaenergy.errors import InputError
-from deltaenergy.store.encoder import Describes
-from deltaenergy.store.manifest import is_store
-from deltaenergy.store.store import FeatureStore, StoredImage
-from deltaenergy.store.writer import Fill, fill_store
+from deltaenergy.store.items import StoredImage
+from deltaenergy.store.shard import is_store
+from deltaenergy.store.store import Store
 
-__all__ = ["build_store", "image_stream", "labelled_folders", "load_images", "with_unique_ids"]
+__all__ = ["image_stream", "labelled_folders", "load_images", "with_unique_ids"]
 
 # A path, an image, images in memory, or what gives images as they are requested.
 Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterator[ImageItem]]
@@ -77,51 +75,6 @@ def load_images(images: Any) -> list[ImageItem]:
     return list(image_stream(images))
 
 
-def build_store(
-    model: Describes,
-    images: Any,
-    out: str | Path,
-    *,
-    patches: bool = False,
-    dtype: str | None = None,
-    shard_size: int | None = None,
-    retry_unreadable: bool = False,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-    fill: Fill | None = None,
-) -> FeatureStore:
-    """Encode `images` into the store at `out`, which is made if it is not there and else gone on with.
-
-    Images that the store has already are not encoded again; a file whose bytes changed is. Pictures with equal bytes
-    are encoded once and have a row each. Damaged shards are found by their checksums and encoded anew.
-
-    Args:
-        model: the model; a store that another one made is an error.
-        images: whatever counts as images. An image is known by its id, and replaces an earlier one of that id.
-        out: the store's folder.
-        patches: store patch features too (P times as large).
-        dtype: `float32` (default) or `float16`.
-        shard_size: images per shard; work since the last whole shard is lost when the run is killed.
-        retry_unreadable: try those again that could not be read before.
-        batch_size: images per pass of the image tower.
-        progress: called with (done, total) images.
-        fill: who encodes the shards, such as `deltaenergy.scale.Processes`; this process if left out.
-    """
-    fill_store(
-        model,
-        image_stream(images),
-        out,
-        patches=patches,
-        dtype=dtype,
-        shard_size=shard_size,
-        retry_unreadable=retry_unreadable,
-        batch_size=batch_size,
-        progress=progress,
-        fill=fill,
-    )
-    return FeatureStore.open(out)
-
-
 def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
     """An image that is given twice keeps both places; the second is called "name (2)"."""
     return list(ImageStream(lambda: iter(items)))
@@ -159,7 +112,7 @@ def _is_stored(value: Any) -> bool:
         return path.suffix.lower() not in EXTENSIONS and is_store(path)
     if isinstance(value, ImageItem):
         return isinstance(value.source, StoredImage)
-    return isinstance(value, FeatureStore) or (isinstance(value, ImageStream) and value.stored)
+    return isinstance(value, Store) or (isinstance(value, ImageStream) and value.stored)
 
 
 def _from_parts(parts: list[Part], others: OtherFiles) -> Iterator[ImageItem]:
@@ -188,7 +141,7 @@ def _from_path(given: str | os.PathLike[str], others: OtherFiles, *, alone: bool
 
 
 def _stored_images(folder: str | Path) -> Iterator[ImageItem] | None:
-    return iter(FeatureStore.open(folder).items()) if is_store(folder) else None
+    return iter(Store.open(folder).items()) if is_store(folder) else None
 
 
 def _part_of(value: Any) -> Part | None:
@@ -197,7 +150,7 @@ def _part_of(value: Any) -> Part | None:
         return value
     if isinstance(value, ImageStream):
         return value.__iter__
-    if isinstance(value, FeatureStore):
+    if isinstance(value, Store):
         return lambda: iter(value.items())
     if isinstance(value, (bytes, bytearray, memoryview)):
         return [bytes(value)]

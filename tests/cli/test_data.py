@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaenergy.cli.main import run
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.store.store import Store
 
 
 def call(*arguments: str | Path) -> int:
@@ -52,7 +52,7 @@ def test_features(tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsys: 
     store = tmp_path / "store"
     assert call("features", photos, "--out", store, "--model", tiny_clip_folder, "--shard-size", "3") == 0
     assert "8 image(s)" in capsys.readouterr().out
-    assert len(FeatureStore.open(store)) == 8
+    assert len(Store.open(store)) == 8
     (photos / "dog" / "bad.png").write_bytes(b"no picture")
     assert call("features", photos, "--out", store, "--model", tiny_clip_folder, "--json") == 1
     captured = capsys.readouterr()
@@ -73,7 +73,7 @@ def test_features_wrong_use(
     tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("features", photos, "--out", photos, "--model", tiny_clip_folder) == 2
-    assert "holds no feature store" in capsys.readouterr().err
+    assert "not a feature store" in capsys.readouterr().err
     assert call("features", tmp_path / "absent", "--out", tmp_path / "s", "--model", tiny_clip_folder) == 2
     assert "does not exist" in capsys.readouterr().err
 
@@ -83,7 +83,7 @@ def test_features_of_a_data_set(tiny_clip_folder: Path, photos: Path, tmp_path: 
     photos.rename(tmp_path / "root/PACS/photo")
     options = ("--out", tmp_path / "store", "--model", tiny_clip_folder)
     assert call("features", tmp_path / "root", "--dataset", "pacs", *options) == 0
-    store = FeatureStore.open(tmp_path / "store")
+    store = Store.open(tmp_path / "store")
     assert store.labels == ["dog"] * 4  # PACS has no cats
     assert store.domains == ["photo"] * 4
     assert call("features", photos, "--split", "test", *options) == 2

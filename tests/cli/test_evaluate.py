@@ -169,6 +169,6 @@ def test_a_store_without_labels_leaves_out_of_all_what_learns_from_classes(
 
 def test_a_damaged_store_is_told_before_a_model_is_loaded(sets, tiny_clip, tmp_path, capsys):
     build_store(tiny_clip, sets / "known", tmp_path / "known.store")
-    next((tmp_path / "known.store").rglob("*.npy")).unlink()
+    next((tmp_path / "known.store").rglob("*.arrow")).unlink()
     assert call("--id", tmp_path / "known.store", "--model", "no/such/model") == 2
     assert "known.store" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_wrong_use(
     [
         ("clipn", "no_tower"),
         ("negprompt", "tuned by negprompt"),
-        ("gl-mcm", "holds no patch features"),
+        ("gl-mcm", "has no patch features"),
         ("odin", "needs pixels"),
         ("interneg", "needs labels: none of the known images has a class"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.store.store import Store
 from tests.cli.runner import Runner
 from tests.data.hostile import PROBLEMS, hostile
 from tests.labelled_pictures import write_pictures
@@ -56,7 +56,7 @@ def test_listed_and_skipped(command: Runner, problems: Path, tiny_clip_folder: P
     assert done.code == 1, done.err
     check_listed(done.err)
     if name == "features":
-        assert len(FeatureStore.open(out)) == 8
+        assert len(Store.open(out).readable) == 8
         # Nothing changed: the second run finds the same problems, and encodes nothing.
         again = command(name, *arguments)
         assert again.code == 1
@@ -85,12 +85,12 @@ def test_a_folder_that_was_locked_is_done_when_it_is_open(
     folder.symlink_to("nowhere")
     arguments = ["features", photos, "--out", tmp_path / "out", "--model", tiny_clip_folder]
     done = command(*arguments)
-    assert (done.code, len(FeatureStore.open(tmp_path / "out"))) == (1, 4)
+    assert (done.code, len(Store.open(tmp_path / "out").readable)) == (1, 4)
     folder.unlink()
     hidden.rename(folder)
     done = command(*arguments)
-    assert (done.code, len(FeatureStore.open(tmp_path / "out"))) == (0, 8), done.err
-    assert FeatureStore.open(tmp_path / "out").unreadable == []
+    assert (done.code, len(Store.open(tmp_path / "out"))) == (0, 8), done.err
+    assert Store.open(tmp_path / "out").unreadable == []
     assert command(*arguments).code == 0
 
 
@@ -99,7 +99,7 @@ def test_impossible_names(command: Runner, photos: Path, tiny_clip_folder: Path,
     model = ["--model", tiny_clip_folder]
     assert command("score", name, "--classes", CLASSES, *model).code == 2
     assert command("features", name, "--out", tmp_path / "out", *model).code == 2
-    assert command("features", "--verify", name).code == 2
+    assert command("verify", name).code == 2
     # A NUL cannot come from a shell: it is refused before any command looks at it.
     assert command("features", name, photos, "--out", tmp_path / "out", *model).code == (2 if "\0" in name else 1)
     if not name.startswith("~"):
@@ -109,14 +109,19 @@ def test_impossible_names(command: Runner, photos: Path, tiny_clip_folder: Path,
 def test_verify(command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     assert command("features", photos, "--out", store, "--model", tiny_clip_folder, "--shard-size", 3).code == 0
-    done = command("features", "--verify", store)
+    done = command("verify", store)
     assert done.code == 0
     assert "8 image(s), every byte as it was written" in " ".join(done.out.split())
-    assert command("features", store, "--verify", "--json").json == [{"store": str(store), "images": 8}]
-    array = store / "00001.features.npy"
-    array.write_bytes(array.read_bytes()[:-1] + b"x")
-    done = command("features", "--verify", store)
+    assert command("verify", store, "--json").json == [{"store": str(store), "images": 8}]
+    shard = Store.open(store).manifest.shards[1]
+    data = bytearray((store / shard.name).read_bytes())
+    data[shard.start] ^= 1
+    (store / shard.name).write_bytes(data)
+    done = command("verify", store)
     assert done.code == 2
-    assert "00001.features.npy" in done.err
-    assert "leave --out away" in command("features", "--verify", store, "--out", store).err
-    assert "Give --out" in command("features", photos).err
+    assert shard.name in done.err
+    repaired = command("verify", store, "--repair", photos)
+    assert repaired.code == 0
+    assert shard.name in repaired.err
+    assert command("verify", store).code == 0
+    assert "--out" in command("features", photos).err

@@ -20,7 +20,7 @@ from deltaenergy.evaluation.stored_items import StoredItems, each_of
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.store.store import Store
 from tests.colours import ColourModel, paint_sets
 
 CLASSES = ["red", "green", "blue"]
@@ -74,17 +74,18 @@ def _rounded(value):
 
 def test_items_are_those_of_the_store(folder):
     items = StoredItems.open(folder / "known.store", ColourModel())
-    store = FeatureStore.open(folder / "known.store")
+    store = Store.open(folder / "known.store")
+    ids, labels = ([values[row] for row in store.readable] for values in (store.ids, store.labels))
     assert items is not None
-    assert [item.id for item in items] == store.ids and len(items) == len(store.ids) > 8
-    assert [items[i].id for i in range(len(items))] == store.ids
-    assert [items[-1].id, items[len(items) // 2].label] == [store.ids[-1], store.labels[len(items) // 2]]
-    assert [item.id for item in items[3:9]] == store.ids[3:9]
-    assert [items.label_names[code] for code in items.label_codes] == store.labels
+    assert [item.id for item in items] == ids and len(items) == len(ids) > 8
+    assert [items[i].id for i in range(len(items))] == ids
+    assert [items[-1].id, items[len(items) // 2].label] == [ids[-1], labels[len(items) // 2]]
+    assert [item.id for item in items[3:9]] == ids[3:9]
+    assert [items.label_names[code] for code in items.label_codes] == labels
     assert items.unreadable == 1
     with pytest.raises(IndexError):
         items[len(items)]
-    assert [item.id for item in each_of(str(folder / "known.store"))] == store.ids
+    assert [item.id for item in each_of(str(folder / "known.store"))] == ids
     assert StoredItems.open(folder / "known", ColourModel()) is None
 
 
@@ -109,7 +110,7 @@ def test_what_is_the_same_for_all_images_of_a_set_is_not_stored_for_each(classif
 def test_a_store_of_another_model_is_refused(classifier, folder):
     other = ColourModel()
     other.fingerprint = "another"
-    with pytest.raises(ArtifactError, match="another model"):
+    with pytest.raises(ArtifactError, match="different model"):
         measured(ZeroShotClassifier(other, CLASSES), folder, ".store")
 
 
@@ -130,26 +131,27 @@ def test_images_of_the_same_name_in_two_stores_are_told_apart(classifier, folder
 
 def out_of_fold(classifier, spec, store, every, items=None):
     """The value of each image: those that teach by a scorer fitted on other folds, all others in turns."""
-    taught = np.arange(0, len(store.ids), every)
-    dealt = deal_folds([store.labels[row] for row in taught])
-    scorer_of = np.arange(len(store.ids)) % (1 + dealt.max())
+    labels, features = [store.labels[row] for row in store.readable], store.features(store.readable)
+    taught = np.arange(0, len(labels), every)
+    dealt = deal_folds([labels[row] for row in taught])
+    scorer_of = np.arange(len(labels)) % (1 + dealt.max())
     scorer_of[taught] = dealt
-    values = np.empty(len(store.ids))
+    values = np.empty(len(labels))
     for fold in range(1 + dealt.max()):
         seen = taught[dealt != fold]
-        lesson = np.array(store.features)[seen] if items is None else [items[row] for row in seen]
+        lesson = features[seen] if items is None else [items[row] for row in seen]
         bound = bind(classifier, [make_score(spec)])
         scorers = fit(bound, known_images([encode(classifier, bound, lesson)], bound))
-        found = score_images(classifier, scorers, np.array(store.features)).values[make_score(spec).spec]
+        found = score_images(classifier, scorers, features).values[make_score(spec).spec]
         values[scorer_of == fold] = found[scorer_of == fold]
     return values
 
 
 def test_scores_learn_from_evenly_spaced_images_of_a_large_store(classifier, folder, monkeypatch):
-    store = FeatureStore.open(folder / "known.store")
+    store = Store.open(folder / "known.store")
     most = 4
     monkeypatch.setattr(run_module, "MOST_LEARNED", most)
-    every = -(-len(store.ids) // most)
+    every = -(-len(store.readable) // most)
     found = measured(classifier, folder, ".store", ["react"])
     expected = out_of_fold(classifier, "react", store, every)
     np.testing.assert_allclose(found.sets[0].scored.values["react"], expected, rtol=1e-5)
@@ -162,11 +164,11 @@ def test_labels_of_the_images_that_teach(tiny_clip, folder, monkeypatch):
     """InterNeg learns from images and their classes: here from every second one."""
     classifier = ZeroShotClassifier(tiny_clip, CLASSES)
     store = build_store(tiny_clip, folder / "known", folder / "tiny.store", shard_size=5)
-    monkeypatch.setattr(run_module, "MOST_LEARNED", -(-len(store.ids) // 2))
+    monkeypatch.setattr(run_module, "MOST_LEARNED", -(-len(store.readable) // 2))
     found = evaluate(classifier, "interneg", folder / "tiny.store").sets[0]
     (spec,) = found.scored.values
     item_of = {item.id: item for item in store.items()}
-    expected = out_of_fold(classifier, "interneg", store, 2, [item_of[name] for name in store.ids])
+    expected = out_of_fold(classifier, "interneg", store, 2, [item_of[store.ids[row]] for row in store.readable])
     np.testing.assert_allclose(found.scored.values[spec], expected, rtol=1e-3, atol=1e-4)
 
 

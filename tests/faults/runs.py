@@ -11,8 +11,8 @@ from deltaenergy.benchmarks.results import Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.pipeline import TRAINING, tune_detector
-from deltaenergy.source import build_store
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.scale.build import build_store
+from deltaenergy.store.store import Store
 from tests.benchmarks.small import small_spec
 from tests.data.colour_model import MeanColour
 from tests.faults.harness import Fault, Outcome, campaign
@@ -58,7 +58,7 @@ def stored(pictures: Path, workspace: Path, **options: Any) -> Counter[str]:
         check_users_files(folder)
         check_said(fault, outcome)
         if outcome.ended == "done":
-            assert FeatureStore.open(folder / "store").verify() == []
+            assert Store.open(folder / "store").verify() == []
 
     return campaign(put_users_files, action, check, workspace, **options)
 

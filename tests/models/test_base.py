@@ -117,7 +117,7 @@ def test_a_store_of_the_bare_model_is_refused_by_name(tiny_clip: TowerModel, pho
     store = de.build_store(tiny_clip, photos, tmp_path / "store")
     prompted = tiny_clip.with_vision_prompts(draw(1, 2, 32))
     for use in (lambda: store.check_model(prompted), lambda: prompted.encode_images(store.items())):
-        with pytest.raises(ArtifactError, match="features of another model") as caught:
+        with pytest.raises(ArtifactError, match="features of a different model") as caught:
             use()
         assert repr(tiny_clip.fingerprint) in str(caught.value) and repr(prompted.fingerprint) in str(caught.value)
         assert "vision-prompts" in str(caught.value)

@@ -17,9 +17,9 @@ import deltaenergy as de
 from deltaenergy.models import encoding
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import side_by_side
+from deltaenergy.scale.build import build_store
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
-from deltaenergy.source import build_store
 from tests.checkpoints import write_clip
 from tests.models.test_encoding import MeanColour, directions, flat_images
 
@@ -102,7 +102,7 @@ def test_a_feature_store_is_the_same_bytes_on_any_number_of_cores(
     for count in (1, 2, 3):
         with cores(count):
             build_store(clip, tmp_path / "in", tmp_path / f"{count}", batch_size=BATCH, shard_size=3 * BATCH)
-    stores = [sorted(path for path in (tmp_path / f"{count}").rglob("*.npy")) for count in (1, 2, 3)]
+    stores = [sorted(path for path in (tmp_path / f"{count}").rglob("*.arrow")) for count in (1, 2, 3)]
     assert len(stores[0]) == 3
     for files in zip(*stores):
         assert len({path.read_bytes() for path in files}) == 1, files[0].name

@@ -668,7 +668,7 @@ mutant(
     "test_scoring.py",
 )
 mutant(
-    "store.store.FeatureStore._gather",
+    "store.store.Store._gather",
     "rows 0, 0, 2 are read as a run of three",
     "bool((np.diff(inside) == 1).all())",
     "inside[-1] - inside[0] == len(inside) - 1",

@@ -42,8 +42,3 @@ def scene(tiny_clip: de.TowerModel, tmp_path_factory: pytest.TempPathFactory) ->
     detector.calibrate(draw(root / "known", 30, 2)).save(root / "detector")
     de.build_store(tiny_clip, images, root / "store", shard_size=5)
     return Scene(root, images, root / "detector", root / "store")
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -21,24 +21,22 @@ import numpy as np
 from PIL import Image
 
 from tests import fresh
-from tests.checkpoints import write_clip
-from tests.scale.conftest import content
 
 IMAGES = 40
 PROGRAM = """
 import sys, warnings
 import deltaenergy as de
 warnings.simplefilter("ignore")
-from deltaenergy.scale import Processes
 model = de.load_model(sys.argv[1])
 print("loaded", flush=True)
-fill = Processes(int(sys.argv[4])) if int(sys.argv[4]) else None
-de.build_store(model, sys.argv[2], sys.argv[3], shard_size=4, batch_size=2, fill=fill)
+de.build_store(model, sys.argv[2], sys.argv[3], shard_size=4, batch_size=2, workers=int(sys.argv[4]) or None)
 """
 
 
 def prepare(folder: Path) -> tuple[Path, Path]:
     """A tiny model and some pictures."""
+    from tests.checkpoints import write_clip  # here: processes that `fresh` starts import this module, and no more
+
     pictures = folder / "pictures"
     pictures.mkdir(parents=True)
     rng = np.random.default_rng(3)
@@ -80,9 +78,14 @@ def wait_until_gone(processes: list[int], seconds: float = 60) -> None:
 def wait_for_a_shard(store: Path) -> None:
     """Wait until the first is there, while others are encoded."""
     until = time.monotonic() + 300
-    while not list(store.glob("*.index.parquet")):
+    while not list(store.glob("*.arrow")):
         assert time.monotonic() < until, "no shard is filled"
         time.sleep(0.002)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def trial(

@@ -23,18 +23,18 @@ from typing import NamedTuple, Protocol
 
 import deltaenergy as de
 from tests.checkpoints import write_clip
-from tests.scale.conftest import content, draw
+from tests.scale.conftest import draw
+from tests.scale.kills import content
 from tests.scale.ray_here import SETTINGS
 
 IMAGES, PARTS = 24, 12
 
 # What is killed, and how its process is recognised among those that the command started.
-TARGETS = {"worker": "ray::", "driver": "", "gcs": "gcs/gcs_server", "raylet": "raylet/raylet"}
-ACTORS = ("ray::ShardActor", "ray::PartScorer")
+TARGETS = {"worker": "ray::MapWorker", "driver": "", "gcs": "gcs/gcs_server", "raylet": "raylet/raylet"}
 _SCRIPT = """
 import sys
-from deltaenergy.scale import ray_cluster
-ray_cluster.PATIENCE = 5.0
+from deltaenergy.scale import cluster
+cluster.PATIENCE = 5.0
 from deltaenergy.cli.main import run
 run(sys.argv[1:])
 """
@@ -83,7 +83,7 @@ def run_and_kill(target: str, work: Work, at: int, rng: random.Random) -> Kill:
             os.kill(rng.choice(found), signal.SIGKILL)
         code = process.wait(SECONDS)
         # An actor whose driver was killed ends a moment later, and holds its shard until then.
-        _wait(lambda: not any(_program(pid).startswith(ACTORS) for pid in _family(folder)), "an actor outlives it")
+        _wait(lambda: not _matching(folder, TARGETS["worker"]), "an actor outlives it")
         for pid in _family(folder):  # what watches and logs may take longer
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -114,7 +114,7 @@ class Filling:
         self._model, self._pictures, self._out, self._whole = model, pictures, out, whole
 
     def done(self) -> int:
-        return len(list(self._out.glob("*.index.parquet")))
+        return len(list(self._out.glob("*.arrow")))
 
     def finish(self) -> None:
         there = {name: data for name, data in content(self._out).items() if name[0] != "." and name != "store.json"}
@@ -196,9 +196,7 @@ def campaign(folder: Path, trials: int, seed: int, words: Sequence[str]) -> Coun
 def _matching(folder: str, word: str) -> list[int]:
     """Those of the family whose command begins with the word (Ray's actors), or that run a program of that name."""
     programs = {pid: _program(pid) for pid in _family(folder)}
-    if word == "ray::":
-        return [pid for pid, program in programs.items() if program.startswith(word) and "Agent" not in program]
-    return [pid for pid, program in programs.items() if program.endswith(word)]
+    return [pid for pid, program in programs.items() if program.startswith(word) or program.endswith(word)]
 
 
 def _family(folder: str) -> list[int]:

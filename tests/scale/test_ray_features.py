@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import deltaenergy as de
-from deltaenergy.scale import RayActors
-from deltaenergy.scale.ray_features import ShardActor
+from deltaenergy.scale.ray import ShardTask
 from tests.cli.runner import Runner
-from tests.scale.conftest import content, draw
+from tests.scale.conftest import Scene, draw
+from tests.scale.kills import content
 from tests.scale.ray_here import own_ray
 
 pytest.importorskip("ray", reason="ray is not installed: make test-ray")
@@ -54,19 +54,26 @@ def test_the_bytes_are_those_of_one_process(
     assert content(tmp_path / "store") == undisturbed
     again = command(*base, "--out", tmp_path / "store", "--ray", "local", "--workers", 1)
     assert again.code == 1 and content(tmp_path / "store") == undisturbed
-    assert "this Ray has 2 CPU(s)" in command(*base, "--out", tmp_path / "other", "--ray", "local", "--workers", 3).err
+    assert "only 2 CPUs" in command(*base, "--out", tmp_path / "other", "--ray", "local", "--workers", 3).err
 
 
-def test_pictures_in_memory_cannot_be_handed_out(tiny_clip: de.TowerModel, pictures: Path, tmp_path: Path) -> None:
+def test_images_in_memory_cannot_be_handed_out(tiny_clip: de.TowerModel, pictures: Path, tmp_path: Path) -> None:
     from PIL import Image
 
-    with pytest.raises(de.errors.InputError, match="other processes"):
-        de.build_store(tiny_clip, [Image.open(pictures / "000.png")], tmp_path / "store", fill=RayActors())
-    with pytest.raises(de.errors.InputError, match="give auto, cpu or cuda"):
-        RayActors(device="cuda:1")
+    with pytest.raises(de.errors.InputError, match="'image 0'"):
+        de.build_store(tiny_clip, [Image.open(pictures / "000.png")], tmp_path / "store", ray="local")
 
 
-def test_an_actor_says_what_is_wrong(tmp_path: Path) -> None:
-    settings = {"store": str(tmp_path), "digest": "", "model": {"name": "lite"}, "device": "cpu", "batch_size": 2}
-    actor = ShardActor({**settings, "threads": None})
-    assert actor.prepare() is None and actor.work(0) is None, "without a plan, another run has finished it"
+def test_a_device_that_ray_does_not_hand_out(
+    ray: Any, tiny_clip: de.TowerModel, pictures: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(de.errors.InputError, match="auto, cpu or cuda"):
+        de.build_store(tiny_clip, pictures, tmp_path / "store", ray="local", device="cuda:1")
+
+
+def test_an_actor_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
+    settings = {"model": {"name": "lite"}, "device": "cpu", "threads": None}
+    answer = ShardTask({**settings, "store": str(tmp_path)})({"shard": 0})
+    assert answer["kind"] == "ArtifactError" and str(tmp_path) in answer["error"]
+    finished = ShardTask({**settings, "store": str(scene.store)})({"shard": 0})
+    assert finished == {"shard": 0, "error": None, "kind": None}, "without a plan, another run has finished it"

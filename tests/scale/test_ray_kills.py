@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import deltaenergy as de
-from tests.scale.conftest import content
+from tests.scale.kills import content
 from tests.scale.ray_kills import Filling, Scoring, prepare, trial, verdicts
 
 pytest.importorskip("ray", reason="ray is not installed: make test-ray")

@@ -15,7 +15,8 @@ import torch
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.scale import ray_cluster, ray_score
+from deltaenergy.scale import ray as scale_ray
+from deltaenergy.scale.cluster import Cluster
 from tests.cli.runner import Result, Runner
 from tests.scale.conftest import Scene, draw
 from tests.scale.ray_here import own_ray
@@ -68,7 +69,7 @@ def test_a_store_gives_the_same_table(command: Runner, scene: Scene, tmp_path: P
 def test_images_give_the_same_table(
     command: Runner, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_score, "WINDOW_BATCHES", 1)
+    monkeypatch.setattr(scale_ray, "WINDOW_BATCHES", 1)
     monkeypatch.chdir(scene.root)
     alone, shared = both(command, scene, Path("images"), tmp_path / "out", ".csv", "--batch-size", 4)
     assert alone.code == shared.code == 1 and alone.err.replace("alone", "shared") == shared.err
@@ -77,30 +78,22 @@ def test_images_give_the_same_table(
 
 
 @needs_ray
-def test_a_store_with_replaced_and_shared_pictures(
-    command: Runner, scene: Scene, tiny_clip: de.TowerModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_score, "STORED_BATCH", 4)
-    images, store = draw(tmp_path / "images", 6, 4), tmp_path / "store"
-    (images / "copy.png").write_bytes((images / "001.png").read_bytes())
-    de.build_store(tiny_clip, images, store, shard_size=3)
-    (images / "002.png").write_bytes((draw(tmp_path / "other", 1, 5) / "000.png").read_bytes())
-    de.build_store(tiny_clip, images, store, shard_size=3)
-    alone, shared = both(command, scene, store, tmp_path / "out", ".csv", "--batch-size", 1)
-    assert alone.code == shared.code == 0
-    assert (tmp_path / "out" / "alone.csv").read_bytes() == (tmp_path / "out" / "shared.csv").read_bytes()
-
-
-@needs_ray
 def test_parts_that_are_there_are_not_computed_again(
     command: Runner, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     detector = de.Detector.load(scene.detector)
-    out, given = tmp_path / "verdicts.csv", []
+    out = tmp_path / "verdicts.csv"
+    computed: list[int] = []
+    mapped = Cluster.map
+
+    def counted(self: Any, rows: Any, *arguments: Any, **options: Any) -> Any:
+        computed.extend([len(rows)] if rows else [])
+        return mapped(self, rows, *arguments, **options)
+
+    monkeypatch.setattr(Cluster, "map", counted)
 
     def run(hurt: str | None = None) -> None:
-        scored = ray_score.score_on_ray(detector, str(scene.detector), str(scene.store), out)
-        with scored as parts:
+        with scale_ray.score_on_ray(detector, str(scene.store), out) as parts:
             assert sum(len(table) for table, _ in parts) == 22
             if hurt:
                 raise ZeroDivisionError(hurt)
@@ -112,56 +105,87 @@ def test_parts_that_are_there_are_not_computed_again(
     kept = {path: path.stat().st_mtime_ns for path in place.iterdir()}
     lost = sorted(kept)[2]
     lost.unlink()
-    run_parts = ray_cluster.Cluster.run
-
-    def counted(self: Any, actor: type, arguments: Any, parts: Any, **others: Any) -> Any:
-        given.extend(part.name for part in parts)
-        return run_parts(self, actor, arguments, parts, **others)
-
-    monkeypatch.setattr(ray_cluster.Cluster, "run", counted)
     with pytest.raises(ZeroDivisionError):
         run("again")
-    assert given == [lost.name]
+    assert computed == [5, 1]
     assert {path: path.stat().st_mtime_ns for path in place.iterdir() if path != lost} == {
         path: time for path, time in kept.items() if path != lost
     }
     run()
-    assert given == [lost.name] and list(tmp_path.iterdir()) == [], "nothing was left to do, and the parts are gone"
+    assert computed == [5, 1] and list(tmp_path.iterdir()) == [], "nothing was left to do, and the parts are gone"
 
 
-def test_changed_images_and_other_requests_have_other_parts(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    detector = de.Detector.load(scene.detector)
-    images, asked = draw(tmp_path / "images", 40, 1), []
-    monkeypatch.setattr(ray_score, "_fill", lambda request, parts, *_: asked.append((request.folder, parts)))
-    for batch_size in (1, 1, 2):
-        listed, out = de.load_images(images), tmp_path / "a.csv"
-        with ray_score.score_on_ray(detector, str(scene.detector), listed, out, batch_size=batch_size):
-            draw(tmp_path / "images", 1, 9)
-    (first, before), (second, after), (third, _) = asked
-    assert first == second != third, "what the detector sees is part of the request"
-    same = [old.name == new.name for old, new in zip(before, after)]
-    assert same == [False, True, True], "only the window with the picture that changed is another"
-    assert sum(part.images for part in before) == 40
+def parts_of(images: Path, size: int) -> list[scale_ray.ScorePart]:
+    return list(scale_ray.parts_of_images(de.image_stream(images), size))
 
 
-def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # put back afterwards: a worker goes where the run started
-    request = ray_score.Request(str(scene.detector), "another", str(tmp_path), "cpu", 4, 1)
-    failed = ray_score.PartScorer(request).prepare()
-    assert isinstance(failed, ray_score.Failed) and "another detector" in failed.message
-    elsewhere = ray_score.Request(str(scene.detector), "x", str(tmp_path), "cpu", 4, 1, str(tmp_path / "nowhere"))
-    failed = ray_score.PartScorer(elsewhere).prepare()
-    assert isinstance(failed, ray_score.Failed) and "Every machine of the cluster must see it" in failed.message
+def test_changed_images_have_other_parts(tmp_path: Path) -> None:
+    images = draw(tmp_path / "images", 40, 1)
+    before = parts_of(images, 16)
+    assert [part.images for part in before] == [16, 16, 8]
+    assert parts_of(images, 16) == before
+    draw(tmp_path / "images", 1, 9)
+    same = [old.name == new.name for old, new in zip(before, parts_of(images, 16))]
+    assert same == [False, True, True], "only the part with the image that changed is another"
+
+
+def test_images_in_memory_cannot_be_handed_out(scene: Scene) -> None:
+    from PIL import Image
+
+    stream = de.image_stream([Image.open(scene.images / "000.png")])
+    with pytest.raises(InputError, match="'image 0'"):
+        list(scale_ray.parts_of_images(stream, 4))
+
+
+def test_the_driver_keeps_no_image(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it keeps of a part is its name: lists of images go to Ray one by one, as they are listed."""
+    events: list[str] = []
+
+    class Listening:
+        def room(self, *_: Any) -> tuple[str, int]:
+            return "cpu", 1
+
+        def put(self, row: dict[str, Any]) -> str:
+            events.append(f"put {row['images']}")
+            return "reference"
+
+        def map(self, rows: list[str], *_: Any, **__: Any) -> Iterator[Any]:
+            assert rows == ["reference"] * 3
+            yield from ()
+
+    def listed() -> Iterator[Any]:
+        for item in de.image_stream(draw(tmp_path / "images", 12, 1)):
+            events.append("list")
+            yield item
+
+    from contextlib import nullcontext
+
+    from deltaenergy.data.streams import ImageStream
+    from deltaenergy.store.folder import LocalFolder
+
+    monkeypatch.setattr(scale_ray, "connected", lambda *_: nullcontext(Listening()))
+    request = scale_ray.ScoreTask({}, "cpu", 4, 1, None)
+    parts = scale_ray.parts_of_images(ImageStream(listed, unique=True), 4)
+    names = scale_ray.score_parts(LocalFolder(tmp_path / "parts"), request, parts, "local", None, None)
+    assert len(names) == 3
+    assert events == (["list"] * 4 + ["put 4"]) * 3
+
+
+def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
+    files = {path.name: path.read_bytes() for path in scene.detector.iterdir()}
+    request = scale_ray.ScoreTask(files, "cpu", 4, 1, str(tmp_path / "nowhere"))
+    row = {"name": "x", "images": 1, "content": b""}
+    answer = scale_ray.ScoreActor(request)(row)
+    assert answer["kind"] == "InputError" and str(tmp_path / "nowhere") in answer["error"]
+    assert (answer["name"], answer["verdicts"]) == ("x", b"")
 
 
 @needs_ray
 def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
     base = ["score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", "local"]
-    assert "this Ray has 2 CPU(s)" in command(*base, "--workers", 3).err
+    assert "only 2 CPUs" in command(*base, "--workers", 3).err
     assert "has a GPU" in command(*base, "--device", "cuda").err
-    assert "give auto, cpu or cuda" in command(*base, "--device", "cuda:1").err
+    assert "auto, cpu or cuda" in command(*base, "--device", "cuda:1").err
     assert not (tmp_path / "a.csv").exists()
 
 
@@ -178,7 +202,7 @@ def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
         (["--classes", "a,b"], "combined with --classes"),
         (["--score", "mcm"], "combined with --score"),
         (["--id", "known"], "combined with --id"),
-        (["--ray=nowhere"], "is no address"),
+        (["--ray=nowhere"], "not a valid address"),
     ],
 )
 def test_what_does_not_go_together(
@@ -199,7 +223,7 @@ def test_what_it_cannot_do_without(command: Runner, scene: Scene, tmp_path: Path
     both_stores = command(
         "score", scene.store, scene.images, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
     )
-    assert both_stores.code == 2 and "one feature store alone" in both_stores.err
+    assert both_stores.code == 2 and "one feature store" in both_stores.err
 
 
 def test_without_ray_the_line_to_install_it_is_told(
@@ -219,10 +243,10 @@ def test_an_address_is_needed(command: Runner, scene: Scene, tmp_path: Path) -> 
 
 def test_two_runs_at_once_are_refused(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     detector = de.Detector.load(scene.detector)
-    monkeypatch.setattr(ray_score, "_fill", lambda *_: None)
+    monkeypatch.setattr(scale_ray, "score_parts", lambda *_: [])
 
     def run() -> None:
-        with ray_score.score_on_ray(detector, str(scene.detector), str(scene.store), tmp_path / "a.csv"):
+        with scale_ray.score_on_ray(detector, str(scene.store), tmp_path / "a.csv"):
             if threading.current_thread() is threading.main_thread():
                 with ThreadPoolExecutor(1) as other, pytest.raises(InputError, match="Another run"):
                     other.submit(run).result()  # locks are a thread's own

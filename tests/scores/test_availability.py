@@ -53,7 +53,7 @@ def specs(scores: list[de.Score]) -> set[str]:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["evaluate", "--id", "{store}", "-s", "neglabel,gl-mcm"], "'gl-mcm' needs patches: {store} holds no patch"),
+        (["evaluate", "--id", "{store}", "-s", "neglabel,gl-mcm"], "'gl-mcm' needs patches: {store} has no patch"),
         (["evaluate", "--id", "{store}", "-s", "all,odin"], "'odin' needs pixels: give it the images, not a feature"),
         (["score", "{store}", "-c", "cat,dog", "-s", "neglabel,gl-mcm"], "deltaenergy features … --patches"),
         (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,react"], "'react' needs ID data: it is fitted on"),
@@ -105,7 +105,7 @@ def test_python_calls_refuse_before_they_bind(
     scores = [make_score("neglabel"), make_score("gl-mcm")]
     calls: list[Callable[[], object]] = [
         lambda: score_images(classifier, scores, store),
-        lambda: score_images(classifier, scores, de.FeatureStore.open(store)),
+        lambda: score_images(classifier, scores, de.Store.open(store)),
         lambda: score_images(classifier, scores, [store]),
         lambda: evaluate(classifier, scores, [("known", store)]),
         lambda: de.Detector(classifier, "gl-mcm").calibrate(store),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.campaigns import store_faults
+from tests.store.campaigns import BEFORE, store_faults
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("before", ["nothing", "some", "damaged"])
+@pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.campaign), 9])
 def test_every_fault_at_operations(every: int, before: str, tmp_path: Path) -> None:
     tried = store_faults(tmp_path, before, every=every)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.store.store import Store
 
 # A model that needs no torch, so that a process starts quickly: the feature is the picture's mean colour.
 PROGRAM = """
@@ -25,7 +25,7 @@ import numpy as np
 from deltaenergy.data.items import load_rgb
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import Unreadable
-from deltaenergy.source import build_store
+from deltaenergy.scale.build import build_store
 
 class MeanColour:
     feature_dim = 3
@@ -93,12 +93,11 @@ def contents(folder: Path) -> dict[str, str]:
 
 def check(out: Path, uninterrupted: Path) -> None:
     assert contents(out) == contents(uninterrupted)
-    store = FeatureStore.open(out)
-    assert len(store) == 29
+    store = Store.open(out)
+    assert len(store) == len(set(store.ids)) == 30
     assert len(store.unreadable) == 1
-    assert len(set(store.ids)) == 29
     assert store.verify() == []
-    np.testing.assert_array_equal(store.features[2], store.features[24])
+    np.testing.assert_array_equal(store.features([2]), store.features([25]))
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this platform")

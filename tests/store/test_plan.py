@@ -1,4 +1,4 @@
-"""The plan of a store: fixed before the start, shared by several runs, and given up without loss."""
+"""The plan of a store: it follows from the images, is shared by several runs, and given up without loss."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ import json
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from deltaenergy.data.file import RemoteFile
-from deltaenergy.data.items import ImageItem, hash_content
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.source import build_store, image_stream
-from deltaenergy.store.filling import Filled, Filler, InThisProcess, PlanGone, Task
-from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.manifest import read_manifest
-from deltaenergy.store.plan import FOLDER, RECORD, PlanReader, free_numbers, read_plan, remove_plan
-from deltaenergy.store.store import FeatureStore
-from deltaenergy.store.summary import summarise
-from deltaenergy.store.to_do import PlanLimits, ToDo
-from deltaenergy.store.writer import MOST_SHARDS, fill_store, usual_shard_size
+from deltaenergy.scale.build import build_store
+from deltaenergy.source import image_stream
+from deltaenergy.store.folder import LocalFolder
+from deltaenergy.store.plan import FOLDER, PLAN, finished, read_plan, read_rows
+from deltaenergy.store.shard import read_manifest
+from deltaenergy.store.store import Store
+from deltaenergy.store.writer import (
+    Joiner,
+    StoreSettings,
+    Work,
+    explain_write_errors,
+    fill_store,
+    finish,
+    join_here,
+    prepare,
+    usual_shard_size,
+)
 from tests.data.colour_model import MeanColour
 
 IMAGES = 11
@@ -34,7 +38,7 @@ IMAGES = 11
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Eleven pictures; the fifth cannot be read, the ninth is the second again, and the tenth the fifth again."""
+    """Eleven images; the fifth cannot be read, the ninth is the second again, and the tenth the fifth again."""
     folder = tmp_path / "pictures"
     folder.mkdir()
     rng = np.random.default_rng(3)
@@ -60,109 +64,125 @@ class Stop(Exception):
     """Ends a run."""
 
 
-class Some:
-    """Fills the shards that `which` picks, then ends the run as a kill would."""
+def begin(pictures: Any, out: Path, *positions: int) -> None:
+    """A run that encodes these shards, and then ends as a kill would end it."""
 
-    def __init__(self, *positions: int) -> None:
-        self.positions = positions
-
-    def __call__(self, task: Task, positions: Sequence[int], progress: Callable[[int, int], None]) -> Iterator[Filled]:
-        yield from InThisProcess(MeanColour())(task, [p for p in positions if p in self.positions], progress)
+    def join(work: Work, _: object) -> None:
+        joiner = Joiner(work, MeanColour())
+        for position in positions:
+            assert joiner.take(position, lambda *_: None)
         raise Stop
 
-
-def begin(pictures: Any, out: Path, *positions: int) -> None:
     with pytest.raises(Stop):
-        fill_store(MeanColour(), image_stream(pictures), out, shard_size=4, fill=Some(*positions))
+        fill_store(MeanColour(), image_stream(pictures), out, StoreSettings(shard_size=4), join=join)
 
 
-def test_the_plan_says_what_each_shard_will_hold(pictures: Path, tmp_path: Path) -> None:
+class Counting(MeanColour):
+    """Counts the images that it encodes."""
+
+    def __init__(self) -> None:
+        self.encoded: list[str] = []
+
+    def encode(self, images: Any, **options: Any) -> Any:
+        listed = list(images)
+        self.encoded += [Path(item.id).stem for item in listed]
+        return super().encode(listed, **options)
+
+
+def test_the_plan_says_what_each_shard_will_have(pictures: Path, tmp_path: Path) -> None:
     begin(pictures, tmp_path / "store")
-    place = LocalPlace(tmp_path / "store")
-    plan = read_plan(place)
-    assert plan is not None
-    assert (plan.images, plan.shards, plan.shard_size) == (IMAGES, [0, 1, 2], 4)
-    lines = [PlanReader(place, plan).images(position) for position in range(3)]
-    assert [[Path(line.id).stem for line in shard] for shard in lines] == [
+    folder = LocalFolder(tmp_path / "store")
+    plan = read_plan(folder)
+    assert plan is not None and plan.is_for(folder.read("store.json"))
+    assert [(shard.number, shard.version, shard.images) for shard in plan.shards] == [(0, 1, 4), (1, 1, 4), (2, 1, 3)]
+    rows = [read_rows(folder, shard) for shard in plan.shards]
+    assert [[Path(image.id).stem for image in shard] for shard in rows] == [
         ["00", "01", "02", "03"],
         ["04", "05", "06", "07"],
         ["08", "09", "10"],
     ]
-    # Copies bring nothing: neither of a picture that can be read nor of one that cannot.
-    assert [Path(line.id).stem for shard in lines for line in shard if not line.brings] == ["08", "09"]
-    assert json.loads(lines[0][0].source or "") == {"path": str(pictures / "00.png")}
+    assert json.loads(rows[0][0].source or "") == {"path": str(pictures / "00.png")}
+    assert (tmp_path / "store" / PLAN).is_file()
 
 
-def test_shards_filled_in_any_order_by_several_runs_end_with_the_same_bytes(
+def test_shards_encoded_in_any_order_by_several_runs_end_with_the_same_bytes(
     pictures: Path, whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
     begin(pictures, out, 2)
     begin(pictures, out, 0)
-    with pytest.warns(UserWarning, match="6 images"):
-        assert len(FeatureStore.open(out)) == 6, "the copies' pictures are there; of the last shard one is not readable"
+    with pytest.warns(UserWarning, match="7 images so far"):
+        part = Store.open(out)
+    assert [Path(name).stem for name in part.ids] == ["00", "01", "02", "03", "08", "09", "10"]
+    assert not part.complete and len(part.unreadable) == 1
     build_store(MeanColour(), pictures, out)
     assert contents(out) == contents(whole)
 
 
-def test_a_copy_of_an_unreadable_picture_in_another_shard_is_unreadable_too(pictures: Path, whole: Path) -> None:
-    store = FeatureStore.open(whole)
+def test_a_copy_of_an_unreadable_image_is_unreadable_too(pictures: Path, whole: Path) -> None:
+    store = Store.open(whole)
     assert [Path(image.id).stem for image in store.unreadable] == ["04", "09"]
     assert len({image.reason for image in store.unreadable}) == 1
-    assert len(store) == IMAGES - 2
-    np.testing.assert_array_equal(store.features[1], store.features[store.ids.index((pictures / "08.png").as_posix())])
     before = contents(whole)
     build_store(MeanColour(), pictures, whole)
     assert contents(whole) == before, "nothing is left to be done"
 
 
-def test_a_summary_counts_as_the_store_does(pictures: Path, whole: Path) -> None:
-    def compare() -> None:
-        store, found = FeatureStore.open(whole), summarise(whole)
-        assert (found.images, found.has_patches, found.model) == (len(store), store.has_patches, store.model)
-        assert sorted(found.unreadable, key=str) == sorted(store.unreadable, key=str)
-
-    compare()
-    Image.new("RGB", (8, 8), (9, 9, 200)).save(pictures / "04.png")  # two images now stand there twice
-    Image.new("RGB", (8, 8), (9, 200, 9)).save(pictures / "06.png")
-    build_store(MeanColour(), pictures, whole)
-    compare()
-
-
-def test_each_index_says_where_its_rows_are(whole: Path) -> None:
-    for number in range(3):
-        table = pq.read_table(whole / f"{number:05d}.index.parquet")
-        assert table.column("shard").to_pylist() == [number] * len(table)
-
-
-def test_other_images_end_a_plan_and_what_it_brought_stays(pictures: Path, tmp_path: Path) -> None:
+def test_other_images_end_a_plan_and_what_it_finished_stays(pictures: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     begin(pictures, out, 0, 2)
     Image.new("RGB", (8, 8), (0, 0, 255)).save(pictures / "05.png")  # changed since it was planned
     Image.new("RGB", (8, 8), (255, 0, 0)).save(pictures / "11.png")
-    encoded = []
-
-    class Counting(MeanColour):
-        def encode(self, images: Any, **options: Any) -> Any:
-            encoded.extend(Path(item.id).stem for item in images)
-            return super().encode(images, **options)
-
-    store = build_store(Counting(), pictures, out)
-    assert encoded == ["04", "05", "06", "07", "11"]
-    assert (len(store), len(store.unreadable), store.complete) == (IMAGES - 1, 2, True)
+    model = Counting()
+    store = build_store(model, pictures, out)
+    assert model.encoded == ["04", "05", "06", "07", "11"]
+    assert (len(store), len(store.unreadable), store.complete) == (IMAGES + 1, 2, True)
     assert store.verify() == []
     assert not (out / FOLDER).exists()
-    features = dict(zip((Path(identity).stem for identity in store.ids), store.features))
-    np.testing.assert_allclose(features["05"], [0, 0, 1])
-    np.testing.assert_allclose(features["11"], [1, 0, 0])
+    rows = [next(row for row, name in enumerate(store.ids) if name.endswith(f"{stem}.png")) for stem in ("05", "11")]
+    np.testing.assert_allclose(store.features(rows), [[0, 0, 1], [1, 0, 0]])
 
 
-@pytest.mark.parametrize("name", ["plan.json", "00000.parquet"])
-@pytest.mark.parametrize("change", ["cut", "flip", "remove"])
-def test_a_damaged_plan_is_made_anew(name: str, change: str, pictures: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_plan_that_was_given_up_leaves_its_names_to_nobody(pictures: Path, tmp_path: Path) -> None:
+    """One of its processes may still be at work, on a machine whose locks are not seen."""
     out = tmp_path / "store"
     begin(pictures, out, 0)
-    path = out / FOLDER / name
+    late = Work.at(str(out))
+    assert late is not None
+    Image.new("RGB", (8, 8), (255, 0, 0)).save(pictures / "11.png")
+    build_store(MeanColour(), pictures, out)
+    before = contents(out)
+    join_here(late, MeanColour())
+    assert contents(out) == before, "it sees that its plan is over"
+    planned = {f"{shard.number:05d}-{shard.version}.arrow" for shard in late.plan.shards}
+    assert planned & before.keys() == {"00000-1.arrow"}
+    with pytest.raises(ArtifactError, match="Another run"):
+        finish(late)
+
+
+def test_a_plan_for_another_manifest_is_over(pictures: Path, whole: Path, tmp_path: Path) -> None:
+    """As when a run is killed after it has replaced the manifest, and before it has removed the plan."""
+    out = tmp_path / "store"
+    begin(pictures, out, 0, 1, 2)
+    before = {name: data for name, data in contents(out).items() if name.startswith(FOLDER)}
+    build_store(MeanColour(), pictures, out)
+    (out / FOLDER).mkdir()
+    for name, data in before.items():
+        (out / name).write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Store.open(out).complete
+    model = Counting()
+    build_store(model, pictures, out)
+    assert model.encoded == [] and contents(out) == contents(whole)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "rows", "00000-1.json"])
+@pytest.mark.parametrize("change", ["cut", "flip", "remove"])
+def test_a_damaged_plan_is_made_again(name: str, change: str, pictures: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    begin(pictures, out, 0)
+    path = min((out / FOLDER).glob(f"{name}*"))
     data = bytearray(path.read_bytes())
     if change == "cut":
         path.write_bytes(data[: len(data) // 2])
@@ -171,48 +191,59 @@ def test_a_damaged_plan_is_made_anew(name: str, change: str, pictures: Path, who
         path.write_bytes(data)
     else:
         path.unlink()
-    store = build_store(MeanColour(), pictures, out)
-    assert (len(store), len(store.unreadable)) == (IMAGES - 2, 2)
+    model = Counting()
+    store = build_store(model, pictures, out)
     assert store.verify() == []
     assert contents(out) == contents(whole)
+    again = 3 if name == "00000-1.json" else 0
+    assert len(model.encoded) == 7 + again + (1 if again else 0), "a shard whose record is sound is not encoded again"
 
 
-@pytest.mark.parametrize("name", ["00000.features.npy", "00000.index.parquet"])
+def test_a_worker_says_that_its_list_is_damaged(pictures: Path, tmp_path: Path) -> None:
+    begin(pictures, tmp_path / "store", 0)
+    work = Work.at(str(tmp_path / "store"))
+    assert work is not None
+    for rows in (tmp_path / "store" / FOLDER).glob("rows*"):
+        rows.write_bytes(rows.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match=r"rows-.*again"):
+        join_here(work, MeanColour())
+
+
+@pytest.mark.parametrize("change", ["cut", "index", "remove"])
 def test_a_damaged_shard_of_an_unfinished_plan_is_encoded_again(
-    name: str, pictures: Path, whole: Path, tmp_path: Path
+    change: str, pictures: Path, whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
     begin(pictures, out, 0, 1)
-    data = bytearray((out / name).read_bytes())
-    data[-5] ^= 1
-    (out / name).write_bytes(data)
-    with pytest.warns(UserWarning, match="shard 00000 is damaged"):
-        build_store(MeanColour(), pictures, out)
+    path = out / "00000-1.arrow"
+    data = bytearray(path.read_bytes())
+    if change == "cut":
+        del data[-5:]
+    else:
+        data[60] ^= 1
+    path.write_bytes(data)
+    if change == "remove":
+        path.unlink()
+    build_store(MeanColour(), pictures, out)
     assert contents(out) == contents(whole)
 
 
-def test_every_flipped_bit_of_an_unlisted_index_is_found_or_harmless(pictures: Path, tmp_path: Path) -> None:
-    out = tmp_path / "store"
-    begin(pictures, out, 0)
-    path = out / "00000.index.parquet"
+def test_every_flipped_bit_of_a_record_is_found(pictures: Path, tmp_path: Path) -> None:
+    """A shard counts as finished only with a sound record, of the same images."""
+    begin(pictures, tmp_path / "store", 0)
+    folder = LocalFolder(tmp_path / "store")
+    plan = read_plan(folder)
+    assert plan is not None and list(finished(folder, plan)) == [0]
+    path = tmp_path / "store" / plan.shards[0].file("json")
     data = path.read_bytes()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = FeatureStore.open(out)
-        for place in range(0, len(data), 7):
-            changed = bytearray(data)
-            changed[place] ^= 1 << place % 8
-            path.write_bytes(changed)
-            try:
-                found = FeatureStore.open(out)
-            except ArtifactError as error:
-                assert "00000" in str(error)
-            else:
-                assert (found.ids, found.labels, found.unreadable) == (
-                    expected.ids,
-                    expected.labels,
-                    expected.unreadable,
-                )
+    for place in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        assert finished(folder, plan) == {}
+    path.write_bytes(data)
+    shutil.copy(path, tmp_path / "store" / plan.shards[1].file("json"))
+    assert list(finished(folder, plan)) == [0]
 
 
 def test_two_runs_at_once_share_the_work(pictures: Path, whole: Path, tmp_path: Path) -> None:
@@ -230,8 +261,9 @@ def test_two_runs_at_once_share_the_work(pictures: Path, whole: Path, tmp_path: 
             if not self.met:
                 self.met = True
                 both.wait()
-            encoded.extend(item.id for item in images)
-            return super().encode(images, **options)
+            listed = list(images)
+            encoded.extend(item.id for item in listed)
+            return super().encode(listed, **options)
 
     errors: list[BaseException] = []
 
@@ -247,12 +279,11 @@ def test_two_runs_at_once_share_the_work(pictures: Path, whole: Path, tmp_path: 
     for thread in threads:
         thread.join(120)
     assert not errors
-    assert len(encoded) == len(set(encoded)) == IMAGES - 2, "each picture once"
+    assert len(encoded) == len(set(encoded)) == IMAGES, "each image once"
     assert contents(out) == contents(whole)
 
 
 def test_a_run_with_other_images_does_not_disturb_the_one_at_work(pictures: Path, whole: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
     out = tmp_path / "store"
     (tmp_path / "others").mkdir()
     shutil.copy(pictures / "00.png", tmp_path / "others" / "other.png")
@@ -275,97 +306,93 @@ def test_a_run_with_other_images_does_not_disturb_the_one_at_work(pictures: Path
     assert contents(out) == contents(whole)
 
 
-def test_a_plan_that_is_gone_is_not_taken_for_finished(pictures: Path, whole: Path, tmp_path: Path) -> None:
-    """As when, on an object store without locks, another run gave it up."""
-    out, tries = tmp_path / "store", []
+def test_a_second_planner_joins_the_first(pictures: Path, whole: Path, tmp_path: Path) -> None:
+    """Both find no plan; the one that is slower finds the other's when it writes its own."""
+    out = tmp_path / "store"
+    nested: list[Work | None] = []
 
-    def fill(task: Task, positions: Sequence[int], progress: Callable[[int, int], None]) -> Iterator[Filled]:
-        tries.append(len(positions))
-        filled = InThisProcess(MeanColour())(task, positions, progress)
-        if len(tries) == 1:
-            yield next(filled)
-            raise PlanGone
-        yield from filled
+    def listing() -> Any:
+        yield from image_stream(pictures)
+        if not nested:
+            nested.append(None)
+            nested[0] = prepare(
+                LocalFolder(out), MeanColour(), image_stream(pictures), StoreSettings(shard_size=4), False
+            )
 
-    assert build_store(MeanColour(), pictures, out, shard_size=4, fill=fill).complete
-    assert tries == [3, 2]
+    from deltaenergy.data.streams import ImageStream
+
+    store = fill_store(MeanColour(), ImageStream(listing), out, StoreSettings(shard_size=4))
+    assert store.complete and nested[0] is not None
+    join_here(nested[0], MeanColour())
+    finish(nested[0])
     assert contents(out) == contents(whole)
 
 
-def test_a_shard_of_a_plan_that_is_gone_is_not_encoded(pictures: Path, tmp_path: Path) -> None:
-    begin(pictures, tmp_path / "store", 0)
-    place = LocalPlace(tmp_path / "store")
-    plan = read_plan(place)
-    assert plan is not None
-    filler = Filler(place, read_manifest(place).record, plan, MeanColour(), 2)
-    remove_plan(place)
-    there = filler.fill(0)
-    assert there is not None and there.number == 0
-    with pytest.raises(PlanGone):
-        filler.fill(1)
+def test_the_batch_size_of_the_first_run_counts(pictures: Path, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Batches(MeanColour):
+        def encode(self, images: Any, *, batch_size: int, **options: Any) -> Any:
+            asked.append(batch_size)
+            return super().encode(images, batch_size=batch_size, **options)
+
+    build_store(Batches(), sorted(pictures.iterdir())[:5], tmp_path / "store", batch_size=7, shard_size=4)
+    store = build_store(Batches(), pictures, tmp_path / "store", batch_size=3)
+    assert set(asked) == {7} and store.manifest.batch_size == 7
 
 
-def test_files_that_no_manifest_lists_are_not_taken_for_new_shards(pictures: Path, whole: Path, tmp_path: Path) -> None:
+def test_files_that_no_record_names_are_not_taken_for_shards(pictures: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    build_store(MeanColour(), sorted(pictures.iterdir())[:4], out, shard_size=4)
-    for kind in ("features.npy", "index.parquet"):
-        shutil.copy(out / f"00000.{kind}", out / f"00001.{kind}")
+    begin(pictures, out, 0)
+    shutil.copy(out / "00000-1.arrow", out / "00001-1.arrow")
     build_store(MeanColour(), pictures, out)
     assert contents(out) == contents(whole)
 
 
-def test_a_picture_far_away_is_known_by_address_and_stamp_without_being_fetched() -> None:
-    def content(address: str, stamp: str) -> str | None:
-        found, error = hash_content(ImageItem(address, RemoteFile(address, 10, stamp)))
-        assert error is None
-        return found
+def test_each_image_is_read_once_and_none_for_its_hash(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
 
-    first = content("s3://nowhere/a.jpg", "1")
-    assert first == content("s3://nowhere/a.jpg", "1")
-    assert len({first, content("s3://nowhere/a.jpg", "2"), content("s3://nowhere/b.jpg", "1")}) == 3
+    opened: list[str] = []
+    original = io.open
 
+    def counted(file: Any, *arguments: Any, **options: Any) -> Any:
+        if str(file).startswith(str(pictures)):
+            opened.append(Path(file).stem)
+        return original(file, *arguments, **options)
 
-def test_images_that_change_while_they_are_listed_are_said(pictures: Path) -> None:
-    """Of many images the list is made twice; of few it is kept, and later changes are for the next run."""
-    (pictures / "z").mkdir()
-    stream, few = image_stream(pictures), PlanLimits(kept=5, hashed_at_once=3)
-    assert list(ToDo(stream, [], False, few).planned()) == list(ToDo(stream, [], False).planned())
-    for limits in (few, PlanLimits(hashed_at_once=3)):
-        todo = ToDo(stream, [], False, limits)
-        planned = todo.planned()
-        lines = [next(planned)]
-        Image.new("RGB", (8, 8), "red").save(pictures / "z" / f"{limits.kept}.png")
-        if limits is few:
-            with pytest.raises(InputError, match="being listed"):
-                list(planned)
-        else:
-            lines += planned
-            assert len(lines) == todo.lines
+    monkeypatch.setattr(io, "open", counted)
+    build_store(MeanColour(), pictures, tmp_path / "store", shard_size=4)
+    assert sorted(opened) == [f"{i:02d}" for i in range(IMAGES)]
+    build_store(MeanColour(), pictures, tmp_path / "store")
+    assert len(opened) == IMAGES, "a second run reads none"
 
 
-def test_copies_beyond_the_limit_are_found_within_a_shard(pictures: Path, tmp_path: Path) -> None:
-    few = PlanLimits(contents=0)
-    fill_store(MeanColour(), image_stream(pictures), tmp_path / "a", shard_size=4, limits=few)
-    assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "a")).shards) == IMAGES - 2
-    fill_store(MeanColour(), image_stream(pictures), tmp_path / "b", shard_size=100, limits=few)
-    assert sum(record.rows for record in read_manifest(LocalPlace(tmp_path / "b")).shards) == IMAGES - 3
-    store, apart = FeatureStore.open(tmp_path / "a"), FeatureStore.open(tmp_path / "b")
-    np.testing.assert_array_equal(store.features, apart.features)
-    assert store.ids == apart.ids
+def test_a_folder_that_is_a_file_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = LocalFolder(tmp_path / "file")
+    with pytest.raises(ArtifactError, match="cannot be written"), explain_write_errors(folder):
+        folder.put("a", b"")
 
 
-def test_numbers_of_new_shards() -> None:
-    assert free_numbers([], 3) == [0, 1, 2]
-    assert free_numbers([0, 2, 3], 3) == [1, 4, 5]
+def test_shards_are_cut_by_the_number_of_images() -> None:
+    assert [usual_shard_size(images, patches=False) for images in (1, 10_000, 50_000, 131_072, 10**9)] == [
+        64,
+        64,
+        256,
+        1024,
+        1024,
+    ]
+    assert 50_000 / usual_shard_size(50_000, patches=False) > 100, "enough for a hundred workers"
+    assert [usual_shard_size(images, patches=True) for images in (1, 10**9)] == [64, 128]
 
 
-def test_shards_grow_before_there_are_too_many() -> None:
-    assert usual_shard_size(1000, patches=False) == 1024
-    assert usual_shard_size(1024 * MOST_SHARDS, patches=False) == 1024
-    assert usual_shard_size(10**9, patches=False) == 16384
-    assert usual_shard_size(10**9, patches=True) == 16384
-
-
-def test_the_record_of_a_plan_is_where_it_is_said_to_be(pictures: Path, tmp_path: Path) -> None:
-    begin(pictures, tmp_path / "store")
-    assert (tmp_path / "store" / RECORD).is_file()
+def test_the_count_of_the_first_run_decides(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltaenergy.store.writer.LEAST_SHARD", 1)
+    monkeypatch.setattr("deltaenergy.store.writer.SHARDS", 3)
+    build_store(MeanColour(), sorted(pictures.iterdir())[:6], tmp_path / "store")
+    store = build_store(MeanColour(), pictures, tmp_path / "store")
+    manifest, _ = read_manifest(LocalFolder(tmp_path / "store"))
+    assert manifest.shard_size == 2 and [record.images for record in manifest.shards] == [2, 2, 2, 2, 2, 1]
+    assert len(store) == IMAGES

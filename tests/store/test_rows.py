@@ -1,4 +1,4 @@
-"""Rows of a store against a plain dictionary, for any order of shards, copies and replaced images."""
+"""Rows of a store against a plain list, for any shards and any choice of rows."""
 
 from __future__ import annotations
 
@@ -6,67 +6,76 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaenergy.store.folder import LocalPlace
-from deltaenergy.store.manifest import StoreRecord, write_manifest
-from deltaenergy.store.shards import Entry, write_shard
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.errors import InputError
+from deltaenergy.store.folder import LocalFolder
+from deltaenergy.store.shard import INDEX, MANIFEST, Manifest, pack_shard
+from deltaenergy.store.store import Store
 
-DIMENSION = 3
-# Each shard is a list of (image, picture); a picture stands for its content, None for one that cannot be read.
-shards = st.lists(
-    st.lists(
-        st.tuples(st.sampled_from("abcdef"), st.one_of(st.none(), st.integers(0, 4))),
-        max_size=6,
-        unique_by=lambda p: p[0],
-    ),
-    max_size=5,
-)
+DIMENSION, PATCHES = 3, 2
+# Each shard is a list of images; None is one that cannot be read.
+shards = st.lists(st.lists(st.one_of(st.none(), st.integers(0, 99)), min_size=1, max_size=6), max_size=5)
 
 
-def vector(picture: int, dtype: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    values = np.random.default_rng(picture).standard_normal(DIMENSION)
-    return values.astype(dtype).astype(np.float32)
+def numbers(image: int | None, dtype: str, *shape: int) -> np.ndarray:
+    if image is None:
+        return np.zeros(shape, dtype)
+    return np.random.default_rng(image).standard_normal(shape).astype(dtype)
+
+
+def write(folder: Path, contents: list[list[int | None]], dtype: str) -> Store:
+    records, count = [], 0
+    for number, images in enumerate(contents):
+        ids = [f"image {count + i}" for i in range(len(images))]
+        errors = [None if image is not None else "broken" for image in images]
+        columns = [ids, [None, "a"] * 3, [None] * 6, ids, ids, errors]
+        index = pa.table([pa.array(column[: len(images)], pa.string()) for column in columns], names=INDEX)
+        arrays = {
+            "features": np.array([numbers(image, dtype, DIMENSION) for image in images]),
+            "patches": np.array([numbers(image, dtype, PATCHES, DIMENSION) for image in images]),
+        }
+        record, data = pack_shard(number, 1, 0, index, arrays)
+        LocalFolder(folder).put(record.name, data)
+        records.append(record)
+        count += len(images)
+    model = {"name": "m", "fingerprint": "f"}
+    manifest = Manifest(model, DIMENSION, True, dtype, 6, 32, True, 1, tuple(records))
+    LocalFolder(folder).put(MANIFEST, manifest.to_bytes())
+    return Store.open(folder)
 
 
 @settings(max_examples=60, deadline=None)
 @given(shards, st.sampled_from(["float32", "float16"]), st.data())
-def test_rows(contents: list[list[tuple[str, int | None]]], dtype: str, data: st.DataObject) -> None:
+def test_rows(contents: list[list[int | None]], dtype: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        written = []
-        expected: dict[str, int | None] = {}
-        seen: set[int] = set()
-        for number, images in enumerate(contents):
-            entries, rows = [], []
-            for image, picture in images:
-                row = None
-                if picture is not None and picture not in seen:
-                    row = len(rows)
-                    rows.append(vector(picture, dtype))
-                    seen.add(picture)
-                error = "broken" if picture is None else None
-                entries.append(Entry(image, None, None, None if picture is None else str(picture), "", row, error))
-                expected[image] = picture
-            array = np.array(rows, dtype).reshape(-1, DIMENSION)
-            written.append(write_shard(LocalPlace(folder), number, entries, {"features": array}).record)
-        record = StoreRecord({"name": "m", "fingerprint": "f"}, DIMENSION, False, dtype, 6, complete=True)
-        write_manifest(LocalPlace(folder), record, written)
-        store = FeatureStore.open(folder)
-        readable = {image: picture for image, picture in expected.items() if picture is not None}
-        assert store.ids == list(readable)
-        assert [u.id for u in store.unreadable] == [image for image, picture in expected.items() if picture is None]
-        assert [item.id for item in store.items()] == list(expected)
-        matrix = np.array([vector(picture, dtype) for picture in readable.values()]).reshape(-1, DIMENSION)
-        np.testing.assert_array_equal(store.features, matrix)
-        size = data.draw(st.integers(1, 4))
-        blocks = list(store.blocks(size))
-        assert all(0 < len(block) <= size for block in blocks)
-        np.testing.assert_array_equal(np.concatenate([matrix[:0], *blocks]), matrix)
+        store = write(Path(name), contents, dtype)
+        images = [image for shard in contents for image in shard]
+        readable = [row for row, image in enumerate(images) if image is not None]
+        assert store.ids == [f"image {row}" for row in range(len(images))]
+        assert store.readable.tolist() == readable
+        assert [u.id for u in store.unreadable] == [f"image {row}" for row in range(len(images)) if images[row] is None]
+        assert [item.id for item in store.items()] == store.ids
+        assert store.verify() == []
+        matrix = np.array([numbers(image, dtype, DIMENSION) for image in images]).reshape(-1, DIMENSION)
+        np.testing.assert_array_equal(store.features(readable), matrix[readable].astype(np.float32))
+        parts = list(store.shards(patches=True))
+        assert [row for part in parts for row in part.rows] == readable
+        for part in parts:
+            np.testing.assert_array_equal(part.features, matrix[part.rows])
+            assert part.patches is not None
+            np.testing.assert_array_equal(part.patches, store.patches(part.rows).reshape(part.patches.shape))
         if len(readable) > 2:  # as many rows as a run from the first to the last would have
-            np.testing.assert_array_equal(store.take([0, 0, 2]), matrix[[0, 0, 2]])
-        if readable:
-            chosen = data.draw(st.lists(st.integers(0, len(readable) - 1), max_size=8))
-            np.testing.assert_array_equal(store.take(chosen), matrix[chosen])
+            chosen = [readable[0], readable[0], readable[2]]
+            np.testing.assert_array_equal(store.features(chosen), matrix[chosen])
+        chosen = data.draw(st.lists(st.sampled_from(range(len(images))), max_size=8)) if images else []
+        if all(images[row] is not None for row in chosen):
+            np.testing.assert_array_equal(store.features(chosen), matrix[chosen].astype(np.float32))
+            patches = np.array([numbers(images[row], dtype, PATCHES, DIMENSION) for row in chosen])
+            np.testing.assert_array_equal(store.patches(chosen).reshape(patches.shape), patches)
+        else:
+            with pytest.raises(InputError, match="broken"):
+                store.features(chosen)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import deltaenergy as de
-from deltaenergy import FeatureStore, LabelledFeatures, Model, PrecomputedModel
+from deltaenergy import LabelledFeatures, Model, PrecomputedModel, Store
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.task_res import TaskRes
 from deltaenergy.core.needs import Need
@@ -46,7 +46,7 @@ def vectors(tiny_clip: Model) -> PrecomputedModel:
 
 
 @pytest.fixture(scope="module")
-def store(tiny_clip: Model, coloured: Path, tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
+def store(tiny_clip: Model, coloured: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return de.build_store(tiny_clip, coloured, tmp_path_factory.mktemp("stores") / "train.store")
 
 
@@ -129,39 +129,37 @@ def test_memory_mapped_rows_are_not_copied_as_a_whole(
         np.testing.assert_array_equal(tuned.similarities(whole), tuned.similarities(mapped))
 
 
-def test_a_feature_store_trains_and_validates(tiny_clip: Model, store: FeatureStore) -> None:
+def test_a_feature_store_trains_and_validates(tiny_clip: Model, store: Store) -> None:
     prepared = prepare_training(tiny_clip, CLASSES, store.path, shots=4)
     place = {name: row for row, name in enumerate(store.ids)}
     drawn = [place[item.id] for item in prepared.sample.items]
-    np.testing.assert_allclose(prepared.images.mean_features(), store.take(drawn), atol=1e-6)
+    np.testing.assert_allclose(prepared.images.mean_features(), store.features(drawn), atol=1e-6)
     held_out = prepare_validation(tiny_clip, CLASSES, store)
-    np.testing.assert_array_equal(held_out.features, store.features)
+    np.testing.assert_array_equal(held_out.features, store.features())
     assert tune(tiny_clip, store).record["views"] == "test"
-    same = LabelledFeatures(store.features, [label.replace("_", " ") for label in store.labels if label])
+    same = LabelledFeatures(store.features(), [label.replace("_", " ") for label in store.labels if label])
     # With all images of each class, names of rows do not decide what is drawn.
     everything = tune(tiny_clip, store, "tip-adapter", shots=6), tune(tiny_clip, same, "tip-adapter", shots=6)
-    np.testing.assert_allclose(*(one.similarities(store.features) for one in everything), atol=1e-6)
+    np.testing.assert_allclose(*(one.similarities(store.features()) for one in everything), atol=1e-6)
 
 
-def test_a_store_of_another_model_is_refused(tiny_clip: Model, vectors: PrecomputedModel, store: FeatureStore) -> None:
-    with pytest.raises(ArtifactError, match=r"(?s)another model.*fingerprint"):
+def test_a_store_of_another_model_is_refused(tiny_clip: Model, vectors: PrecomputedModel, store: Store) -> None:
+    with pytest.raises(ArtifactError, match="fingerprint"):
         tune(vectors, store)
     texts = vectors.class_features(CLASSES)
     known = PrecomputedModel(
         16, logit_scale=tiny_clip.logit_scale, fingerprint=store.fingerprint, class_vectors=(CLASSES, texts)
     )
     one, two = tune(known, store), tune(tiny_clip, store)
-    np.testing.assert_allclose(one.similarities(store.features), two.similarities(store.features), atol=1e-5)
+    np.testing.assert_allclose(one.similarities(store.features()), two.similarities(store.features()), atol=1e-5)
 
 
-def test_images_of_several_stores_keep_their_own_features(
-    tiny_clip: Model, store: FeatureStore, tmp_path: Path
-) -> None:
+def test_images_of_several_stores_keep_their_own_features(tiny_clip: Model, store: Store, tmp_path: Path) -> None:
     other = de.build_store(tiny_clip, write_pictures(tmp_path / "more", seed=5), tmp_path / "more.store")
     items = [item for pair in zip(store.items(), other.items()) for item in pair]
     held_out = prepare_validation(tiny_clip, CLASSES, items)
-    np.testing.assert_array_equal(held_out.features[0::2], store.features)
-    np.testing.assert_array_equal(held_out.features[1::2], other.features)
+    np.testing.assert_array_equal(held_out.features[0::2], store.features())
+    np.testing.assert_array_equal(held_out.features[1::2], other.features())
 
 
 def test_images_of_which_a_store_has_no_features_are_replaced(tiny_clip: Model, tmp_path: Path) -> None:
@@ -181,7 +179,7 @@ class NeedsPixels(TaskRes):
 
 
 def test_methods_that_look_at_more_refuse_features_by_name(
-    tiny_clip: Model, rows: LabelledFeatures, store: FeatureStore, coloured: Path
+    tiny_clip: Model, rows: LabelledFeatures, store: Store, coloured: Path
 ) -> None:
     with pytest.raises(InputError, match=r"locoop.*LabelledFeatures"):
         tune(tiny_clip, rows, "locoop")
@@ -203,7 +201,7 @@ def test_a_store_with_patches_serves_a_method_that_looks_at_them(
     place = {name: row for row, name in enumerate(store.ids)}
     drawn = [place[item.id] for item in prepared.sample.items]
     batch = prepared.images.batch(torch.arange(12), 0, torch.Generator())
-    np.testing.assert_allclose(batch.patches, store.take_patches(drawn), atol=1e-3)
+    np.testing.assert_allclose(batch.patches, store.patches(drawn), atol=1e-3)
     with pytest.warns(UserWarning, match="trained on"):
         assert tune(tiny_clip, store, "locoop", val=store).record["kept_epoch"] >= 1
 
@@ -226,7 +224,7 @@ def test_pictures_need_an_image_tower(vectors: PrecomputedModel, coloured: Path,
 
 
 def test_validation_chooses_the_epoch_and_overlap_is_told(
-    vectors: PrecomputedModel, rows: LabelledFeatures, features: np.ndarray, store: FeatureStore, tiny_clip: Model
+    vectors: PrecomputedModel, rows: LabelledFeatures, features: np.ndarray, store: Store, tiny_clip: Model
 ) -> None:
     with pytest.warns(UserWarning, match="12 of the 18 validation"):
         tuned = tune(vectors, rows, val=rows)
@@ -368,7 +366,7 @@ def test_a_detector_in_one_call(
 
 
 def test_a_detector_from_a_store_without_towers(
-    tiny_clip: Model, vectors: PrecomputedModel, store: FeatureStore, tmp_path: Path
+    tiny_clip: Model, vectors: PrecomputedModel, store: Store, tmp_path: Path
 ) -> None:
     known = PrecomputedModel(
         16,

@@ -15,7 +15,7 @@ REFERENCE: Mapping[str, tuple[str, ...]] = {
     "Scores": ("make_score", "list_scores", "Score"),
     "Detectors": ("Detector", "Verdict", "Verdicts", "AdaptiveDetector", "choose"),
     "Tuning": ("tune", "tune_detector", "LabelledFeatures", "list_methods"),
-    "Images and features": ("load_images", "image_stream", "build_store", "FeatureStore"),
+    "Images and features": ("load_images", "image_stream", "build_store", "repair_store", "Store"),
     "Evaluation and reports": ("evaluate", "write_report"),
     "Explanations": ("explain",),
     "Monitoring": ("Monitor",),

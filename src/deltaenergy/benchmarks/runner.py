@@ -36,12 +36,16 @@ from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.evaluation.run import evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import check_writable, hash_strings, hash_value
+from deltaenergy.models.base import require_towers
 from deltaenergy.scores.availability import MOST_PROMPTS
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import encode, fit, known_images
+from deltaenergy.source import image_stream
 from deltaenergy.stats.metrics import RankedScores
-from deltaenergy.store.store import FeatureStore, StoredImage
+from deltaenergy.store.items import StoredImage
+from deltaenergy.store.store import Store
+from deltaenergy.store.writer import StoreSettings, fill_store
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -391,7 +395,7 @@ class FeatureCache:
     def __init__(self, folder: Path, batch_size: int, announce: ProgressStage) -> None:
         self.folder, self.batch_size, self.announce = folder, batch_size, announce
         self.rows: dict[str, dict[str, int]] = {}
-        self.stores: dict[str, FeatureStore] = {}
+        self.stores: dict[str, Store] = {}
         self.unreadable: dict[str, Unreadable] = {}
 
     def of(self, items: list[ImageItem], model: Model) -> list[ImageItem]:
@@ -404,17 +408,16 @@ class FeatureCache:
         return [replace(item, source=StoredImage(store, known[item.id])) for item in items if item.id in known]
 
     def _encode(self, items: list[ImageItem], model: Model) -> None:
-        from deltaenergy.source import build_store
-
-        store = build_store(
-            model,
-            items,
+        store = fill_store(
+            require_towers(model, "a benchmark"),
+            image_stream(items),
             self.folder / model.fingerprint,
-            batch_size=self.batch_size,
+            StoreSettings(batch_size=self.batch_size),
             progress=self.announce("Encoding images"),
         )
         self.stores[model.fingerprint] = store
-        self.rows[model.fingerprint] = {name: row for row, name in enumerate(store.ids)}
+        ids = store.ids
+        self.rows[model.fingerprint] = {ids[row]: int(row) for row in store.readable}
         self.unreadable.update({image.id: image for image in store.unreadable})
 
 

@@ -16,7 +16,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.files import FolderLock, hash_value
 from deltaenergy.files.atomic import is_temporary, remove_litter
-from deltaenergy.files.locks import NAME as LOCK
+from deltaenergy.files.lock import NAME as LOCK
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

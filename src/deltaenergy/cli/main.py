@@ -69,6 +69,7 @@ _add("report", report.report)
 _add("serve", serve.serve)
 _add("monitor", monitor.monitor)
 _add("features", features.features)
+_add("verify", features.verify)
 _add("methods", methods.methods)
 
 

@@ -38,7 +38,7 @@ from deltaenergy.scores.base import Score
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import Estimate, auroc, paired_differences
 from deltaenergy.stats.thresholds import upper_share
-from deltaenergy.store.store import StoredImage
+from deltaenergy.store.items import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.classifiers.base import Classifier
-    from deltaenergy.store.encoder import Describes
+    from deltaenergy.store.store import Describes
 
 UNKNOWN = -1
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 import bisect
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.data.items import ImageItem
-from deltaenergy.source import load_images
-from deltaenergy.store.encoder import Describes
-from deltaenergy.store.folder import place_at
-from deltaenergy.store.manifest import read_manifest
-from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
+from deltaenergy.store.items import StorePass, names_a_store, pass_over
+from deltaenergy.store.store import Describes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,7 +42,7 @@ class StoredItems(Sequence[ImageItem]):
         found, hashes = (GrowingArray(kind, expected=stored.images) for kind in (np.int32, np.int64))
         self._ends: list[int] = []
         self.unreadable = end = 0
-        for shard in range(len(stored.manifest.shards)):
+        for shard in stored.positions:
             items = self._items_of(shard)
             for item in items:
                 if item.label is not None:
@@ -69,14 +65,10 @@ class StoredItems(Sequence[ImageItem]):
 
     @classmethod
     def open(cls, images: object, model: Describes) -> StoredItems | None:
-        """Those of the store at the path `images`, which `model` must have made; None if it is no such path.
-
-        None, too, for a store whose images are not in order: then each must be looked up.
-        """
+        """Those of the store at the path `images`, which `model` must have made; None if it is no such path."""
         if not isinstance(images, (str, Path)) or not names_a_store(images):
             return None
-        stored = pass_over(images, model, patches=False, size=_PART)
-        return None if stored is None else cls(stored)
+        return cls(pass_over(images, model, patches=False, size=_PART))
 
     def __len__(self) -> int:
         return len(self.label_codes)
@@ -99,9 +91,7 @@ class StoredItems(Sequence[ImageItem]):
             yield from part.items
 
     def _items_of(self, shard: int) -> list[ImageItem]:
-        manifest = self._stored.manifest
-        alone = replace(self._stored, manifest=replace(manifest, shards=(manifest.shards or [])[shard : shard + 1]))
-        return [item for part in alone for item in part.items]
+        return [item for part in self._stored.parts(shard) for item in part.items]
 
 
 def each_of(images: str | Path | Iterable[ImageItem]) -> Iterator[ImageItem]:
@@ -110,15 +100,5 @@ def each_of(images: str | Path | Iterable[ImageItem]) -> Iterator[ImageItem]:
         return iter(images)
     with warnings.catch_warnings():  # that it is unfinished is told when it is used
         warnings.simplefilter("ignore")
-        stored = pass_over(images, _Maker(images), patches=False, size=_PART)
-        return iter(load_images(images)) if stored is None else (item for part in stored for item in part.items)
-
-
-class _Maker(Describes):
-    """The model that made a store, by what the store tells of it."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._path = path
-
-    def describe(self) -> dict[str, Any]:
-        return read_manifest(place_at(self._path)).record.model
+        stored = pass_over(images, None, patches=False, size=_PART)
+    return (item for part in stored for item in part.items)

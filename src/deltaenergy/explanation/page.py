@@ -41,7 +41,7 @@ from deltaenergy.report.page import (
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.scores.base import Scorer
 from deltaenergy.source import load_images
-from deltaenergy.store.store import StoredImage
+from deltaenergy.store.items import StoredImage
 
 # Of a kept image, the card lists this many of the closest classes.
 NEAREST = 3

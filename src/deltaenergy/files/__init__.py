@@ -11,7 +11,7 @@ schema.py       checks of every value of a record and of every tensor
 from deltaenergy.files.artifact import read_bound, remove_bound, write_bound
 from deltaenergy.files.atomic import replacing, write_json, write_tensors, write_text
 from deltaenergy.files.hashing import hash_file, hash_strings, hash_value
-from deltaenergy.files.locks import FolderLock
+from deltaenergy.files.lock import FolderLock
 from deltaenergy.files.output import check_writable, keeping_result
 from deltaenergy.files.reading import read_json, read_tensors
 

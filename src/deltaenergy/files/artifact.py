@@ -20,9 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
-from deltaenergy.files.atomic import publish, remove_litter, save_tensors, sync_folder, temporary_folder, write_json
+from deltaenergy.files.atomic import (
+    json_bytes,
+    publish,
+    remove_litter,
+    save_tensors,
+    sync_folder,
+    temporary_folder,
+    write_json,
+)
 from deltaenergy.files.hashing import hash_file
-from deltaenergy.files.locks import FolderLock
+from deltaenergy.files.lock import FolderLock
 from deltaenergy.files.reading import check_ordinary, read_json, read_tensors
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 
 TENSORS, CHECKSUM = "tensors", "checksum"
 _DIGITS = 16
+_TAIL = b'"\n}\n'
 # A reader starts again if a writer replaced the artefact between its two files; so often in a row it does not happen.
 _ATTEMPTS = 100
 _TENSORS_ENTRY = schema.record(
@@ -120,6 +129,19 @@ def check_seal(record: Mapping[str, Any], file: str | Path) -> None:
     """Raise `ArtifactError` unless the record is as it was written."""
     if sealed(record)[CHECKSUM] != record.get(CHECKSUM):
         raise ArtifactError(f"{file} was changed after it was written: its checksum does not fit its content.")
+
+
+def json_with_checksum(values: Mapping[str, Any]) -> bytes:
+    """A JSON object whose last entry is a checksum of all bytes before it: no changed bit goes unseen."""
+    head = json_bytes(values)[: -len(b"\n}\n")] + f',\n  "{CHECKSUM}": "'.encode()
+    return head + hashlib.sha256(head).hexdigest().encode() + _TAIL
+
+
+def check_bytes(data: bytes, file: str | Path) -> None:
+    """Raise `ArtifactError` unless these are bytes that `json_with_checksum` made."""
+    head = data[: -64 - len(_TAIL)]
+    if data != head + hashlib.sha256(head).hexdigest().encode() + _TAIL:
+        raise ArtifactError(f"{file} is damaged: its checksum differs.")
 
 
 def _read(path: Path, record: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -72,13 +72,19 @@ def temporary_folder(folder: Path, *, tidy: bool = True) -> Iterator[Path]:
         _in_use.discard(name)
 
 
-def publish(temporary: Path, path: Path) -> None:
-    """Sync a finished temporary file to disk and give it its name; a file of that name is replaced at once."""
+def publish(temporary: Path, path: Path, *, if_absent: bool = False) -> bool:
+    """Sync a finished temporary file to disk and give it its name. A file of that name is replaced at once, or with
+    `if_absent` stays, and False is returned.
+    """
     # Some writers make their file private; the result gets the permissions that any other new file would get.
     temporary.chmod(stat.S_IMODE(temporary.parent.stat().st_mode) & 0o666)
     sync_file(temporary)
-    temporary.replace(path)
+    if not if_absent:
+        temporary.replace(path)
+    elif not _link(temporary, path):
+        return False
     sync_folder(path.parent)
+    return True
 
 
 def sync_file(path: Path) -> None:
@@ -206,6 +212,22 @@ def _target(path: str | Path) -> Path:
     if target.exists() and not target.is_file():
         raise InputError(f"{path} is not an ordinary file, so nothing is written there. Give another name.")
     return target
+
+
+def _link(file: Path, name: Path) -> bool:
+    """Give a file a second name; False if something has that name."""
+    try:
+        os.link(file, name)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        # A file system without links: only another writer at this very moment would not be noticed.
+        if name.exists():
+            return False
+        file.replace(name)
+    return True
 
 
 def _remove_temporary(folder: Path) -> None:

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from deltaenergy.errors import ArtifactError, did_you_mean
 
@@ -171,6 +171,11 @@ def record(entries: Mapping[str, Check], *, others: bool = False, may_lack: Coll
                 raise ArtifactError(f"{where.file}: the entry {where.at(key).entry!r} is missing.")
 
     return checked
+
+
+def checks_of(cls: type) -> dict[str, Check]:
+    """The checks in the annotations of a dataclass, as in `number: Annotated[int, whole(0)]`."""
+    return {name: hint.__metadata__[0] for name, hint in get_type_hints(cls, include_extras=True).items()}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.source import image_stream
-from deltaenergy.store.store import StoredImage
+from deltaenergy.store.items import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -214,8 +214,8 @@ def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]],
         # Memory maps are read-only, which tensors cannot say: on the host, they get a copy of their own.
         return torch.tensor(array, device=model.device)
 
-    patch_features = tensor(store.take_patches(rows)) if patches else None
-    return EncodedBatch([item for item, _ in present], None, tensor(store.take(rows)), patch_features, unreadable)
+    patch_features = tensor(store.patches(rows)) if patches else None
+    return EncodedBatch([item for item, _ in present], None, tensor(store.features(rows)), patch_features, unreadable)
 
 
 def decode_ahead(

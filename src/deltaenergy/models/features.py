@@ -14,7 +14,7 @@ from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_towers
 from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
-from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
+from deltaenergy.store.items import StorePass, names_a_store, pass_over
 
 
 def feature_batches(

@@ -24,7 +24,7 @@ class PrecomputedModel(Model):
         feature_dim: D, the length of the features.
         logit_scale: the factor that the model was trained to put on cosines; 100 for CLIP.
         name: what the features were made with; detectors saved with one name are refused under another.
-        fingerprint: of the model that made the features, where it is known: `FeatureStore.fingerprint`. Stores,
+        fingerprint: of the model that made the features, where it is known: `Store.fingerprint`. Stores,
             classifiers and detectors of that model are then this one's, too.
         class_vectors: unit text features by class name, {name: vector} or (names, array of one row per name): they
             stand for a text tower wherever the texts of classes are fixed (zero-shot, task-res, the adapters).

@@ -1,16 +1,14 @@
 """Many processes, on one machine or on many: the same stores and verdicts as one process makes, sooner.
 
-processes.py    worker processes on this machine fill a feature store
-worker.py       one of them
-shard_worker.py encodes planned shards of a store, wherever it runs
-ray_cluster.py  work on Ray actors: ray_score.py scores images, ray_features.py fills a store
-scorer.py       verdicts for batches of columns, inside Ray Data and its like
+build.py      make and repair a feature store, wherever the work is done
+workers.py    processes on this machine that join a store
+ray.py        the same, and `score`, on a Ray cluster (cluster.py)
+engines.py    Scorer, Encoder and read_store for Ray Data and other engines that map batches
 
 Ray is imported only where it runs.
 """
 
-from deltaenergy.scale.processes import Processes
-from deltaenergy.scale.ray_features import RayActors
-from deltaenergy.scale.scorer import Scorer
+from deltaenergy.scale.build import build_store, repair_store
+from deltaenergy.scale.engines import Encoder, Scorer, read_store
 
-__all__ = ["Processes", "RayActors", "Scorer"]
+__all__ = ["Encoder", "Scorer", "build_store", "read_store", "repair_store"]

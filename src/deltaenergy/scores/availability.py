@@ -25,9 +25,10 @@ from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.store.folder import place_at
-from deltaenergy.store.manifest import is_store, read_manifest
-from deltaenergy.store.store import FeatureStore, StoredImage, no_patches
+from deltaenergy.store.folder import open_folder
+from deltaenergy.store.items import StoredImage
+from deltaenergy.store.shard import is_store, read_manifest
+from deltaenergy.store.store import Store, no_patches
 
 # `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
 MOST_PROMPTS = 10_000
@@ -129,14 +130,14 @@ def _stores(images: Any) -> Iterator[tuple[Path | str, bool]]:
     for part in parts:
         if isinstance(part, ImageItem):
             part = part.source.store if isinstance(part.source, StoredImage) else None
-        if isinstance(part, FeatureStore):
+        if isinstance(part, Store):
             if id(part) not in seen:
                 seen.add(id(part))
                 yield part.path, part.has_patches
         elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
             path = part if isinstance(part, str) and is_url(part) else user_path(part)
             if is_store(path):
-                yield path, read_manifest(place_at(path)).record.patches
+                yield path, read_manifest(open_folder(path))[0].patches
 
 
 def obstacle(score: Score, given: Given) -> tuple[str, str] | None:

@@ -1,201 +1,127 @@
-"""Where the files of a feature store are: the few operations that a store needs of a folder, or of an object store.
+"""The files of a feature store: a few operations, here on a folder of a disk (`remote_folder.py`: in cloud storage).
 
-    place = place_at("photos.store")
-    place.publish("00000.features.npy", data)
+    folder = open_folder("photos.store")
+    folder.put("00000-1.arrow", data)
 
-A file is there whole or not at all. Names are relative and may hold one "/".
+A file is there whole or not at all. Names are relative and may contain one "/". Operations raise `OSError` as those on
+files do, `FileNotFoundError` for one that is not there, and `UnreachableError` if cloud storage is out of reach.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from abc import ABC, abstractmethod
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
-from deltaenergy.data.file import is_file, is_folder, user_path, why_not_a_file
-from deltaenergy.data.items import hash_file
+from deltaenergy.data.file import is_file, user_path
 from deltaenergy.data.remote.url import is_url
-from deltaenergy.files.atomic import make_folder, remove_litter, replacing, write_bytes
-from deltaenergy.files.lock_file import LockFile
+from deltaenergy.files.atomic import make_folder, publish, remove_litter, temporary_folder, write_bytes
+from deltaenergy.files.lock import NAME, try_lock
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    import pyarrow as pa
+
+    from deltaenergy.store.remote_folder import RemoteFolder
+
+StoreFolder: TypeAlias = "LocalFolder | RemoteFolder"
+# The manifest is compared and replaced in far less.
+_REPLACE_SECONDS = 60
 
 
-class Place(ABC):
-    """The files of one store. `path` is how the user calls it; `maps` whether arrays are memory maps.
+class LocalFolder:
+    """A folder on a disk. `path` is how the user calls it, `address` what `open_folder` takes wherever it is called."""
 
-    Reading and writing raise `OSError` as files do, and `UnreachableError` if an object store does not answer.
-    """
+    is_remote = False
 
-    path: Path | str
-    maps = True
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.address = os.path.abspath(path)  # noqa: PTH100 (links stay links)
 
     def __str__(self) -> str:
         return str(self.path)
 
-    @property
-    def address(self) -> str:
-        """What `place_at` takes, in any folder."""
-        return os.path.abspath(self.path)  # noqa: PTH100 (links stay links)
-
-    def where(self, name: str) -> str:
-        """The whole name of a file, for messages."""
-        return f"{self}/{name}"
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Whether there is such a place."""
-
-    @abstractmethod
-    def has(self, name: str) -> bool:
-        """Whether the file is there."""
-
-    @abstractmethod
-    def why_not(self, name: str) -> str | None:
-        """Why a file cannot be opened, as half a sentence; None if nothing speaks against it."""
-
-    @abstractmethod
-    def size(self, name: str) -> int:
-        """A file's size in bytes."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """A file's bytes."""
-
-    @abstractmethod
-    def checksum(self, name: str) -> str:
-        """The hash of a file's bytes (`content.hash_file`)."""
-
-    @abstractmethod
-    def array(self, name: str) -> npt.NDArray[Any]:
-        """A `.npy` file as an array: memory-mapped, where that can be."""
-
-    @abstractmethod
-    def names(self, folder: str = "") -> list[str]:
-        """The names of what lies in the place itself, or in a folder of it."""
-
-    @abstractmethod
-    def replace(self, name: str, data: bytes) -> None:
-        """Write a file, in place of an earlier one, at once."""
-
-    @abstractmethod
-    def publish(self, name: str, data: bytes) -> bytes:
-        """Write a file that others may write at the same time, and return the bytes that are there now.
-
-        Where a lock keeps others away, these are `data`; elsewhere those of whoever was first.
-        """
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-    @abstractmethod
-    def remove_folder(self, name: str) -> None:
-        """Remove a folder of the place, if it is empty."""
-
-    @abstractmethod
-    def tidy(self, folder: str = "") -> None:
-        """Remove what killed writers left half-written."""
-
-    @abstractmethod
-    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """Hold the lock of this name for a block. False if somebody else does; always True where there are no locks."""
-
-
-class LocalPlace(Place):
-    """A folder."""
-
-    path: Path
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def where(self, name: str) -> str:
-        """The file's path."""
+    def full_name(self, name: str) -> str:
         return str(self.path / name)
 
-    def exists(self) -> bool:
-        """Whether it is a folder."""
-        return is_folder(self.path)
-
-    def has(self, name: str) -> bool:
-        """Whether a regular file is there."""
+    def exists(self, name: str) -> bool:
         return is_file(self.path / name)
 
-    def why_not(self, name: str) -> str | None:
-        """Why it cannot be opened as a regular file."""
-        return why_not_a_file(self.path / name)
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """The names and sizes of the files in the folder, or in its folder `under`, from one listing.
 
-    def size(self, name: str) -> int:
-        """Its size."""
-        return (self.path / name).stat().st_size
+        Folders in it are listed with a "/" at the end.
+        """
+        try:
+            with os.scandir(self.path / under) as listing:
+                entries = list(listing)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        files = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        return files | {f"{entry.name}/": 0 for entry in entries if entry.is_dir()}
 
     def read(self, name: str) -> bytes:
-        """Its bytes."""
-        return (self.path / name).read_bytes()
+        path = self.path / name
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait forever
+            raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+        return path.read_bytes()
 
-    def checksum(self, name: str) -> str:
-        """The hash of its bytes, read piece by piece."""
-        return hash_file(self.path / name)
+    def map(self, name: str, size: int, without: tuple[int, int] | None = None) -> pa.Buffer:
+        """A file of this size without a copy, where that can be; bytes in the range `without` need not be right."""
+        import pyarrow as pa
 
-    def array(self, name: str) -> npt.NDArray[Any]:
-        """A memory map."""
-        mapped: npt.NDArray[Any] = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
-        return mapped
+        return pa.memory_map(str(self.path / name)).read_buffer()
 
-    def names(self, folder: str = "") -> list[str]:
-        """What the folder holds; nothing if it is not there."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return os.listdir(self.path / folder)  # noqa: PTH208 (a Path per name is slow)
-        return []
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Under a temporary name, synced and renamed."""
+    def put(self, name: str, data: bytes | pa.Buffer, *, if_absent: bool = False) -> bool:
+        """Write a file. With `if_absent` one that is there stays, and False is returned."""
+        path = Path(os.path.realpath(self.path)) / name
         # Not tidied each time: to list a folder of n files for each of them takes n² steps.
-        with replacing(self.path / name, tidy=False) as temporary:
-            write_bytes(temporary, data)
+        with temporary_folder(path.parent, tidy=False) as temporary:
+            write_bytes(temporary / path.name, data)
+            return publish(temporary / path.name, path, if_absent=if_absent)
 
-    def publish(self, name: str, data: bytes) -> bytes:
-        """As `replace`: the shard's lock keeps others away."""
-        self.replace(name, data)
-        return data
+    def replace(self, name: str, data: bytes, before: bytes) -> bool:
+        """Write a file if it has the bytes `before`; else False."""
+        with self.lock(NAME, _REPLACE_SECONDS):
+            return self.read(name) == before and self.put(name, data)
 
-    def remove(self, name: str) -> None:
-        """Unlink it."""
-        (self.path / name).unlink(missing_ok=True)
+    def delete(self, name: str) -> None:
+        """Remove a file if it is there, and the folder in which it was the last."""
+        path = self.path / name
+        path.unlink(missing_ok=True)
+        if path.parent != self.path:
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
 
-    def remove_folder(self, name: str) -> None:
-        """Nothing happens if something else lies there."""
+    def tidy(self, under: str = "") -> None:
+        """Remove what killed writers left: half-written files, an empty folder, a lock."""
+        remove_litter(self.path / under)
         with contextlib.suppress(OSError):
-            (self.path / name).rmdir()
-
-    def tidy(self, folder: str = "") -> None:
-        """Remove the temporary folders of processes that are gone."""
-        remove_litter(self.path / folder)
+            if under:
+                (self.path / under).rmdir()
+            elif self.exists(NAME):
+                with self.lock(NAME):  # whoever holds it removes it
+                    pass
 
     @contextlib.contextmanager
-    def lock(self, name: str) -> Iterator[bool]:
-        """The system's lock on a file of this name."""
+    def lock(self, name: str, wait: float = 0) -> Iterator[bool]:
+        """Hold the lock of this name for a block: False if another run holds it. It saves double work, no more."""
         path = Path(os.path.realpath(self.path)) / name
         make_folder(path.parent)
-        lock = LockFile(path)
-        held = lock.take()
-        try:
+        with try_lock(path, wait=wait) as held:
             yield held
-        finally:
-            lock.release()
+        if "/" in name:
+            with contextlib.suppress(OSError):  # mostly there is more in it
+                path.parent.rmdir()
 
 
-def place_at(path: str | os.PathLike[str]) -> Place:
-    """The place that a path or address names."""
+def open_folder(path: str | os.PathLike[str]) -> StoreFolder:
+    """The folder that a path or URL names; it need not exist."""
     if isinstance(path, str) and is_url(path):
-        from deltaenergy.store.remote_folder import RemotePlace
+        from deltaenergy.store.remote_folder import RemoteFolder
 
-        return RemotePlace(path)
-    return LocalPlace(user_path(path))
+        return RemoteFolder(path)
+    return LocalFolder(user_path(path))

@@ -1,221 +1,299 @@
-"""The plan of a run that fills a store: which images each new shard will hold, fixed before the first is encoded.
+"""The plan of a run: which images each new shard will have, fixed before the first is encoded.
 
-    .deltaenergy-plan/plan.json         how many images, a digest of them, and the numbers of the shards
-    .deltaenergy-plan/00000.parquet     the images of the first shards, a row group each
-    .deltaenergy-plan/00012.lock        held by the process that encodes the shard
+    .deltaenergy-plan/plan.json           the shards, and the manifest that the plan was made for
+    .deltaenergy-plan/rows-<hash>.arrow   the images of a shard
+    .deltaenergy-plan/00012-1.json        the record of a shard that is finished
+    .deltaenergy-plan/00012-1.lock        held by the process that encodes the shard
 
-Any number of processes take shards from it, on any machine that sees the images; each reads the lines of its own
-shards only. The plan is written under the store's lock, `plan.json` last, and removed when all shards are there.
+The plan follows from the manifest and the images, so every run over the same images makes the same one: it finds the
+plan that is there, and joins. A plan for another manifest than the present one is over. Two runs never write the same
+file name for different images, because a plan that is given up takes its version with it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import itertools
+import os
+import platform
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import Annotated, Any, NamedTuple
 
-from deltaenergy.data.items import hash_bytes
+from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, is_in_memory, to_reference
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
-from deltaenergy.files.artifact import CHECKSUM, check_seal, sealed
-from deltaenergy.files.atomic import json_bytes
+from deltaenergy.files.artifact import CHECKSUM, check_bytes, json_with_checksum
 from deltaenergy.files.reading import parse_json
-from deltaenergy.files.schema import Where
-from deltaenergy.store.folder import Place
-from deltaenergy.store.manifest import Manifest, read_checked, read_manifest
-from deltaenergy.store.shards import Shard, committed_shard, part_name
+from deltaenergy.store.folder import StoreFolder
+from deltaenergy.store.shard import Manifest, ShardRecord, each_of, read_index, read_manifest, shard_name
 
 FOLDER = ".deltaenergy-plan"
-RECORD = f"{FOLDER}/plan.json"
-FORMAT = "deltaenergy plan 1"
-# Who reads one shard's lines reads the whole file; with one file for each, there would be as many as shards.
-SHARDS_PER_FILE = 8
-_MOST_BYTES = 1 << 26
-_OURS = re.compile(r"plan\.json|\d{5,}\.(?:parquet|lock)")
-_CHECK = schema.record(
-    {
-        "format": schema.text(among=(FORMAT,)),
-        "images": schema.whole(0),
-        "shard_size": schema.whole(1),
-        "digest": schema.text(matching="[0-9a-f]{32}"),
-        "shards": schema.list_of(schema.whole(0)),
-        "files": schema.list_of(schema.text(matching="[0-9a-f]{32}")),
-        CHECKSUM: schema.text(),
-    }
-)
+PLAN = f"{FOLDER}/plan.json"
+FORMAT = "deltaenergy plan 2"
+_OURS = re.compile(r"plan\.json|rows-[0-9a-f]{32}\.arrow|\d{5,}-\d+\.(?:json|lock)")
 
 
-class Planned(NamedTuple):
-    """One image of a planned shard.
+class PlannedImage(NamedTuple):
+    """An image of a planned shard.
 
-    `stamp`, `content` and `error` are as in the index; without content and error the picture is still to be hashed.
-    `brings`: its features are new, and belong into this shard. `before` is a hash of what the store says of the image
-    already, if it could not be read. `source` is where it is (`references.py`), None for a picture in memory.
+    `source` says where it is (`to_reference`), None if only this process has it. `row` is its row in a shard that is
+    written again, None in a new one. There, `keeps` says that only its label or domain has changed, and an image
+    without a `stamp` is taken out.
     """
 
     id: str
     label: str | None
     domain: str | None
-    stamp: str
-    content: str | None
-    error: str | None
-    brings: bool
-    withdrawn: bool
-    before: str | None
+    stamp: str | None
     source: str | None
+    row: int | None = None
+    keeps: bool = False
+
+    @classmethod
+    def of(cls, item: ImageItem) -> PlannedImage:
+        """An image as it is now."""
+        return cls(item.id, item.label, item.domain, change_stamp(item), to_reference(item))
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """A shard to be written, the number of images to encode for it, and a hash of the file that lists them."""
+
+    number: Annotated[int, schema.whole(0)]
+    version: Annotated[int, schema.whole(1)]
+    images: Annotated[int, schema.whole(1)]
+    rows: Annotated[str, schema.text(matching="[0-9a-f]{32}")]
+
+    def file(self, ending: str) -> str:
+        """Its record or lock in the folder of the plan."""
+        return f"{FOLDER}/{self.number:05d}-{self.version}.{ending}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many images, in shards of which size and numbers; plans of the same images have the same digest."""
+    """The shards of a run; `base` is a hash of the manifest that it adds to, and `by` says whose run it is."""
 
-    images: int
-    shard_size: int
-    digest: str
-    shards: list[int]
-    files: list[str] = field(default_factory=list)  # hashes of the files that list the images
+    base: Annotated[str, schema.text(matching="[0-9a-f]{64}")]
+    by: Annotated[str, schema.text()]
+    shards: Annotated[list[PlannedShard], schema.list_of(schema.record(schema.checks_of(PlannedShard)), least=1)]
 
-    def size_of(self, position: int) -> int:
-        """How many images the shard at `position` tells of."""
-        return min(self.shard_size, self.images - position * self.shard_size)
+    def is_for(self, manifest: bytes) -> bool:
+        """Whether it adds to a manifest with these bytes; else it is over."""
+        return self.base == hashlib.sha256(manifest).hexdigest()
 
 
-class Digest:
-    """A hash of what is known of each image before it is read, in order."""
+class Changes:
+    """Goes through the images once and compares them with what the store has.
 
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
+    Attributes:
+        total: images seen so far.
+        images: those of them that are to be encoded or changed.
+        by_shard: the changed images of the store, by the position of their shard.
+        in_memory: the images that only this process has, by id.
+    """
 
-    def add(self, image: tuple[str | None, ...]) -> None:
-        """One more image."""
-        self._hash.update(repr(image).encode("utf-8", "backslashreplace"))
+    def __init__(self, stream: ImageStream, folder: StoreFolder, records: Sequence[ShardRecord], retry: bool) -> None:
+        self._stream, self._retry = stream, retry
+        self.total = self.images = 0
+        self.by_shard: dict[int, list[PlannedImage]] = {}
+        self.in_memory: dict[str, ImageItem] = {}
+        # Of each image the position of its shard, its row there, and hashes that stand for its stamp, label and domain.
+        self._known: dict[str, tuple[int, int, int, int]] = {}
+        self._failed: set[str] = set()
+        for shard, index in enumerate(each_of(folder, lambda record: read_index(folder, record), records)):
+            columns = (index[name].to_pylist() for name in ("id", "label", "domain", "stamp", "error"))
+            for row, (name, label, domain, stamp, error) in enumerate(zip(*columns)):
+                self._known[name] = shard, row, hash(stamp), hash((label, domain))
+                if error is not None:
+                    self._failed.add(name)
 
-    @property
-    def text(self) -> str:
-        """The hash of those so far."""
-        return self._hash.hexdigest()
+    def new_images(self) -> Iterator[PlannedImage]:
+        """The images that the store does not have, in order; afterwards `by_shard` is known as well."""
+        missing, folders = set(self._failed), set[str]()
+        for item in self._stream:
+            self.total += 1
+            if self._failed:
+                missing.discard(item.id)
+                _add_folders(item.id, folders)
+            planned, failed = PlannedImage.of(item), item.id in self._failed
+            if item.id in self._known:
+                _, _, stamp, label = self._known[item.id]
+                same_stamp, same_label = stamp == hash(planned.stamp), label == hash((item.label, item.domain))
+                if same_stamp and same_label and not (failed and self._retry):
+                    continue
+                planned = planned._replace(keeps=same_stamp and not failed)
+                self._change(planned)
+            self.images += 1
+            if is_in_memory(item) and not planned.keeps:
+                self.in_memory[item.id] = item
+            if item.id not in self._known:
+                yield planned
+        for name in missing & folders:  # it could not be listed before, and has images now
+            self._change(PlannedImage(name, None, None, None, None))
+        for images in self.by_shard.values():
+            images.sort(key=lambda image: image.row or 0)
 
-
-def write_plan(place: Place, plan: Plan, images: Iterator[Planned]) -> None:
-    """Write what each shard will hold; with its last file the plan is there."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    kinds = {"brings": pa.bool_(), "withdrawn": pa.bool_()}
-    columns = pa.schema([(name, kinds.get(name, pa.string())) for name in Planned._fields])
-    files = []
-    for first in range(0, len(plan.shards), SHARDS_PER_FILE):
-        buffer = io.BytesIO()
-        with pq.ParquetWriter(buffer, columns) as writer:
-            for position in range(first, min(first + SHARDS_PER_FILE, len(plan.shards))):
-                rows = list(itertools.islice(images, plan.size_of(position)))
-                arrays = [pa.array(values, kind) for values, kind in zip(zip(*rows), columns.types)]
-                writer.write_table(pa.table(arrays, schema=columns), row_group_size=len(rows))
-        place.replace(_file_name(first), buffer.getvalue())
-        files.append(hash_bytes(buffer.getvalue()))
-    for _ in images:  # there should be no more; whoever gives them says what is wrong
-        pass
-    place.replace(RECORD, json_bytes(sealed({"format": FORMAT, **asdict(replace(plan, files=files))})))
-
-
-def read_plan(place: Place) -> Plan | None:
-    """The plan of a run that has not finished, or None if there is none."""
-    if not place.has(RECORD):
-        return None
-    path = place.where(RECORD)
-    values = parse_json(read_checked(place, RECORD, _MOST_BYTES), path)
-    _CHECK(values, Where(path))
-    check_seal(values, path)
-    return Plan(**{field.name: values[field.name] for field in fields(Plan)})
-
-
-def is_whole(place: Place, plan: Plan) -> bool:
-    """Whether the files that list its images are as they were written."""
-    names = [_file_name(first) for first in range(0, len(plan.shards), SHARDS_PER_FILE)]
-    try:
-        return [place.checksum(name) for name in names] == plan.files
-    except OSError:
-        return False
+    def _change(self, image: PlannedImage) -> None:
+        shard, row, *_ = self._known[image.id]
+        self.by_shard.setdefault(shard, []).append(image._replace(row=row))
 
 
-class PlanReader:
-    """Reads the lines of planned shards. The file of the last one is kept: the next is mostly in it, too."""
+def draw_up(
+    manifest: Manifest,
+    data: bytes,
+    new_images: Iterator[PlannedImage],
+    changes: Changes,
+    put: Callable[[str, bytes], object],
+) -> Plan:
+    """Cut the images into shards, and hand the files that list them to `put`, with their names, as they come."""
+    number = max((record.number for record in manifest.shards), default=-1) + 1
+    shards: list[PlannedShard] = []
 
-    def __init__(self, place: Place, plan: Plan) -> None:
-        self._place, self._plan = place, plan
-        self._open: tuple[str, Any] | None = None
+    def add(number: int, images: list[PlannedImage]) -> None:
+        rows = pack_rows(images)
+        shards.append(PlannedShard(number, manifest.version + 1, len(images), hash_bytes(rows)))
+        put(rows_name(shards[-1]), rows)
 
-    def images(self, position: int) -> list[Planned]:
-        """What the shard at `position` of the plan will hold."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        name = _file_name(position)
-        try:
-            if self._open is None or self._open[0] != name:
-                self._open = (name, pq.ParquetFile(pa.BufferReader(self._place.read(name))))
-            table = self._open[1].read_row_group(position % SHARDS_PER_FILE, use_threads=False)
-            columns = [table.column(name).to_pylist() for name in Planned._fields]
-        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-            raise ArtifactError(f"{self._place.where(name)} cannot be read: {error}. {_AGAIN}") from error
-        rows = list(map(Planned._make, zip(*columns)))
-        if len(rows) != self._plan.size_of(position):
-            raise ArtifactError(f"{self._place.where(name)} does not fit {RECORD}. {_AGAIN}")
-        return rows
-
-
-def committed(place: Place, plan: Plan) -> Iterator[Shard]:
-    """The shards of the plan that are there."""
-    present = set(place.names())
-    for number in plan.shards:
-        if part_name(number, "index") in present:
-            yield committed_shard(place, number)
-
-
-def read_present(place: Place) -> Manifest:
-    """The manifest; of a store that is being filled, with the planned shards that are there already."""
-    manifest = read_manifest(place)
-    if manifest.record.complete or (plan := read_plan(place)) is None:
-        return manifest
-    listed = {record.number for record in manifest.shards}
-    more = [shard.record for shard in committed(place, plan) if not shard.idle and shard.number not in listed]
-    return replace(manifest, shards=sorted([*manifest.shards, *more], key=lambda record: record.number))
-
-
-def remove_plan(place: Place) -> None:
-    """Remove the plan, its record first, and whatever else of ours lies with it."""
-    place.remove(RECORD)
-    names = place.names(FOLDER)
-    for name in names:
-        if _OURS.fullmatch(name):
-            place.remove(f"{FOLDER}/{name}")
-    if names:
-        place.tidy(FOLDER)
-    place.remove_folder(FOLDER)
-
-
-def lock_name(number: int) -> str:
-    """The lock of a shard that is being encoded."""
-    return f"{FOLDER}/{number:05d}.lock"
-
-
-def free_numbers(taken: Iterable[int], count: int) -> list[int]:
-    """The first numbers for new shards. A damaged shard's number is free: repaired, it is the same file again."""
-    used, number = set(taken), 0
-    found: list[int] = []
-    while len(found) < count:
-        if number not in used:
-            found.append(number)
+    while images := list(islice(new_images, manifest.shard_size)):
+        add(number, images)
         number += 1
-    return found
+    for position, images in sorted(changes.by_shard.items()):
+        add(manifest.shards[position].number, images)
+    by = f"process {os.getpid()} on {platform.node()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    return Plan(hashlib.sha256(data).hexdigest(), by, shards)
 
 
-def _file_name(position: int) -> str:
-    return f"{FOLDER}/{position // SHARDS_PER_FILE:05d}.parquet"
+def put_plan(folder: StoreFolder, plan: Plan) -> bool:
+    """Write `plan.json`, with which the plan is there; False if there is one already."""
+    return folder.put(PLAN, json_with_checksum({"format": FORMAT, **asdict(plan)}), if_absent=True)
 
 
-_AGAIN = "Run `deltaenergy features` again with the same images: it plans anew."
+def read_plan(folder: StoreFolder) -> Plan | None:
+    """The plan that is there, if there is one."""
+    try:
+        values = _read_checked(folder, PLAN, {"format": schema.text(among=(FORMAT,)), **schema.checks_of(Plan)})
+    except FileNotFoundError:
+        return None
+    return Plan(values["base"], values["by"], [PlannedShard(**shard) for shard in values["shards"]])
+
+
+def read_rows(folder: StoreFolder, shard: PlannedShard) -> list[PlannedImage]:
+    """The images of a planned shard."""
+    name = rows_name(shard)
+    try:
+        data = folder.read(name)
+        if hash_bytes(data) != shard.rows:
+            raise OSError("it is damaged")
+    except OSError as error:
+        raise ArtifactError(f"{folder.full_name(name)} cannot be read: {error}. Run the same command again.") from error
+    return unpack_rows(data)
+
+
+def put_record(folder: StoreFolder, shard: PlannedShard, record: ShardRecord) -> None:
+    """Say that a planned shard is finished."""
+    folder.put(shard.file("json"), json_with_checksum({**asdict(record), "rows": shard.rows}), if_absent=True)
+
+
+def finished(folder: StoreFolder, plan: Plan) -> dict[int, ShardRecord]:
+    """The records of the finished shards, by position. One that is damaged, or of other images, counts as none."""
+    names, checks = folder.sizes(FOLDER), {**schema.checks_of(ShardRecord), "rows": schema.text()}
+
+    def read(position: int) -> ShardRecord | None:
+        shard = plan.shards[position]
+        try:
+            values = _read_checked(folder, shard.file("json"), checks)
+        except (FileNotFoundError, ArtifactError):
+            return None
+        return ShardRecord(**values) if values.pop("rows") == shard.rows else None
+
+    there = [i for i, shard in enumerate(plan.shards) if shard.file("json").rpartition("/")[2] in names]
+    return {i: record for i, record in zip(there, each_of(folder, read, there)) if record is not None}
+
+
+def merged(manifest: Manifest, plan: Plan, records: Iterable[ShardRecord], *, complete: bool) -> Manifest:
+    """The manifest with the finished shards of a plan: in the place of those that they replace, or at the end."""
+    new = {record.number: record for record in records}
+    shards = [new.pop(record.number, record) for record in manifest.shards]
+    shards += [new[shard.number] for shard in plan.shards if shard.number in new]
+    version = max([manifest.version, *(record.version for record in shards)])
+    return replace(manifest, complete=complete, version=version, shards=tuple(shards))
+
+
+def present(folder: StoreFolder) -> tuple[Manifest, bool]:
+    """The manifest, with what a run in progress has finished, and whether there is no such run."""
+    manifest, data = read_manifest(folder)
+    plan = read_plan(folder)
+    if plan is None or not plan.is_for(data):
+        return manifest, manifest.complete
+    return merged(manifest, plan, finished(folder, plan).values(), complete=False), False
+
+
+def in_use(folder: StoreFolder) -> bool:
+    """Whether a process encodes a shard of the plan, as far as locks show that."""
+    for name in folder.sizes(FOLDER):
+        if name.endswith(".lock"):
+            with folder.lock(f"{FOLDER}/{name}") as held:
+                if not held:
+                    return True
+    return False
+
+
+def remove_plan(folder: StoreFolder, plan: Plan | None, manifest: Manifest) -> None:
+    """Remove a plan that is over, `plan.json` first, and the shards that it left unfinished."""
+    if plan is not None:
+        planned = {shard_name(shard.number, shard.version) for shard in plan.shards}
+        for name in (planned - {record.name for record in manifest.shards}) & folder.sizes().keys():
+            folder.delete(name)
+    folder.delete(PLAN)
+    for name in folder.sizes(FOLDER):
+        if _OURS.fullmatch(name):
+            folder.delete(f"{FOLDER}/{name}")
+    folder.tidy(FOLDER)
+
+
+def rows_name(shard: PlannedShard) -> str:
+    """The file that lists the images of a shard: two runs never write different lists under one name."""
+    return f"{FOLDER}/rows-{shard.rows}.arrow"
+
+
+def pack_rows(images: Sequence[PlannedImage]) -> bytes:
+    """A list of images as an Arrow file."""
+    import pyarrow as pa
+
+    kinds = {"row": pa.int32(), "keeps": pa.bool_()}
+    columns = pa.schema([(name, kinds.get(name, pa.string())) for name in PlannedImage._fields])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, columns, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(pa.record_batch(list(zip(*images)), schema=columns))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def unpack_rows(data: bytes) -> list[PlannedImage]:
+    """The list in a file that `pack_rows` made."""
+    import pyarrow as pa
+
+    columns = pa.ipc.open_file(data).read_all().columns
+    return list(map(PlannedImage._make, zip(*(column.to_pylist() for column in columns))))
+
+
+def _read_checked(folder: StoreFolder, name: str, checks: dict[str, schema.Check]) -> dict[str, Any]:
+    """The entries of a JSON file with a checksum."""
+    data, path = folder.read(name), folder.full_name(name)
+    values: dict[str, Any] = parse_json(data, path)
+    check_bytes(data, path)
+    schema.record({**checks, CHECKSUM: schema.text()})(values, schema.Where(path))
+    del values[CHECKSUM]
+    return values
+
+
+def _add_folders(name: str, folders: set[str]) -> None:
+    """Add the folders that an image is in."""
+    while name := name.rpartition("/")[0]:
+        if name in folders:
+            return
+        folders.add(name)

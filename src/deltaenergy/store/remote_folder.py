@@ -1,149 +1,104 @@
-"""A feature store on an object store: `s3://bucket/photos.store`.
+"""A feature store in cloud storage: `s3://bucket/photos.store`.
 
-An object is there whole or not at all, which is what a store asks of its files. There are no locks: a shard's files are
-put only where none are (If-None-Match), and whoever is second takes what the first one put. Arrays are read whole, and
-the last few are kept.
+An object is there whole or not at all, which is what a store asks of its files. There are no locks; two processes that
+write the same name are told apart by conditions (If-None-Match, If-Match).
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import threading
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+import errno
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deltaenergy.data.items import hash_bytes
-from deltaenergy.data.remote.client import RemoteObject, delete, get, head, list_objects, put
+from deltaenergy.data.remote.client import RemoteObject, delete, get, get_range, head, list_objects, put
 from deltaenergy.data.remote.errors import Missing, Refused
 from deltaenergy.data.remote.url import SCHEMES, checked_url, is_web, scheme_of
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.store.folder import Place
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    import pyarrow as pa
 
 # No file of a store is larger; a request must have an end.
 _MOST_BYTES = 1 << 40
+# With less than this left out, one request for all of it is cheaper than two.
+_LEAST_LEFT_OUT = 1 << 16
 
 
-class RemotePlace(Place):
-    """A folder of an object store. Of arrays that were read, `kept_bytes` are kept."""
+class RemoteFolder:
+    """A folder in cloud storage, with the operations of `LocalFolder`."""
 
-    maps = False
+    is_remote = True
 
-    def __init__(self, address: str, kept_bytes: int = 1 << 28) -> None:
-        self._kept_bytes = kept_bytes
-        self.path = checked_url(address, "The path given").rstrip("/")
+    def __init__(self, url: str) -> None:
+        self.path = self.address = checked_url(url, "The path given").rstrip("/")
         if is_web(self.path):
-            raise InputError(
-                f"{self.path} is on a web server, which holds no feature store. Give s3://, gs:// or az://."
-            )
-        self._sizes: dict[str, int] | None = None
-        self._arrays: OrderedDict[str, npt.NDArray[Any]] = OrderedDict()
-        self._lock = threading.Lock()
+            raise InputError(f"{self.path} is on a web server, which has no feature stores. Use s3://, gs:// or az://.")
 
-    @property
-    def address(self) -> str:
-        """The address is the same everywhere."""
-        return str(self.path)
+    def __str__(self) -> str:
+        return self.path
 
-    def exists(self) -> bool:
-        """Whether anything lies there."""
-        return next(list_objects(str(self.path)), None) is not None
+    def full_name(self, name: str) -> str:
+        return f"{self.path}/{name}"
 
-    def has(self, name: str) -> bool:
-        """Whether the object is there now. A store that refuses to say so is an error: it may well be there."""
-        return self._described(name) is not None
-
-    def why_not(self, name: str) -> str | None:
-        """Why it cannot be read; the sizes of all are asked for at once."""
-        return None if name in self._listed() or self._described(name) is not None else "nothing is at this URL"
-
-    def size(self, name: str) -> int:
-        """Its size."""
-        known = self._listed().get(name)
-        return (head(self.where(name)).size or 0) if known is None else known
-
-    def read(self, name: str) -> bytes:
-        """Its bytes, in one request."""
-        return get(self.where(name), _MOST_BYTES)
-
-    def checksum(self, name: str) -> str:
-        """The hash of its bytes."""
-        return hash_bytes(self.read(name))
-
-    def array(self, name: str) -> npt.NDArray[Any]:
-        """The array itself, which nobody may change: it may be given again."""
-        with self._lock:
-            if name in self._arrays:
-                self._arrays.move_to_end(name)
-                return self._arrays[name]
-        array: npt.NDArray[Any] = np.load(io.BytesIO(self.read(name)), allow_pickle=False)
-        array.flags.writeable = False
-        with self._lock:
-            self._arrays[name] = array
-            while len(self._arrays) > 1 and sum(kept.nbytes for kept in self._arrays.values()) > self._kept_bytes:
-                self._arrays.popitem(last=False)
-        return array
-
-    def names(self, folder: str = "") -> list[str]:
-        """What lies there; nothing if there is no such folder."""
-        return list(dict.fromkeys(parts[0] for parts, _ in self._below(folder)))
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Put it: from then on everybody sees the new bytes."""
-        self._forget(name)
-        put(self.where(name), data)
-
-    def publish(self, name: str, data: bytes) -> bytes:
-        """Put it only if nothing is there; else what is there counts."""
-        self._forget(name)
-        return data if put(self.where(name), data, if_absent=True) is not None else self.read(name)
-
-    def remove(self, name: str) -> None:
-        """Delete the object."""
-        self._forget(name)
-        delete(self.where(name))
-
-    def remove_folder(self, name: str) -> None:
-        """An empty folder does not exist."""
-
-    def tidy(self, folder: str = "") -> None:
-        """Nothing is ever half-written."""
-
-    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """There are no locks."""
-        return contextlib.nullcontext(True)
-
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            self._arrays.pop(name, None)
-            if self._sizes is not None:
-                self._sizes.pop(name, None)
-
-    def _described(self, name: str) -> RemoteObject | None:
+    def exists(self, name: str) -> bool:
+        """A store that refuses to say so is an error: the file may well be there."""
         try:
-            return head(self.where(name))
+            head(self.full_name(name))
         except Missing:
-            return None
+            return False
         except Refused as refused:
             credentials = SCHEMES[scheme_of(refused.url)].credentials
             raise UnreachableError(
                 f"{refused}. Check your rights to read it. Credentials are read from the environment: {credentials}."
             ) from refused
+        return True
 
-    def _listed(self) -> dict[str, int]:
-        """The sizes of the objects right here, as they were when first asked for: one request for a thousand."""
-        if self._sizes is None:
-            found = {parts[0]: size for parts, size in self._below("") if len(parts) == 1}
-            with self._lock:
-                self._sizes = found
-        return self._sizes
+    def sizes(self, under: str = "") -> dict[str, int]:
+        """One request per thousand objects, those in folders included."""
+        folder = f"{self.path}/{under}".rstrip("/")
+        found: dict[str, int] = {}
+        with contextlib.suppress(Missing):
+            for item in list_objects(folder):
+                name, slash, _ = item.url.removeprefix(f"{folder}/").partition("/")
+                found[name + slash] = 0 if slash else item.size or 0
+        return found
 
-    def _below(self, folder: str) -> list[tuple[list[str], int]]:
-        """The names of all objects in a folder, in their parts, and their sizes."""
-        url = f"{self.path}/{folder}".rstrip("/")
-        return [(one.url[len(url) + 1 :].split("/"), one.size or 0) for one in list_objects(url) if one.url != url]
+    def read(self, name: str) -> bytes:
+        try:
+            return get(self.full_name(name), _MOST_BYTES)
+        except Missing as missing:
+            raise FileNotFoundError(errno.ENOENT, "nothing is at this URL", missing.url) from None
+
+    def map(self, name: str, size: int, without: tuple[int, int] | None = None) -> pa.Buffer:
+        """The bytes themselves; those in the range `without` are not fetched, and zero."""
+        import pyarrow as pa
+
+        start, stop = without or (0, 0)
+        if stop - start >= _LEAST_LEFT_OUT:
+            whole = RemoteObject(self.full_name(name), size)
+            data = np.zeros(size, np.uint8)  # memory that is not written is not used
+            for first, last in ((0, start), (stop, size)):
+                data[first:last] = np.frombuffer(get_range(whole, first, last), np.uint8)
+            return pa.py_buffer(data)
+        return pa.py_buffer(self.read(name))
+
+    def put(self, name: str, data: bytes | pa.Buffer, *, if_absent: bool = False) -> bool:
+        content = data if isinstance(data, bytes) else data.to_pybytes()
+        return put(self.full_name(name), content, if_absent=if_absent) is not None
+
+    def replace(self, name: str, data: bytes, before: bytes) -> bool:
+        """Conditional on the version that has the bytes `before`."""
+        version = head(self.full_name(name)).version
+        return self.read(name) == before and put(self.full_name(name), data, if_match=version) is not None
+
+    def delete(self, name: str) -> None:
+        delete(self.full_name(name))
+
+    def tidy(self, under: str = "") -> None:
+        """Nothing is ever half-written."""
+
+    def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
+        """There are none."""
+        return contextlib.nullcontext(True)

@@ -1,87 +1,99 @@
-"""Before a feature store is filled: which of its shards are as they were written, and which must be encoded again.
+"""Encode the damaged shards of a feature store again, each under its own name.
 
-A damaged shard is given up only if every image that it told of is among those given now: nothing is dropped unseen.
+A shard is given up only if every image that it had is among those given now: nothing is dropped unseen. A repaired
+shard has the bytes that it had, unless it was written again for a changed image before, or its images have changed:
+then its rows are right, and its record is replaced as well.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 
+from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
-from deltaenergy.store.folder import Place
-from deltaenergy.store.manifest import Manifest, ShardRecord
-from deltaenergy.store.shards import Shard, damaged_files, part_name, read_shard
+from deltaenergy.store.encode import EncodesImages, ShardEncoder
+from deltaenergy.store.folder import StoreFolder, open_folder
+from deltaenergy.store.plan import PlannedImage
+from deltaenergy.store.shard import MANIFEST, Manifest, find_damage, pack_shard, read_index, read_manifest
+from deltaenergy.store.store import Store
+from deltaenergy.store.writer import explain_write_errors
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The shards whose bytes are as they were written, and the records of the others."""
+def repair(
+    model: EncodesImages, stream: ImageStream, path: str | Path, *, progress: Progress | None = None
+) -> list[str]:
+    """Read every byte of the store at `path`, and encode its damaged shards again from the images of a stream.
 
-    sound: list[Shard]
-    damaged: list[ShardRecord]
+    Returns the names of the files that were damaged.
+    """
+    folder = open_folder(path)
+    manifest, data = read_manifest(folder)
+    Store(folder, manifest).check_model(model)
+    found = find_damage(folder, manifest.shards, features=True)
+    damaged = [position for position, record in enumerate(manifest.shards) if record.name in found]
+    images = _images_of(folder, manifest, damaged, stream) if damaged else {}
+    with explain_write_errors(folder):
+        folder.tidy()
+        for done, position in enumerate(damaged, start=1):
+            before, items = manifest.shards[position], images[position]
+            planned = [PlannedImage.of(item) for item in items]
+            encoder = ShardEncoder(model, Store(folder, manifest), {item.id: item for item in items})
+            # The shards before it are sound by now, and it takes nothing from later ones.
+            index, arrays = encoder.encode(planned, held=min(before.held, position))
+            record, file = pack_shard(before.number, before.version, before.held, index, arrays)
+            folder.put(record.name, file)
+            if record != before:
+                shards = (*manifest.shards[:position], record, *manifest.shards[position + 1 :])
+                manifest = replace(manifest, shards=shards)
+                if not folder.replace(MANIFEST, manifest.to_bytes(), data):
+                    raise ArtifactError(f"Another run has changed {folder} meanwhile. Repair it again.")
+                data = manifest.to_bytes()
+            if progress is not None:
+                progress(done, len(damaged))
+    return list(found)
 
 
-def inspect(place: Place, manifest: Manifest, items: Iterable[ImageItem]) -> Inspection:
-    """Read every byte of the store. Damage is a warning if `items` make up for it, else an `ArtifactError`."""
-    records = manifest.shards
-    shards = [_shard_or_none(place, record) for record in records]
-    sound: list[Shard] = []
-    damaged: list[ShardRecord] = []
-    nameless: list[ShardRecord] = []
-    lost: dict[str, list[str]] = {}
-    for record, shard in zip(records, shards):
-        names = damaged_files(place, record)
-        if shard is not None and not names:
-            sound.append(shard)
+def _images_of(
+    folder: StoreFolder, manifest: Manifest, damaged: list[int], stream: ImageStream
+) -> dict[int, list[ImageItem]]:
+    """The images of each damaged shard, in order.
+
+    With a damaged index their names are gone as well, but for a hash of them: they must be the first of those given
+    that no other shard has, in the same order.
+    """
+    names: dict[int, list[str]] = {}
+    elsewhere: set[str] = set()
+    nameless: list[int] = []
+    for position, record in enumerate(manifest.shards):
+        try:
+            ids = read_index(folder, record)["id"].to_pylist()
+        except ArtifactError:
+            nameless.append(position)
             continue
-        if shard is None:
-            nameless.append(record)
-        else:
-            lost[names[0]] = [entry.id for entry in shard.entries]
-        damaged.append(record)
-    if damaged:
-        given = [item.id for item in items]
-        for name, ids in lost.items():
-            _check_given(place, name, ids, set(given))
-        elsewhere = {entry.id for shard in shards if shard is not None for entry in shard.entries}
-        _check_nameless(place, nameless, [identity for identity in given if identity not in elsewhere])
-    for record in damaged:
-        warnings.warn(
-            f"{place}: shard {record.number:05d} is damaged; its {record.images} images are encoded again.",
-            stacklevel=3,
-        )
-    return Inspection(sound, damaged)
-
-
-def _shard_or_none(place: Place, record: ShardRecord) -> Shard | None:
-    """The shard, or None if its index is damaged, and with it the names of its images."""
-    try:
-        return read_shard(place, record)
-    except ArtifactError:
-        return None
-
-
-def _check_given(place: Place, name: str, ids: list[str], given: set[str]) -> None:
-    lost = [identity for identity in ids if identity not in given]
-    if lost:
-        raise ArtifactError(
-            f"{place}: {name} is damaged, and {len(lost)} of its images are not among those given now, the first "
-            f"is {lost[0]}. Give them too, so that they can be encoded again, or make a new store."
-        )
-
-
-def _check_nameless(place: Place, records: Sequence[ShardRecord], ids: Sequence[str]) -> None:
-    """The images of shards without an index must be the first of `ids`, in order: the manifest has a hash of them."""
-    start = 0
-    for record in records:
-        if hash_strings(ids[start : start + record.images]) != record.ids:
+        elsewhere.update(ids)
+        if position in damaged:
+            names[position] = ids
+    wanted = {name for ids in names.values() for name in ids}
+    given = {item.id: item for item in stream if item.id in wanted or (nameless and item.id not in elsewhere)}
+    unknown = iter([name for name in given if name not in elsewhere])
+    for position in nameless:
+        record = manifest.shards[position]
+        names[position] = list(islice(unknown, record.images))
+        if hash_strings(names[position]) != record.ids:
             raise ArtifactError(
-                f"{place.where(part_name(record.number, 'index'))} is damaged, and the {record.images} images that it "
-                "names are not those given now. Give exactly the images that the store was made from, in the same "
-                "order, so that they can be encoded again, or make a new store."
+                f"The index of {folder.full_name(record.name)} is damaged, and the {record.images} images that it "
+                "names are not those given. Give exactly the images that the store was made from, in the same order, "
+                "or make a new store."
             )
-        start += record.images
+    for position, ids in names.items():
+        if lost := [name for name in ids if name not in given]:
+            raise ArtifactError(
+                f"{folder.full_name(manifest.shards[position].name)} is damaged, and {len(lost)} of its images are not "
+                f"among those given, such as {lost[0]}. Give them as well, or make a new store."
+            )
+    return {position: [given[name] for name in ids] for position, ids in names.items()}

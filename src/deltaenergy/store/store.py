@@ -1,280 +1,308 @@
 """The feature store: images encoded once, for every score, sweep and benchmark after that.
 
     store = build_store(model, "photos/", "photos.store")        # or: deltaenergy features photos/ --out photos.store
-    store = FeatureStore.open("photos.store")
-    classifier.similarities(store); detector.predict("photos.store")
+    store = Store.open("photos.store")
+    store.index                                                  # an Arrow table: row i is image i
+    store.features(rows)                                         # their unit features
 
-`load_images` gives one item per image of a store, so that everything that takes images takes a store, or some of
-its items. `shards.py` describes the files.
+A store is a list of shards (`shard.py`). A row's number is its position in that list.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from deltaenergy.core.display import HasRepr
-from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.store.encoder import Describes
-from deltaenergy.store.folder import Place, place_at
-from deltaenergy.store.manifest import RECORD, StoreRecord, read_manifest
-from deltaenergy.store.plan import read_present
-from deltaenergy.store.shards import REPAIR, Entry, Shard, damaged_files, map_array, read_shards
+from deltaenergy.store.folder import StoreFolder, open_folder
+from deltaenergy.store.items import stored_items
+from deltaenergy.store.plan import present
+from deltaenergy.store.shard import (
+    INDEX,
+    MANIFEST,
+    REPAIR,
+    Manifest,
+    ShardRecord,
+    damaged,
+    each_of,
+    find_damage,
+    read_arrays,
+    read_index,
+    read_manifest,
+    with_arrays,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
+
+    from deltaenergy.store.shard import Arrays
+
+# Files that are mapped at a time, of which a process may have 65,530; those of cloud storage are held in memory.
+_MOST_MAPPED, _MOST_FETCHED = 1024, 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredImage:
-    """An image of which a store holds the features: row `row`, or none because of `error`."""
+class Describes(Protocol):
+    """Something with an identity, such as a model."""
 
-    store: FeatureStore
-    row: int | None
-    error: str | None = None
-
-    @property
-    def reason(self) -> str:
-        """Why there is no picture to open."""
-        if self.row is not None:
-            return f"{self.store.path} holds its features, not the picture"
-        return self.error or "its shard is missing from the store"
-
-    def __call__(self) -> NoReturn:
-        """As an image source: the picture itself is not in the store."""
-        raise UnreadableImage(self.reason)
+    def describe(self) -> dict[str, Any]:
+        """What identifies it; only the entry `fingerprint` decides whether two are equal."""
 
 
-class FeatureStore(HasRepr):
-    """Features on disk, read when they are used.
+class Shard(NamedTuple):
+    """The images of a shard that have features (row i of all is the image in row `rows[i]` of the store), and those
+    that have none.
+    """
+
+    rows: npt.NDArray[np.int64]
+    index: pa.Table
+    features: npt.NDArray[np.float32]
+    patches: npt.NDArray[np.float32] | None
+    unreadable: list[Unreadable]
+
+
+class Store(HasRepr):
+    """Features on a disk or in cloud storage, read when they are used.
 
     Attributes:
         path: the folder.
         model: what identifies the model that made it (`Model.describe()`), with its `fingerprint`.
-        ids, labels, domains: of the N images that have features, in the order in which they came.
-        unreadable: the images that have none, and why.
-        complete: False while images that were asked for are still to be encoded.
-        has_patches: whether patch features are there too.
+        complete: False while images are still to be encoded.
+        has_patches: whether it has patch features.
     """
 
-    def __init__(self, place: Place, record: StoreRecord, shards: Sequence[Shard]) -> None:
-        self.path = place.path
-        self._place = place
-        self._record = record
-        self.model = record.model
-        self.fingerprint = str(record.model["fingerprint"])
-        self.feature_dim = record.feature_dim
-        self.has_patches = record.patches
-        self.complete = record.complete
-        self._shards = list(shards)
-        self._maps: dict[tuple[int, str], npt.NDArray[Any]] = {}
-        self._entries, places = latest_entries(self._shards)
-        self._entry_places = places
-        present = self._present = [i for i, place in enumerate(places) if place is not None]
-        # For each image with features: its shard (position in `_shards`) and its row there.
-        self._places = np.array([places[i] for i in present], np.int64).reshape(-1, 2)
-        self.ids = [self._entries[i].id for i in present]
-        self.labels = [self._entries[i].label for i in present]
-        self.domains = [self._entries[i].domain for i in present]
-        self.unreadable = [
-            Unreadable(entry.id, StoredImage(self, None, entry.error).reason)
-            for entry, place in zip(self._entries, places)
-            if place is None
-        ]
-
-    def _repr_fields(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "path": repr(str(self.path)),
-            "images": len(self.ids),
-            "features": self.feature_dim,
-            "model": repr(str(self.model.get("name"))),
-            "labelled": sum(label is not None for label in self.labels),
-        }
-        if self.has_patches:
-            facts["patches"] = "yes"
-        if self.unreadable:
-            facts["unreadable"] = len(self.unreadable)
-        if not self.complete:
-            facts["complete"] = "no, run again to go on"
-        return facts
+    def __init__(self, folder: StoreFolder, manifest: Manifest, complete: bool = True) -> None:
+        self.path = folder.path
+        self.folder, self.manifest, self.complete = folder, manifest, complete
+        self.model = manifest.model
+        self.fingerprint = str(manifest.model["fingerprint"])
+        self.feature_dim, self.has_patches = manifest.feature_dim, manifest.patches
+        self._ends = np.cumsum([0, *(record.images for record in manifest.shards)])
+        self._mapped: dict[int, tuple[npt.NDArray[np.bool_], Arrays]] = {}
 
     @classmethod
-    def open(cls, path: str | Path, model: Describes | None = None) -> FeatureStore:
+    def open(cls, path: str | Path, model: Describes | None = None) -> Store:
         """Open a store; given a `model`, also check that it made the features.
 
-        Checked are the manifest, the indices byte by byte, and that every array is there with its size. `verify`
-        checks the arrays' bytes too. What is not as it was written is an `ArtifactError`.
+        Checked are the manifest, the size of every file, and every byte of the index. `verify` reads the features too.
+        What is not as it was written is an `ArtifactError`.
         """
-        place = place_at(path)
-        manifest = read_present(place)
-        store = cls(place, manifest.record, read_shards(place, manifest))
+        folder = open_folder(path)
+        store = cls(folder, *present(folder))
         if model is not None:
             store.check_model(model)
-        if store.complete:
-            store._check_contents()
-        else:
+        if found := find_damage(folder, store.manifest.shards):
+            raise damaged(folder, found)
+        if not store.complete:
             warnings.warn(
-                f"{place} is not finished: it holds {len(store)} images so far. "
-                "Run `deltaenergy features` again with the same images to go on.",
+                f"{folder} is incomplete ({len(store):,} images so far). Run the same `deltaenergy features` command "
+                "again to finish it.",
                 stacklevel=2,
             )
         return store
 
+    def _repr_fields(self) -> dict[str, object]:
+        unreadable = sum(record.unreadable for record in self.manifest.shards)
+        facts: dict[str, object] = {
+            "path": repr(str(self.path)),
+            "images": len(self),
+            "features": self.feature_dim,
+            "model": repr(str(self.model.get("name"))),
+            "patches": "yes" if self.has_patches else None,
+            "unreadable": unreadable or None,
+            "complete": None if self.complete else "no, run again to finish it",
+        }
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
     def __len__(self) -> int:
-        """How many images have features."""
-        return len(self._present)
+        """The number of images, including those that could not be read."""
+        return int(self._ends[-1])
 
     @cached_property
-    def features(self) -> npt.NDArray[np.float32]:
-        """All unit features (N, D) as one array: a memory map where the store is one float32 shard, else a copy."""
-        return self.take(np.arange(len(self)))
+    def index(self) -> pa.Table:
+        """A row per image: id, label, domain, content, stamp, and error if it could not be read."""
+        import pyarrow as pa
 
-    def take(self, rows: Any) -> npt.NDArray[np.float32]:
-        """Features (n, D) of some rows. Consecutive rows of one float32 shard are a view on the file, not a copy."""
-        return self._gather("features", np.asarray(rows, np.int64))
+        tables = [pa.schema([(name, pa.string()) for name in INDEX]).empty_table()]
+        for start in range(0, len(self.manifest.shards), _MOST_MAPPED):
+            records = self.manifest.shards[start : start + _MOST_MAPPED]
+            tables.append(pa.concat_tables(each_of(self.folder, self._index_of, records)).combine_chunks())
+        return pa.concat_tables(tables)
 
-    def take_patches(self, rows: Any) -> npt.NDArray[np.float32]:
-        """Patch features (n, P, D) of some rows."""
-        if not self.has_patches:
-            raise no_patches(self.path)
-        return self._gather("patches", np.asarray(rows, np.int64))
+    @property
+    def files(self) -> list[str]:
+        """The Arrow file of each shard, for other programs. A shard that was replaced may still be next to them."""
+        return [self.folder.full_name(record.name) for record in self.manifest.shards]
 
-    def blocks(self, size: int = 1024) -> Iterator[npt.NDArray[np.float32]]:
-        """All features in order, at most `size` rows at a time and never across a shard.
+    @property
+    def ids(self) -> list[str]:
+        """The id of each row's image."""
+        ids: list[str] = self.index["id"].to_pylist()
+        return ids
 
-        Blocks of a float32 store are views on its files, unless some of its images share pictures or were replaced.
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of each row's image."""
+        labels: list[str | None] = self.index["label"].to_pylist()
+        return labels
+
+    @property
+    def domains(self) -> list[str | None]:
+        """The domain of each row's image."""
+        domains: list[str | None] = self.index["domain"].to_pylist()
+        return domains
+
+    @cached_property
+    def readable(self) -> npt.NDArray[np.int64]:
+        """The rows whose images have features."""
+        return np.flatnonzero(self.index["error"].is_null().to_numpy())
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        """The images that could not be read, and why."""
+        records = [record for record in self.manifest.shards if record.unreadable]
+        return [image for index in each_of(self.folder, self._index_of, records) for image in _unreadable(index)]
+
+    def features(self, rows: Any = None) -> npt.NDArray[np.float32]:
+        """Unit features (n, D) of some rows, or of all.
+
+        Consecutive rows of one float32 shard are a view on the file, not a copy. A row whose image could not be read
+        is an `InputError`: `features(store.readable)` leaves those out.
         """
-        numbers, inside = self._places[:, 0], self._places[:, 1]
-        # A run ends where the next row lies in another shard, or not right behind in the same.
-        starts = np.flatnonzero((np.diff(numbers, prepend=-1) != 0) | (np.diff(inside, prepend=-1) != 1))
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(self)]):
-            mapped, first = self._map(int(numbers[start]), "features"), int(inside[start])
-            for row in range(first, first + end - start, size):
-                block = mapped[row : min(row + size, first + end - start)]
-                yield block if block.dtype == np.float32 else block.astype(np.float32)
+        return self._gather("features", rows)
+
+    def patches(self, rows: Any = None) -> npt.NDArray[np.float32]:
+        """Unit patch features (n, P, D) of some rows, or of all."""
+        self._check_has(patches=True)
+        return self._gather("patches", rows)
+
+    def shards(self, *, patches: bool = False) -> Iterator[Shard]:
+        """One shard after the other, so memory does not grow with the store. Images without features come apart."""
+        self._check_has(patches)
+        return (self.shard(position, patches=patches) for position in range(len(self.manifest.shards)))
+
+    def shard(self, position: int, *, patches: bool = False) -> Shard:
+        """The shard at this position."""
+        index, arrays = read_arrays(self.folder, self.manifest.shards[position])
+        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), _unreadable(index)
+        if unreadable:
+            readable = index["error"].is_null()
+            kept = readable.to_numpy()
+            rows, index = rows[kept], index.filter(readable)
+            arrays = {kind: array[kept] for kind, array in arrays.items()}
+        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
+        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
 
     def items(self) -> list[ImageItem]:
-        """One item per image, those without features included, for whatever takes images."""
-        rows: list[int | None] = [None] * len(self._entries)
-        for row, position in enumerate(self._present):
-            rows[position] = row
-        return [
-            ImageItem(entry.id, StoredImage(self, row, entry.error), entry.label, entry.domain)
-            for entry, row in zip(self._entries, rows)
-        ]
+        """An item per row, for functions that take images."""
+        return stored_items(self, range(len(self)))
+
+    def select(self, rows: Any) -> list[ImageItem]:
+        """Some rows, for functions that take images."""
+        return stored_items(self, rows)
+
+    def verify(self) -> list[str]:
+        """What is damaged, a line for each file: every byte is read and compared with its hash."""
+        found = find_damage(self.folder, self.manifest.shards, features=True)
+        try:
+            read_manifest(self.folder)
+        except ArtifactError as error:
+            found[MANIFEST] = str(error)
+        return [f"{name}: {reason}" for name, reason in found.items()]
+
+    def to_parquet(self, folder: str | Path) -> None:
+        """Write the index and features as Parquet, a file per shard, for programs that do not read Arrow files.
+
+        Features are float32; an image that could not be read has null.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        out = open_folder(folder)
+        if out.sizes():
+            raise InputError(f"{folder} is not empty. Name a new folder.")
+        for position, record in enumerate(self.manifest.shards):
+            index, arrays = read_arrays(self.folder, record)
+            sink = pa.BufferOutputStream()
+            pq.write_table(with_arrays(index, {kind: array.astype(np.float32) for kind, array in arrays.items()}), sink)
+            out.put(f"{position:05d}.parquet", sink.getvalue())
 
     def check_model(self, model: Describes) -> None:
         """Raise `ArtifactError`, saying what differs, unless `model` made these features."""
-        check_same_model(self._place, self.model, model)
+        given, stored = model.describe(), self.model
+        if given["fingerprint"] == self.fingerprint:
+            return
+        keys = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
+        differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {given.get(key)!r}" for key in keys)
+        remedy = "Use the model that made the store, or make a store with this one in another folder."
+        if given.get("precomputed"):
+            remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
+        raise ArtifactError(f"{self.path} contains features of a different model.\n{differs}\n{remedy}")
 
-    def verify(self) -> list[str]:
-        """The names of damaged files: every byte is read and compared with its checksum."""
-        damaged = [name for shard in self._shards for name in damaged_files(self._place, shard.record)]
-        try:
-            read_manifest(self._place)
-        except ArtifactError:
-            damaged.append(RECORD)
-        return damaged
+    def _index_of(self, record: ShardRecord) -> pa.Table:
+        return read_index(self.folder, record)
 
-    def _check_contents(self) -> None:
-        """In a finished store every picture that an image shares with another is there."""
-        for entry, place in zip(self._entries, self._entry_places):
-            if place is None and entry.error is None:
-                raise ArtifactError(f"{self.path}: the features of {entry.id!r} are in none of its shards. {REPAIR}")
+    def _check_has(self, patches: bool) -> None:
+        if patches and not self.has_patches:
+            raise no_patches(self.path)
 
-    def _gather(self, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        places = self._places[rows]
-        if not len(places):
-            width = (0, self.feature_dim) if kind == "features" else (0, 0, self.feature_dim)
-            return np.zeros(width, np.float32)
-        numbers, inside = places[:, 0], places[:, 1]
-        if numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
-            mapped = self._map(int(numbers[0]), kind)
-            consecutive = bool((np.diff(inside) == 1).all())
-            part = mapped[inside[0] : inside[-1] + 1] if consecutive else mapped[inside]
-            return part if part.dtype == np.float32 else part.astype(np.float32)
-        shape = self._map(int(numbers[0]), kind).shape[1:]
-        result = np.empty((len(rows), *shape), np.float32)
-        for number in np.unique(numbers):
-            of_shard = numbers == number
-            result[of_shard] = self._map(int(number), kind)[inside[of_shard]]
+    def _gather(self, kind: str, rows: Any) -> npt.NDArray[np.float32]:
+        wanted = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
+        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
+            raise InputError(f"rows must be from 0 to {len(self) - 1}, got {wanted.min()} to {wanted.max()}.")
+        shards = np.searchsorted(self._ends, wanted, side="right") - 1
+        inside = wanted - self._ends[shards]
+        order = np.argsort(shards, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(shards[order])) + 1) if len(order) else []
+        if len(parts) == 1 and bool((np.diff(inside) == 1).all()):
+            array = self._array(int(shards[0]), kind, inside)[inside[0] : inside[-1] + 1]
+            return np.asarray(array, np.float32)
+        result = np.zeros((0, self.feature_dim), np.float32)
+        for part in parts:
+            array = self._array(int(shards[part[0]]), kind, inside[part])
+            if not len(result):
+                result = np.empty((len(wanted), *array.shape[1:]), np.float32)
+            result[part] = array[inside[part]]
         return result
 
-    def _map(self, position: int, kind: str) -> npt.NDArray[Any]:
-        key = (position, kind)
-        if not self._place.maps:  # it is in memory, and the place decides how many of these are
-            return map_array(self._place, self._shards[position], kind, self._record)
-        if key not in self._maps:
-            # As a plain array: numpy.memmap objects are slow to slice.
-            self._maps[key] = np.asarray(map_array(self._place, self._shards[position], kind, self._record))
-        return self._maps[key]
+    def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """A shard's array, if each of these rows of it has features."""
+        if position not in self._mapped:
+            if len(self._mapped) >= (_MOST_FETCHED if self.folder.is_remote else _MOST_MAPPED):
+                self._mapped.clear()
+            index, arrays = read_arrays(self.folder, self.manifest.shards[position])
+            self._mapped[position] = index["error"].is_null().to_numpy(), arrays
+        readable, arrays = self._mapped[position]
+        if not readable[rows].all():
+            row = int(rows[~readable[rows]][0])
+            image = self._index_of(self.manifest.shards[position]).slice(row, 1).to_pylist()[0]
+            raise InputError(
+                f"{image['id']} (row {self._ends[position] + row}) has no features: {image['error']}. Leave out such "
+                "rows, as store.readable does."
+            )
+        return arrays[kind]
 
 
-def verify_store(path: str | Path) -> FeatureStore:
-    """The store at `path` if every byte is as it was written, else an `ArtifactError` with the damaged files."""
-    store = FeatureStore.open(path)
-    damaged = store.verify()
-    if damaged:
-        raise ArtifactError(f"{store.path} is damaged: {', '.join(damaged)}. {REPAIR}")
+def verify_store(path: str | Path) -> Store:
+    """The store at `path`, if every byte is as it was written; else an `ArtifactError` that names what is damaged."""
+    store = Store.open(path)
+    if problems := store.verify():
+        raise ArtifactError(f"{store.path} is damaged: {'; '.join(problems)}. {REPAIR}")
     return store
 
 
-def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int, int] | None]]:
-    """Each image's latest entry, in order of first appearance, with the place of its features: (shard, row) or None.
-
-    An image that came again (because its file changed) replaces its earlier entry, one that was withdrawn is left
-    out. A picture that several images share is found by its content.
-    """
-    entries = [entry for shard in shards for entry in shard.entries]
-    positions = [position for position, shard in enumerate(shards) for _ in shard.entries]
-    if len({entry.id for entry in entries}) < len(entries):
-        # A dictionary keeps the place of a key's first value, and its last value.
-        latest = {entry.id: (entry, position) for entry, position in zip(entries, positions)}
-        entries, positions = [entry for entry, _ in latest.values()], [position for _, position in latest.values()]
-    by_content: dict[str | None, tuple[int, int]] = {}
-    errors: dict[str | None, str] = {}
-    for position, shard in enumerate(shards):
-        for entry in shard.entries:
-            if entry.row is not None:
-                by_content[entry.content] = (position, entry.row)
-            elif entry.error is not None and entry.content is not None:
-                errors[entry.content] = entry.error
-    places = [
-        (position, entry.row) if entry.row is not None else by_content.get(entry.content)
-        for entry, position in zip(entries, positions)
-    ]
-    # A copy of a picture that cannot be read cannot be read either.
-    entries = [
-        entry._replace(error=errors.get(entry.content)) if place is None and entry.error is None else entry
-        for entry, place in zip(entries, places)
-    ]
-    kept = [i for i, entry in enumerate(entries) if entry.content is not None or entry.error is not None]
-    return [entries[i] for i in kept], [places[i] for i in kept]
+def _unreadable(index: pa.Table) -> list[Unreadable]:
+    failed = index.filter(index["error"].is_valid())
+    return [Unreadable(*image) for image in zip(failed["id"].to_pylist(), failed["error"].to_pylist())]
 
 
-def no_patches(path: Path | str | Place) -> InputError:
+def no_patches(path: Path | str) -> InputError:
     """The error for a store that was made without patch features."""
-    return InputError(f"{path} holds no patch features. Make a store that does: `deltaenergy features … --patches`.")
-
-
-def check_same_model(path: Path | Place, stored: dict[str, Any], model: Describes) -> None:
-    """Raise `ArtifactError`, saying what differs, unless `stored` describes `model`."""
-    found = model.describe()
-    if found["fingerprint"] == stored["fingerprint"]:
-        return
-    keys = [key for key in sorted({*stored, *found}) if stored.get(key) != found.get(key)]
-    differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {found.get(key)!r}" for key in keys)
-    remedy = "Use the model that made the store, or make a store with this one in another folder."
-    if found.get("precomputed"):
-        remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
-    raise ArtifactError(
-        f"{path} holds the features of another model; they cannot be compared with this one's.\n{differs}\n{remedy}"
-    )
+    return InputError(f"{path} has no patch features. Make a store that does: `deltaenergy features … --patches`.")

@@ -25,8 +25,9 @@ from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.scale.build import build_store
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.source import build_store, load_images
+from deltaenergy.source import load_images
 from deltaenergy.testing.models import tiny_model
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from deltaenergy.tuning.tune import tune

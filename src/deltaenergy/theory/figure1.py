@@ -51,7 +51,7 @@ from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores, paired_mean_difference, proportion_estimate
-from deltaenergy.store.store import StoredImage
+from deltaenergy.store.items import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt

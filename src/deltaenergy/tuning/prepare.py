@@ -24,7 +24,7 @@ from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
 from deltaenergy.models.base import Model, TowerModel, require_towers
 from deltaenergy.source import labelled_folders, load_images
-from deltaenergy.store.manifest import is_store
+from deltaenergy.store.shard import is_store
 from deltaenergy.training.checkpoints import RECORD, saving
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, read_stored

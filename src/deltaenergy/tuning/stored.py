@@ -22,7 +22,8 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import check_features, is_feature_array, native_array
-from deltaenergy.store.store import FeatureStore, StoredImage
+from deltaenergy.store.items import StoredImage
+from deltaenergy.store.store import Store
 from deltaenergy.tuning.views import EncodedViews
 
 
@@ -123,9 +124,9 @@ def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need]
         if isinstance(place, LabelledFeatures):
             features[positions] = check_features(place.take(rows), model, rows=rows)
             continue
-        features[positions] = torch.tensor(place.take(rows))
+        features[positions] = torch.tensor(place.features(rows))
         if Need.PATCHES in needs:
-            patches.update(zip(positions, torch.tensor(place.take_patches(rows)).half()))
+            patches.update(zip(positions, torch.tensor(place.patches(rows)).half()))
     return EncodedViews(features, torch.stack([patches[i] for i in range(len(items))]) if patches else None)
 
 
@@ -140,10 +141,10 @@ def known_as(item: ImageItem) -> object | None:
     return None
 
 
-def _check_needs(place: FeatureStore | LabelledFeatures, model: Model, needs: frozenset[Need], who: str) -> None:
+def _check_needs(place: Store | LabelledFeatures, model: Model, needs: frozenset[Need], who: str) -> None:
     holds = {Need.FEATURES, Need.DOMAINS}
     name = "LabelledFeatures"
-    if isinstance(place, FeatureStore):
+    if isinstance(place, Store):
         place.check_model(model)
         name = str(place.path)
         if place.has_patches:
@@ -156,8 +157,8 @@ def _check_needs(place: FeatureStore | LabelledFeatures, model: Model, needs: fr
         )
 
 
-def _place(source: Any) -> FeatureStore | LabelledFeatures:
-    place: FeatureStore | LabelledFeatures = source.store if isinstance(source, StoredImage) else source.features
+def _place(source: Any) -> Store | LabelledFeatures:
+    place: Store | LabelledFeatures = source.store if isinstance(source, StoredImage) else source.features
     return place
 
 

@@ -37,8 +37,9 @@ from deltaenergy.data.remote.blocks import (
 from deltaenergy.data.remote.client import Connections, RemoteObject, get_range, use_connections
 from deltaenergy.data.remote.errors import Refused, RequestLimits
 from deltaenergy.errors import InputError, UnreachableError
-from deltaenergy.source import build_store, image_stream, load_images
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.scale.build import build_store
+from deltaenergy.source import image_stream, load_images
+from deltaenergy.store.store import Store
 from tests.cli.runner import Runner
 from tests.clouds import S3Bucket as Bucket
 from tests.data.archives import damaged, picture_bytes, valid_archive
@@ -583,13 +584,13 @@ def test_a_run_that_lost_its_store_goes_on(bucket: Bucket, tmp_path: Path, endin
     use_cache(BlockCache(failing, block_bytes=1 << 14, kept_bytes=1 << 16))
     with pytest.raises(UnreachableError):
         build_store(MeanColour(), url, tmp_path / "store", shard_size=10)
-    with pytest.warns(UserWarning, match="not finished"):
-        part = FeatureStore.open(tmp_path / "store")
+    with pytest.warns(UserWarning, match="incomplete"):
+        part = Store.open(tmp_path / "store")
     assert 0 < len(part.ids) < 60 and not part.unreadable
     lost.clear()
     store = build_store(MeanColour(), url, tmp_path / "store", shard_size=10)
     assert store.ids == whole.ids
-    np.testing.assert_array_equal(store.features, whole.features)
+    np.testing.assert_array_equal(store.features(), whole.features())
 
 
 @KINDS

@@ -14,8 +14,8 @@ from deltaenergy.data.items import ImageItem, change_stamp, hash_content
 from deltaenergy.data.remote.client import Connections, get, get_range, head, use_connections
 from deltaenergy.data.remote.errors import RequestLimits
 from deltaenergy.errors import UnreachableError
-from deltaenergy.source import build_store
-from deltaenergy.store.store import FeatureStore
+from deltaenergy.scale.build import build_store
+from deltaenergy.store.store import Store
 from tests.data.archives import picture_bytes
 from tests.data.colour_model import MeanColour
 from tests.data.conftest import IMPATIENT
@@ -178,10 +178,10 @@ def test_a_lost_store_is_not_recorded_as_unreadable_pictures(web: FaultyServer, 
     web.script["/4.png"] = [Answer(503)]
     with pytest.raises(UnreachableError, match="status 503"):
         build_store(MeanColour(), urls, tmp_path / "store", shard_size=2)
-    with pytest.warns(UserWarning, match="not finished"):
-        part = FeatureStore.open(tmp_path / "store")
+    with pytest.warns(UserWarning, match="incomplete"):
+        part = Store.open(tmp_path / "store")
     assert part.ids == urls[:4] and not part.unreadable
     web.says("/4.png", Answer(body=pictures["/4.png"]))
     store = build_store(MeanColour(), urls, tmp_path / "store", shard_size=2)
     assert store.ids == urls
-    np.testing.assert_array_equal(store.features, expected.features)
+    np.testing.assert_array_equal(store.features(), expected.features())

@@ -98,7 +98,7 @@ def evaluate(
     common.check_report(report)
     from deltaenergy.evaluation import evaluate as run
     from deltaenergy.source import load_images
-    from deltaenergy.store.store_pass import names_a_store
+    from deltaenergy.store.items import names_a_store
 
     if explain is not None and report is None:
         raise InputError("--explain adds a section to the report: give --report FILE.html.")

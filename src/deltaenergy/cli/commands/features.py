@@ -1,9 +1,9 @@
-"""`deltaenergy features`: encode images once into a feature store, or check the bytes of one."""
+"""`deltaenergy features` and `verify`: encode images once into a feature store, check its bytes and repair them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.options import RayOption
 from deltaenergy.errors import InputError
-
-if TYPE_CHECKING:
-    from deltaenergy.store.writer import Fill
 
 
 def features(
@@ -28,14 +25,17 @@ def features(
         typer.Option(
             "--out",
             "-o",
-            help="The store's folder, or its address on an object store; made, or gone on with.",
+            help="Folder or URL of the feature store; created, or resumed.",
             show_default=False,
         ),
     ] = None,
     model: common.ModelOption = "lite",
     patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
     shard_size: Annotated[
-        int | None, typer.Option("--shard-size", min=1, help="Images per shard. Default: 1024; 128 with patches.")
+        int | None,
+        typer.Option(
+            "--shard-size", min=1, help="Images per shard. Default: by their number, at most 1024; 128 with patches."
+        ),
     ] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. Default: float32.")] = None,
     dataset: Annotated[
@@ -44,9 +44,6 @@ def features(
     ] = None,
     split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. Default: all.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte of the stores given, and name damaged files.")
-    ] = False,
     json_output: common.JsonOption = False,
     device: common.DeviceOption = "auto",
     backend: common.BackendOption = None,
@@ -61,22 +58,15 @@ def features(
     ] = None,
     ray: RayOption = None,
 ) -> None:
-    """Encode images once into a store that every other command takes in place of images.
+    """Encode images once into a feature store that other commands accept instead of images.
 
-    Run it again to go on after an interruption, to add images, or to encode files that changed. Equal pictures are
-    encoded once. Unreadable ones are recorded in the store and listed.
+    Run it again to resume after an interruption, to add images, or to encode files that changed. Unreadable images are
+    recorded in the store and listed.
     """
-    if verify:
-        if out_folder is not None:
-            raise InputError("--verify takes stores and writes nothing: leave --out away.")
-        _verify(images, json_output)
-        return
     if out_folder is None:
-        raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
+        raise InputError("Missing --out FOLDER (feature store to create or resume).")
     place = common.ModelPlace(device, backend, precision, calibrate_on)
-    from deltaenergy.source import image_stream
-    from deltaenergy.store.summary import summarise
-    from deltaenergy.store.writer import fill_store
+    from deltaenergy.scale.build import build_store
 
     if dataset is not None:
         given = _of_dataset(dataset, images, split)
@@ -86,54 +76,62 @@ def features(
         given = _with_hub(common.read_image_arguments(images))
     # On Ray the device is the workers'; this process only plans.
     loaded = common.load_model_with_status(model, place if ray is None else replace(place, device="cpu"))
-    fill: Fill | None = None
-    if ray is not None:
-        from deltaenergy.scale.ray_features import RayActors
-
-        fill = RayActors(ray, workers, device)
-    elif workers is not None:
-        from deltaenergy.scale.processes import Processes
-
-        fill = Processes(workers, device)
     with common.progress_bar("Encoding") as progress:
-        fill_store(
+        store = build_store(
             loaded,
-            image_stream(given),
+            given,
             out_folder,
             patches=patches,
             dtype=dtype,
             shard_size=shard_size,
             retry_unreadable=retry,
             batch_size=batch_size,
+            workers=workers,
+            ray=ray,
+            device=device,
             progress=progress,
-            fill=fill,
         )
-    store = summarise(out_folder)
+    unreadable = store.unreadable
+    readable = len(store) - len(unreadable)
     if json_output:
         common.print_json(
             {
                 "store": str(store.path),
                 "model": store.model,
-                "images": store.images,
+                "images": readable,
                 "patches": store.has_patches,
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in store.unreadable],
+                "unreadable": [{"path": image.id, "reason": image.reason} for image in unreadable],
             }
         )
     else:
-        out.print(f"{store.path}: {store.images} image(s)", markup=False)
+        out.print(f"{store.path}: {readable} image(s)", markup=False)
         err.print("Give this folder wherever images are asked for.", style="dim")
-    common.finish(store.unreadable)
+    common.finish(unreadable)
 
 
-def _verify(stores: list[str], json_output: bool) -> None:
+def verify(
+    stores: Annotated[list[str], typer.Argument(help="Feature stores.")],
+    repair: Annotated[
+        str | None,
+        typer.Option("--repair", metavar="IMAGES", help="Encode damaged shards again from the store's images."),
+    ] = None,
+    json_output: common.JsonOption = False,
+) -> None:
+    """Read every byte of feature stores and name damaged files, or repair them."""
+    from deltaenergy.scale.build import repair_store
     from deltaenergy.store.store import verify_store
 
+    for store in stores if repair is not None else ():
+        with common.progress_bar("Repairing") as progress:
+            damaged = repair_store(store, repair, progress=progress)
+        for name in damaged:
+            err.print(f"{store}: {name} was damaged, and is repaired", markup=False)
     sound = [verify_store(store) for store in stores]
     if json_output:
         common.print_json([{"store": str(store.path), "images": len(store)} for store in sound])
         return
-    for store in sound:
-        out.print(f"{store.path}: {len(store)} image(s), every byte as it was written", markup=False)
+    for checked in sound:
+        out.print(f"{checked.path}: {len(checked)} image(s), every byte as it was written", markup=False)
 
 
 def _of_dataset(name: str, roots: list[str], split: str | None) -> Any:

@@ -50,7 +50,7 @@ def monitor(
     """
     from deltaenergy.detector.verdict_tables import holds_verdicts
     from deltaenergy.monitor import Monitor
-    from deltaenergy.store.store_pass import names_a_store
+    from deltaenergy.store.items import names_a_store
 
     common.check_report(report)
     given = common.read_image_arguments(images) if images else None

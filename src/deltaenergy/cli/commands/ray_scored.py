@@ -44,7 +44,7 @@ def score_with_ray(
     batch_size: int,
 ) -> None:
     """Score on Ray, write the table when all parts are there, and print what `score` prints."""
-    from deltaenergy.scale.ray_score import score_on_ray
+    from deltaenergy.scale.ray import score_on_ray
 
     # This process only reads it; the device is the workers'.
     loaded = common.prepare(common.load_detector(detector, replace(place, device="cpu")))
@@ -64,7 +64,6 @@ def score_with_ray(
     with common.progress_bar("Scoring on Ray") as progress, common.keeping(kept):
         scoring = score_on_ray(
             loaded,
-            detector,
             images,
             out_file,
             address=address,

@@ -83,7 +83,7 @@ def score(
     from deltaenergy.detector.verdicts import Verdicts, VerdictStream
     from deltaenergy.scoring import stream_scores
     from deltaenergy.source import load_images
-    from deltaenergy.store.store_pass import names_a_store
+    from deltaenergy.store.items import names_a_store
 
     place = common.ModelPlace(device, backend, precision, calibrate_on)
     check_output(out_file)
@@ -112,7 +112,8 @@ def score(
         raise InputError(f"{acting[0]} needs verdicts, and these a threshold: add --id DIR or --detector DIR.")
     # Resolved before the model is loaded, so that a mistyped path is reported at once; a store is read as it goes.
     given = common.read_image_arguments(images)
-    items = given if names_a_store(given) else common.list_images(given, hold=request is not None)
+    as_given = ray is not None or names_a_store(given)
+    items = given if as_given else common.list_images(given, hold=request is not None)
     if ray is not None and detector is not None and out_file is not None:
         score_with_ray(ray, workers, detector, items, out_file, place, top_k, batch_size)
         return

@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "deltaenergy features photos/ --out store/",
         "deltaenergy features photos/ --out fast-store/ --backend openvino",
     ),
+    "verify": ("deltaenergy verify store/", "deltaenergy verify store/ --repair photos/"),
     "methods": ("deltaenergy methods", "deltaenergy methods mcm"),
 }
 

@@ -104,7 +104,7 @@ def get_range(of: RemoteObject, start: int, end: int) -> bytes:
     if is_web(of.url):
         data = _connections.web.get_range(of.url, of.size, of.version or "", start, end)
     else:
-        options = {"range": (start, end), "if_match": f'"{of.version}"' if of.version else None}
+        options: dict[str, Any] = {"range": (start, end)} | ({"if_match": f'"{of.version}"'} if of.version else {})
         data = _ask(of.url, lambda store, key: bytes(store.get(key, options=options).bytes()))  # type: ignore[arg-type]
     if len(data) != end - start:
         raise Refused(of.url, "cannot be read: its server gives fewer bytes than it promised")

@@ -29,7 +29,7 @@ from deltaenergy.models.encoding import decode_ahead
 from deltaenergy.models.features import is_feature_array
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
 from deltaenergy.source import load_images
-from deltaenergy.store.store import StoredImage
+from deltaenergy.store.items import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltaenergy.errors import ArtifactError
-from deltaenergy.scale import ray_cluster
+from deltaenergy.scale import cluster as ray_cluster
 from tests.scale.ray_here import own_ray
 
 
@@ -34,24 +34,19 @@ def test_a_head_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 class Dies:
-    """An actor whose every part ends its process."""
+    """An actor that each row ends."""
 
     def __init__(self, argument: Any) -> None:
         pass
 
-    def prepare(self) -> None:
-        pass
-
-    def work(self, part: int) -> None:
+    def __call__(self, row: Any) -> Any:
         os._exit(1)
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_part_that_ends_every_worker_stops_the_run() -> None:
     pytest.importorskip("ray", reason="ray is not installed: make test-ray")
     with own_ray() as ray:
-        found = ray_cluster.Cluster(ray).run(Dies, None, [1, 2], device="cpu", workers=1)
-        with pytest.raises(ArtifactError, match=rf"ended {ray_cluster.MOST_RETRIES + 1} times in the same part"):
+        cluster = ray_cluster.Cluster(ray)
+        found = cluster.map([cluster.put({"shard": i}) for i in range(2)], Dies, None, device="cpu", actors=1)
+        with pytest.raises(ArtifactError, match=rf"ended {ray_cluster.MOST_RETRIES + 1} times"):
             list(found)

@@ -1,0 +1,193 @@
+"""Worker processes on this machine that join a store: `python -m deltaenergy.scale.workers` is one of them.
+
+    build_store(model, "photos/", "photos.store", workers=4)
+    deltaenergy features photos/ --out photos.store --workers 4
+
+A worker reads its settings from standard input, and writes what it has finished to standard output, a line of JSON
+each. When its input ends, because the process that started it has ended, it ends at once. One that dies is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from deltaenergy import errors
+from deltaenergy.core.progress import Progress
+from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
+from deltaenergy.store.store import Store
+from deltaenergy.store.writer import ShardProgress, Work, join_here
+
+# Workers that died one after the other without a shard being finished: one more would die as well.
+MOST_DEATHS = 3
+
+
+def join_with_workers(work: Work, progress: Progress | None, *, count: int, device: str = "auto") -> None:
+    """Have this many processes encode the planned shards."""
+    settings = worker_settings(work)
+    count = min(count, len(work.plan.shards))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    settings |= {"device": device, "threads": max(1, cores // count), "step": count}
+    events: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+    so_far = ShardProgress(work, progress)
+    workers = [_Worker({**settings, "first": first}, events) for first in range(count)]
+    deaths = 0
+    try:
+        while workers:
+            worker, said = events.get()
+            if said is None:
+                workers.remove(worker)
+                if (death := worker.death()) is not None:
+                    deaths += 1
+                    if deaths == MOST_DEATHS:
+                        raise _given_up(work, death)
+                    workers.append(_Worker(worker.settings, events))
+            elif "error" in said:
+                raise getattr(errors, said["kind"], DeltaEnergyError)(said["error"])
+            else:
+                so_far(**said)
+                deaths = 0 if said["finished"] else deaths
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def worker_settings(work: Work) -> dict[str, Any]:
+    """What another process must know of the work; an error if only this one has some of the images."""
+    if work.in_memory:
+        raise InputError(
+            f"The image {next(iter(work.in_memory))!r} is not a file, so other processes cannot read it. Save the "
+            "images and pass their folder, or omit workers."
+        )
+    model = dict(work.manifest.model)
+    if Path(model["name"]).expanduser().is_dir():
+        model["name"] = os.path.abspath(Path(model["name"]).expanduser())  # noqa: PTH100
+    return {"store": work.folder.address, "model": model}
+
+
+def open_work(settings: dict[str, Any]) -> tuple[Work, Any] | None:
+    """The work that another process has planned, and the model for it; None if there is nothing left to do."""
+    from deltaenergy.models.loading.load import load_recorded
+
+    work = Work.at(settings["store"])
+    if work is None:
+        return None
+    model = load_recorded(settings["model"], settings["device"])
+    Store(work.folder, work.manifest).check_model(model)
+    return work, model
+
+
+class _Worker:
+    """One process; what it says goes into a queue, and None when it has ended."""
+
+    def __init__(
+        self, settings: dict[str, Any], events: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]
+    ) -> None:
+        self.settings, self._events = settings, events
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "deltaenergy.scale.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
+        self._last_words: deque[str] = deque(maxlen=1)
+        self._listeners = [threading.Thread(target=listen, daemon=True) for listen in (self._listen, self._overhear)]
+        for listener in self._listeners:
+            listener.start()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has died already, which is heard
+            self._process.stdin.write(json.dumps(settings) + "\n")
+            self._process.stdin.flush()
+
+    def death(self) -> str | None:
+        """How it died; None if it had done its work."""
+        self._listeners[1].join()
+        code = self._process.wait()
+        if code == 0:
+            return None
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return " ".join([how, *self._last_words])
+
+    def kill(self) -> None:
+        """End it now, and wait until it has."""
+        self._process.kill()
+        self._process.wait()
+        for listener in self._listeners:
+            listener.join()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with contextlib.suppress(ValueError):  # it died in the middle of a line
+                self._events.put((self, json.loads(line)))
+        self._events.put((self, None))
+
+    def _overhear(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if line.strip():
+                self._last_words.append(line.strip())
+
+
+def _given_up(work: Work, death: str) -> ArtifactError:
+    return ArtifactError(
+        f"{work.folder}: {MOST_DEATHS} workers ended one after the other without finishing a shard ({death}). If "
+        "memory is short, use fewer workers or a smaller batch size. What the store has so far is whole: run again to "
+        "resume."
+    )
+
+
+def main() -> None:
+    """Work until no shard is left, or the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is interrupted, too, and decides
+    # Whatever else prints, the answers stay apart from it.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(values: dict[str, Any]) -> None:
+        print(json.dumps(values), file=answers, flush=True)
+
+    settings = json.loads(sys.stdin.readline() or "null")
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    if settings is None:
+        return
+    try:
+        _work(settings, say)
+    except DeltaEnergyError as error:
+        say({"error": str(error), "kind": type(error).__name__})
+
+
+def _work(settings: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    import torch
+
+    torch.set_num_threads(settings["threads"])
+    opened = open_work(settings)
+    if opened is not None:
+        join_here(
+            *opened,
+            first=settings["first"],
+            step=settings["step"],
+            report=lambda shard, images, finished: say({"shard": shard, "images": images, "finished": finished}),
+        )
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

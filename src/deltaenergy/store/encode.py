@@ -1,0 +1,244 @@
+"""Encode the images of a shard. Each is read once: its bytes are hashed, and then decoded.
+
+Images with equal bytes are encoded once within a shard, and not at all if the store has them already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from PIL import Image
+
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.decode import Openable, UnreadableImage, reading_threads, reasons
+from deltaenergy.data.file import LocalFile
+from deltaenergy.data.items import Content, ImageItem, from_reference, hash_bytes, hash_content
+from deltaenergy.data.streams import ImageStream
+from deltaenergy.errors import ArtifactError
+from deltaenergy.store.plan import PlannedImage
+from deltaenergy.store.shard import INDEX, read_arrays, read_index
+from deltaenergy.store.store import Describes, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from deltaenergy.store.shard import Arrays
+
+READ_THREADS = 4
+# A larger file is not held in memory, but read a second time when it is decoded.
+_MOST_HELD = 64 << 20
+
+
+@runtime_checkable
+class EncodesImages(Describes, Protocol):
+    """Something that turns images into features, such as a model."""
+
+    feature_dim: int
+
+    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> Any:
+        """The features of all images that can be read, as `EncodedImages`."""
+
+
+class ShardEncoder:
+    """Encodes shards that are to be added to a store.
+
+    Args:
+        model: the model that made the store.
+        store: what it has before that.
+        in_memory: the images that only this process has, by id.
+    """
+
+    def __init__(self, model: EncodesImages, store: Store, in_memory: Mapping[str, ImageItem]) -> None:
+        self._model, self._store, self._in_memory = model, store, in_memory
+        self._held: tuple[int, _HeldImages] | None = None
+
+    def encode(
+        self, images: Sequence[PlannedImage], *, held: int, again: int | None = None, progress: Progress | None = None
+    ) -> tuple[pa.Table, Arrays]:
+        """Index and arrays of a shard with these images, or of the shard at position `again` with these changes.
+
+        Features of equal images are taken from the first `held` shards of the store.
+        """
+        import pyarrow as pa
+
+        changed = [image for image in images if image.stamp is not None and not image.keeps]
+        contents, errors, arrays = self._encode(changed, held, progress)
+        ids, labels, domains, stamps = zip(*(image[:4] for image in changed)) if changed else [()] * 4
+        columns = (ids, labels, domains, contents, stamps, errors)
+        index = pa.table([pa.array(column, pa.string()) for column in columns], names=INDEX)
+        return (index, arrays) if again is None else self._change(again, images, index, arrays)
+
+    def _encode(
+        self, images: Sequence[PlannedImage], held: int, progress: Progress | None
+    ) -> tuple[list[str | None], list[str | None], Arrays]:
+        """Content, error and features of each image."""
+        manifest = self._store.manifest
+        contents: list[str | None] = [None] * len(images)
+        errors: list[str | None] = [None] * len(images)
+        stored: dict[int, int] = {}
+        first: dict[str, int] = {}
+        items = [self._item(image) for image in images]
+
+        def to_encode() -> Iterator[ImageItem]:
+            for position, read in enumerate(_read_ahead(items)):
+                contents[position], errors[position] = read.content, read.error
+                if read.content is None or read.source is None:
+                    continue
+                row = self._held_images(held).row_of(read.content)
+                if row is not None:
+                    stored[position] = row
+                elif first.setdefault(read.content, position) == position:
+                    yield ImageItem(images[position].id, read.source)
+
+        stream = ImageStream(to_encode, len(images), unique=True)
+        encoded = self._model.encode(
+            stream, patches=manifest.patches, batch_size=manifest.batch_size, progress=progress
+        )
+        position_of = {image.id: position for position, image in enumerate(images)}
+        for image in encoded.unreadable:
+            errors[position_of[image.id]] = image.reason
+        new = [position_of[item.id] for item in encoded.items]
+        arrays = {}
+        for kind in ("features", "patches") if manifest.patches else ("features",):
+            parts = [(new, getattr(encoded, kind))] if new else []
+            if stored:
+                parts.append((list(stored), getattr(self._store, kind)(list(stored.values()))))
+            # Where no image can be read, it is not known how many patches an image has.
+            unknown = (manifest.feature_dim,) if kind == "features" else (1, manifest.feature_dim)
+            shape = parts[0][1].shape[1:] if parts else unknown
+            arrays[kind] = np.zeros((len(images), *shape), manifest.dtype)
+            for rows, values in parts:
+                arrays[kind][rows] = values
+        for position, content in enumerate(contents):
+            if content is not None and position not in stored and first[content] != position:
+                errors[position] = errors[first[content]]
+                for array in arrays.values():
+                    array[position] = array[first[content]]
+        return contents, errors, arrays
+
+    def _change(
+        self, position: int, images: Sequence[PlannedImage], index: pa.Table, arrays: Arrays
+    ) -> tuple[pa.Table, Arrays]:
+        """A shard of the store with some of its rows replaced, relabelled or taken out."""
+        import pyarrow as pa
+
+        old, old_arrays = read_arrays(self._store.folder, self._store.manifest.shards[position])
+        rows, new = old.to_pylist(), iter(index.to_pylist())
+        changed = []
+        for image in images:
+            assert image.row is not None
+            if image.keeps:
+                rows[image.row] |= {"label": image.label, "domain": image.domain}
+            elif image.stamp is not None:
+                rows[image.row] = next(new)
+                changed.append(image.row)
+        removed = {image.row for image in images if image.stamp is None}
+        kept = [row for row in range(len(rows)) if row not in removed]
+        for kind, array in old_arrays.items():
+            shape = max(array.shape[1:], arrays[kind].shape[1:])
+            whole = np.zeros((len(rows), *shape), array.dtype)
+            for where, numbers in ((slice(None), array), (changed, arrays[kind])):
+                if numbers.shape[1:] == shape:
+                    whole[where] = numbers
+            arrays[kind] = whole[kept]
+        return pa.Table.from_pylist([rows[row] for row in kept], old.schema), arrays
+
+    def _item(self, image: PlannedImage) -> ImageItem:
+        if image.source is not None:
+            return from_reference(image.id, image.source)
+        if image.id not in self._in_memory:
+            raise ArtifactError(f"{self._store.path}: only the process that planned it has the image {image.id!r}.")
+        return self._in_memory[image.id]
+
+    def _held_images(self, held: int) -> _HeldImages:
+        if self._held is None or self._held[0] != held:
+            self._held = held, _HeldImages(self._store, held)
+        return self._held[1]
+
+
+class _HeldImages:
+    """The readable images in the first shards of a store by their content, in 40 bytes each."""
+
+    def __init__(self, store: Store, shards: int) -> None:
+        contents, rows, start = [np.zeros(0, "S32")], [np.zeros(0, np.int64)], 0
+        for record in store.manifest.shards[:shards]:
+            index = read_index(store.folder, record)
+            readable = index["error"].is_null()
+            contents.append(np.array(index["content"].filter(readable).to_pylist(), "S32"))
+            rows.append(start + np.flatnonzero(readable.to_numpy()))
+            start += record.images
+        unsorted = np.concatenate(contents)
+        order = np.argsort(unsorted, kind="stable")
+        self._contents, self._rows = unsorted[order], np.concatenate(rows)[order]
+
+    def row_of(self, content: str) -> int | None:
+        """The row of the first image with this content."""
+        wanted = content.encode()
+        place = int(np.searchsorted(self._contents, wanted))
+        there = place < len(self._contents) and self._contents[place] == wanted
+        return int(self._rows[place]) if there else None
+
+
+class _ReadImage(NamedTuple):
+    """The hash of an image's bytes and what to decode, or why it cannot be read."""
+
+    content: str | None = None
+    source: Content = None
+    error: str | None = None
+
+
+def _read_ahead(images: Sequence[ImageItem]) -> Iterator[_ReadImage]:
+    """The images in order, some of them read before their turn."""
+    threads = reading_threads(images, READ_THREADS)
+    waiting: deque[Future[_ReadImage]] = deque()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
+    try:
+        for image in images:
+            waiting.append(pool.submit(_read, image))
+            if len(waiting) > 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _read(image: ImageItem) -> _ReadImage:
+    source: Any = image.source
+    try:
+        with reasons():
+            while callable(source) and image.problem is None:
+                source = source()
+            if image.problem is not None or source is None or isinstance(source, Image.Image):
+                content, error = hash_content(ImageItem(image.id, source, problem=image.problem))
+                return _ReadImage(content, source, error)
+            if isinstance(source, bytes):
+                return _ReadImage(hash_bytes(source), _Once(source))
+            openable: Openable = LocalFile(source) if isinstance(source, Path) else source
+            with openable.open() as file:
+                data = file.read(_MOST_HELD + 1)
+                if len(data) <= _MOST_HELD:
+                    return _ReadImage(hash_bytes(data), _Once(data))
+                digest = hashlib.blake2b(data, digest_size=16)
+                while data := file.read(_MOST_HELD):
+                    digest.update(data)
+                return _ReadImage(digest.hexdigest(), source)
+    except UnreadableImage as error:
+        return _ReadImage(error=str(error))
+
+
+class _Once:
+    """An image's bytes, which are forgotten when it is decoded: items are kept until their shard is finished."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __call__(self) -> bytes:
+        data, self._data = self._data, b""
+        return data

@@ -14,7 +14,7 @@ import pytest
 
 from deltaenergy import Model, build_store
 from deltaenergy.cli.shell.exits import InterruptedRun
-from deltaenergy.cli.shell.output import ROW_GROUP, stream_rows
+from deltaenergy.detector.verdict_files import ROW_GROUP, stream_rows
 from deltaenergy.errors import InputError, OutputError
 from tests.cli.runner import Runner
 

@@ -130,7 +130,7 @@ def test_polars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_files_of_score(tmp_path: Path, ending: str) -> None:
-    from deltaenergy.cli.shell.output import write_rows
+    from deltaenergy.detector.verdict_files import write_rows
 
     write_rows(tmp_path / f"t.{ending}", VERDICTS.rows(), verdict_columns())
     same(Verdicts.from_table(tmp_path / f"t.{ending}"))

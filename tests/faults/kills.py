@@ -19,7 +19,7 @@ import torch
 
 from deltaenergy import Classifier, Detector
 from deltaenergy.benchmarks.results import Cell, Results
-from deltaenergy.cli.shell.output import write_rows
+from deltaenergy.detector.verdict_files import write_rows
 from deltaenergy.errors import OS_REMEDIES
 from deltaenergy.files import hash_value, write_json
 from deltaenergy.models.base import Model

@@ -195,7 +195,7 @@ def scored() -> tuple[de.Detector, Verdicts]:
 
 
 def test_tables_say_the_same_as_verdicts(scored: tuple[de.Detector, Verdicts], tmp_path: Path) -> None:
-    from deltaenergy.cli.shell.output import write_rows
+    from deltaenergy.detector.verdict_files import write_rows
 
     detector, found = scored
     expected = de.Monitor(detector).add(found).status

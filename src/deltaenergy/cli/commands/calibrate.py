@@ -12,7 +12,7 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.records import detector_record, unreadable_records
 from deltaenergy.cli.shell.results import print_guarantee
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

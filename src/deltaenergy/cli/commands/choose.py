@@ -12,7 +12,7 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.options import check_count, check_seed, complete_score
 from deltaenergy.cli.shell.records import detector_record
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.console import PlainConsole
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 
 if TYPE_CHECKING:
     from deltaenergy.evaluation import Comparison

@@ -14,7 +14,7 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.console import PlainConsole
 from deltaenergy.cli.shell.options import check_count, check_seed
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 from deltaenergy.errors import DeltaEnergyError, InputError
 
 if TYPE_CHECKING:

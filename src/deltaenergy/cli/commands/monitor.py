@@ -11,7 +11,7 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.exits import CHANGED
 from deltaenergy.cli.shell.records import unreadable_records
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

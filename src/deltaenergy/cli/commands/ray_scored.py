@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
-from deltaenergy.cli.shell.output import stream_rows
 from deltaenergy.cli.shell.results import Rows, print_counts, print_guarantee
-from deltaenergy.cli.shell.text import counted
+from deltaenergy.core.text import counted
 from deltaenergy.detector.fiftyone import names_fiftyone
 from deltaenergy.detector.verdict import Counts, verdict_columns
+from deltaenergy.detector.verdict_files import stream_rows
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

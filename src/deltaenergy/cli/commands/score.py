@@ -13,9 +13,9 @@ from deltaenergy.cli.commands.ray_scored import check_goes_with_ray, score_with_
 from deltaenergy.cli.shell import common, sorted_files
 from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.options import RayOption, WorkersOption, check_count
-from deltaenergy.cli.shell.output import check_output
 from deltaenergy.cli.shell.records import guarantee_record, unreadable_records
 from deltaenergy.cli.shell.results import Rows, emit, print_counts, print_guarantee
+from deltaenergy.detector.verdict_files import check_output
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

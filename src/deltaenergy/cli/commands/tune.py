@@ -13,7 +13,7 @@ from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
 from deltaenergy.cli.shell.options import check_seed, complete_method
 from deltaenergy.cli.shell.results import print_guarantee
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from deltaenergy.cli.shell.options import (
     ScoreOption,
     TemplateOption,
 )
-from deltaenergy.cli.shell.text import to_json, visible
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import to_json, visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

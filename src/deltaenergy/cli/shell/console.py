@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 
 
 class PlainConsole(Console):

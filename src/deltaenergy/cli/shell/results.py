@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.output import print_csv, stream_rows, write_rows
-from deltaenergy.cli.shell.text import counted, visible
+from deltaenergy.core.text import counted, visible
 from deltaenergy.detector.fiftyone import names_fiftyone, write_fiftyone
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, verdict_columns
+from deltaenergy.detector.verdict_files import print_csv, stream_rows, write_rows
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector

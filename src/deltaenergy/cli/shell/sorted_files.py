@@ -16,7 +16,7 @@ import typer
 from deltaenergy.cli.shell import common
 from deltaenergy.cli.shell.common import err
 from deltaenergy.cli.shell.exits import keeping
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import visible
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from deltaenergy.cli.shell.console import err
 from deltaenergy.cli.shell.exits import InterruptedRun
-from deltaenergy.cli.shell.text import to_cell, to_json
+from deltaenergy.core.text import to_cell, to_json
 from deltaenergy.detector.fiftyone import check_fiftyone, names_fiftyone
 from deltaenergy.errors import InputError, OutputError, did_you_mean
 from deltaenergy.files import check_writable, keeping_result, replacing

@@ -282,13 +282,13 @@ def test_commands_take_addresses(
     command, model = Runner(capsys), ["--model", tiny_clip_folder]
     to_store = ["--out", f"{bucket.url}/store", "--shard-size", 4, "--workers", 1]
     done = command("features", f"{bucket.url}/photos/", *to_store, *model)
-    assert done.code == 0 and f"{bucket.url}/store: 6 image(s)" in done.out, done.err
+    assert done.code == 0 and f"{bucket.url}/store: 6 images" in done.out, done.err
     done = command("score", f"{bucket.url}/store", "--classes", "cat,dog", "--out", tmp_path / "v.csv", *model)
     assert done.code == 0, done.err
     with (tmp_path / "v.csv").open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     assert [row["path"] for row in rows] == [f"{bucket.url}/photos/{name}" for name in sorted(PICTURES)[:-1]]
-    done = command("features", "--verify", f"{bucket.url}/store")
+    done = command("verify", f"{bucket.url}/store")
     assert done.code == 0 and "every byte as it was written" in done.out
 
 

@@ -96,7 +96,7 @@ def test_stores_whose_images_share_pictures_or_were_replaced_are_opened_instead(
 def test_what_does_not_fit_is_refused_before_anything_is_read(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     path = tmp_path / "plain.store"
     build_store(tiny_clip, photos, path, shard_size=3)
-    with pytest.raises(InputError, match="--patches"):
+    with pytest.raises(InputError, match="`patches=True`"):
         pass_over(path, tiny_clip, patches=True, size=10)
     from deltaenergy import load_model
 

@@ -50,18 +50,18 @@ class BenchmarkRow:
 
 def chosen_rows(spec: BenchmarkSpec, texts: Sequence[str] | None) -> list[BenchmarkRow]:
     """The rows that `texts` name, without doubles; the benchmark's own where there are none."""
-    named = [part for text in texts or spec.methods for part in split(text, ",", "--methods")]
+    named = [part for text in texts or spec.methods for part in split(text, ",", "`methods`")]
     rows = [row for part in named for row in (paper_rows(spec) if part == PAPER else [part])]
     return parse_rows(rows, spec.settings)
 
 
 def paper_rows(spec: BenchmarkSpec) -> list[str]:
-    """The methods of every row of the benchmark's tables, in their order, as `--methods` takes them.
+    """The methods of every row of the benchmark's tables, in their order, as `methods` takes them.
 
     Methods that adapt to the stream of test images are none that a benchmark can run.
     """
     if not spec.tables:
-        raise InputError(f"--methods {PAPER}: the paper has no table of {spec.name}. Name methods instead.")
+        raise InputError(f"`methods` {PAPER}: the paper has no table of {spec.name}. Name methods instead.")
     rows = [row for name in spec.tables for row in paper_table(name).rows]
     return list(dict.fromkeys(row.method for row in rows if not row.saw_stream))
 
@@ -71,10 +71,10 @@ def parse_rows(texts: Sequence[str], settings: TunerDefaults | None = None) -> l
 
     `settings` are the benchmark's for its tuners.
     """
-    parts = [part for text in texts for part in split(text, ",", "--methods")]
+    parts = [part for text in texts for part in split(text, ",", "`methods`")]
     found = dict.fromkeys(method for part in parts for method in _expand(part, settings or {}))
     if not found:
-        raise InputError("--methods is empty. Write for example --methods msp,delta-energy,ebm/delta-energy.")
+        raise InputError("`methods` is empty. Write for example msp,delta-energy,ebm/delta-energy.")
     return list(found)
 
 

@@ -86,9 +86,9 @@ def run_benchmark(
     results = Results(out)
     rows = chosen_rows(spec, methods)
     options = RunOptions(get_protocol(protocol), limit, search, batch_size, announce)
-    check_writable(results.folder, folder=True, option="--out")
+    check_writable(results.folder, folder=True, argument="out")
     if store is not None:
-        check_writable(Path(store), folder=True, option="--store")
+        check_writable(Path(store), folder=True, argument="store")
     planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit)
     loaded = model() if callable(model) else model
     kind: type[Runner] = Runner

@@ -119,7 +119,7 @@ def read_manifest(place: Place) -> Manifest:
     if version != FORMAT:
         raise ArtifactError(
             f"{path} is not of the format that this version reads ({FORMAT}): run `deltaenergy features` with the same "
-            "images and a new folder as --out."
+            "images and a new folder."
         )
     _MANIFEST(values, Where(path))
     check_seal(values, path)

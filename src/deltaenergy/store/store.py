@@ -262,7 +262,7 @@ def latest_entries(shards: Sequence[Shard]) -> tuple[list[Entry], list[tuple[int
 
 def no_patches(path: Path | str | Place) -> InputError:
     """The error for a store that was made without patch features."""
-    return InputError(f"{path} holds no patch features. Make a store that does: `deltaenergy features … --patches`.")
+    return InputError(f"{path} has no patch features. Make a store that has them, with `patches=True`.")
 
 
 def check_same_model(path: Path | Place, stored: dict[str, Any], model: Describes) -> None:

@@ -21,6 +21,10 @@ _PUBLIC = {
     "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
+    "ClassNames": "deltaenergy.detector.opening",
+    "score": "deltaenergy.detector.score",
+    "adapt": "deltaenergy.detector.score",
+    "calibrate": "deltaenergy.detector.score",
     "tune": "deltaenergy.tuning.tune",
     "tune_detector": "deltaenergy.pipeline",
     "LabelledFeatures": "deltaenergy.tuning.stored",
@@ -37,7 +41,10 @@ _PUBLIC = {
     "load_images": "deltaenergy.source",
     "FeatureStore": "deltaenergy.store.store",
     "build_store": "deltaenergy.source",
+    "sort": "deltaenergy.sorting",
+    "undo": "deltaenergy.sorting",
     "choose": "deltaenergy.evaluation.choose",
+    "compare": "deltaenergy.evaluation.compare",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.explain",
     "write_report": "deltaenergy.report",
@@ -48,6 +55,7 @@ _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks"
 
 __all__ = [
     "AdaptiveDetector",
+    "ClassNames",
     "Classifier",
     "DeltaEnergyError",
     "Detector",
@@ -63,10 +71,13 @@ __all__ = [
     "Verdicts",
     "ZeroShotClassifier",
     "__version__",
+    "adapt",
     "benchmarks",
     "build_store",
+    "calibrate",
     "choose",
     "classifiers",
+    "compare",
     "data",
     "errors",
     "evaluate",
@@ -80,10 +91,13 @@ __all__ = [
     "models",
     "report",
     "scale",
+    "score",
     "scores",
     "show_progress",
+    "sort",
     "tune",
     "tune_detector",
+    "undo",
     "write_report",
 ]
 
@@ -96,11 +110,14 @@ if TYPE_CHECKING:
     from deltaenergy.core.progress import show_progress
     from deltaenergy.detector.adaptive import AdaptiveDetector
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.opening import ClassNames
+    from deltaenergy.detector.score import adapt, calibrate, score
     from deltaenergy.detector.verdict import Verdict
     from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
     from deltaenergy.evaluation.choose import choose
+    from deltaenergy.evaluation.compare import compare
     from deltaenergy.explanation.explain import explain
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading.load import load_model
@@ -110,6 +127,7 @@ if TYPE_CHECKING:
     from deltaenergy.report import write_report
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.sorting import sort, undo
     from deltaenergy.source import build_store, image_stream, load_images
     from deltaenergy.store.store import FeatureStore
     from deltaenergy.tuning.stored import LabelledFeatures

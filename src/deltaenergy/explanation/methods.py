@@ -85,7 +85,7 @@ def class_position(name: str, classifier: Classifier, *, scored: bool) -> int:
     if len(near) > _FEW_NAMES:
         near = difflib.get_close_matches(name, near, n=5, cutoff=0.4)
     raise InputError(
-        f"Unknown target {name!r}: it is neither {' nor '.join(words)} nor a class."
+        f"Unknown `target` {name!r}: it is neither {' nor '.join(words)} nor a class."
         + did_you_mean(name, [*words, *near])
     )
 
@@ -193,10 +193,10 @@ METHODS: Mapping[str, MapMethod] = {
 }
 
 
-def check_method(name: str, option: str = "method") -> None:
+def check_method(name: str) -> None:
     """Raise `InputError` unless it is `auto` or the name of a method."""
     if name not in (AUTO, *METHODS):
-        raise InputError(f"Unknown {option} {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
+        raise InputError(f"Unknown `method` {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
 
 
 def get_method(name: str, model: TowerModel, needs: frozenset[Need] = frozenset()) -> MapMethod:

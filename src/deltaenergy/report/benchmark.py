@@ -56,16 +56,14 @@ class BenchmarkRun:
 def benchmark_runs(results: Results) -> list[BenchmarkRun]:
     """The folder's runs, each with its cells."""
     if not results.folder.is_dir():
-        raise InputError(
-            f"{results.folder} is not a folder. Results are written by `deltaenergy bench NAME --out DIR`."
-        )
+        raise InputError(f"{results.folder} is not a folder. Results are written by `deltaenergy bench`.")
     keys = ("benchmark", "spec_hash", "protocol", "limit", "model_fingerprint")
     cells: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
     for cell in results.cells():
         cells[tuple(cell.identity[key] for key in keys)].append(cell)
     runs = [BenchmarkRun(record, cells[tuple(record[key] for key in keys)]) for record in results.runs()]
     if not any(run.cells for run in runs):
-        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench NAME --out DIR` first.")
+        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench` first.")
     return [run for run in runs if run.cells]
 
 
@@ -91,6 +89,14 @@ def _with_model(table: Table, model: str) -> Table:
         rows=tuple(replace(row, label=named(row.label)) for row in table.rows),
         marks=tuple(replace(mark, row=named(mark.row)) for mark in table.marks),
     )
+
+
+def benchmark_tables(results: Results, ending: str) -> str:
+    """The tables as text: Markdown (.md) or LaTeX (.tex)."""
+    runs = benchmark_runs(results)
+    if ending == ".tex":
+        return "\n".join(formats.latex(table) for run in runs for table in run_tables(run))
+    return "\n".join(f"## {run.title}\n\n" + "\n".join(map(formats.markdown, run_tables(run))) for run in runs)
 
 
 def benchmark_page(results: Results, title: str | None = None) -> str:

@@ -51,7 +51,7 @@ def check_device(device: str) -> None:
     """Raise `InputError` for a device that Ray does not hand out."""
     if device not in DEVICES:
         raise InputError(
-            f"--device {device} is one of this machine. With --ray give {', '.join(DEVICES[:-1])} or {DEVICES[-1]}."
+            f"`device` {device} is one of this machine. On Ray use {', '.join(DEVICES[:-1])} or {DEVICES[-1]}."
         )
 
 
@@ -68,8 +68,8 @@ def connected(address: str, workers: int | None = None) -> Iterator[Cluster]:
     """
     if not is_address(address):
         raise InputError(
-            f"--ray {address!r} is no address. Give local (a Ray of its own on this machine), auto (the one that runs "
-            "here, or that RAY_ADDRESS names) or HOST:PORT."
+            f"`ray` {address!r} is not an address. Give local (a Ray of its own on this machine), auto (the one that "
+            "runs here, or that RAY_ADDRESS names) or HOST:PORT."
         )
     ray = _import_ray()
     ours = not ray.is_initialized()
@@ -88,7 +88,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError("--ray needs Ray: pip install 'deltaenergy[ray]'.") from None
+        raise InputError("`ray` needs Ray: pip install 'deltaenergy[ray]'.") from None
     return ray
 
 
@@ -107,7 +107,7 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
             ray.shutdown()
             if attempt == attempts - 1:
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise InputError(f"There is no Ray at --ray {address}, or it does not start: {first}") from error
+                raise InputError(f"There is no Ray at `ray` {address}, or it does not start: {first}") from error
 
 
 class Cluster:
@@ -124,10 +124,10 @@ class Cluster:
         resources = self._ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if device == "cuda" and not gpus:
-            raise InputError("--device cuda: no machine of this Ray has a GPU. Give --device cpu.")
+            raise InputError("`device` cuda: no machine of this Ray has a GPU. Use cpu.")
         room = gpus or int(resources.get("CPU", 0))
         if workers is not None and workers > room:
-            raise InputError(f"--workers {workers}: this Ray has {room} {'GPU' if gpus else 'CPU'}(s).")
+            raise InputError(f"`workers` {workers}: this Ray has {room} {'GPU' if gpus else 'CPU'}(s).")
         return "cuda" if gpus else "cpu", workers or max(room, 1)
 
     def run(self, actor: type, argument: Any, parts: Sequence[Any], *, device: str, workers: int) -> Iterator[Any]:

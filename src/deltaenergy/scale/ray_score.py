@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
 from deltaenergy.core.needs import Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.content import stamp_of
 from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.detector.opening import DetectorSource
+from deltaenergy.detector.score import list_images
+from deltaenergy.detector.verdict import Counts, verdict_columns
+from deltaenergy.detector.verdict_files import write_table
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files import hash_strings, hash_value, replacing
 from deltaenergy.files.locks import FolderLock
 from deltaenergy.models.encoding import STORED_BATCH
+from deltaenergy.models.on import On
 from deltaenergy.scale.ray_cluster import Failed, check_device, connected
 from deltaenergy.scale.verdict_columns import with_errors
 from deltaenergy.store.folder import place_at
@@ -140,6 +145,65 @@ class PartScorer:
         return self._stored[folder][start:stop]
 
 
+@dataclass(frozen=True)
+class RayScored:
+    """What `write_on_ray` did."""
+
+    detector: Detector
+    counts: Counts
+    unreadable: list[Unreadable]
+
+
+def write_on_ray(
+    folder: str,
+    images: Any,
+    out: Path,
+    *,
+    address: str = "local",
+    workers: int | None = None,
+    top_k: int = 1,
+    on: str | On = "auto",
+) -> RayScored:
+    """Score images with the detector in `folder` on Ray, and write the table `out` when all parts are there."""
+    on = On.of(on)
+    check_device(on.device)
+    listed = list_images(images)
+    # This process only reads it; the device is the workers'.
+    loaded = DetectorSource.of(folder, replace(on, device="cpu"), "score").detector()
+    columns = verdict_columns(min(top_k, len(loaded.classifier.classes)))
+    unreadable: list[Unreadable] = []
+    rejected = 0
+
+    def rows() -> Iterator[list[dict[str, Any]]]:
+        nonlocal rejected
+        for table, failed in parts:
+            unreadable.extend(failed)
+            some = table.to_pylist()
+            rejected += sum(row["is_ood"] for row in some)
+            yield some
+
+    with stage("Scoring on Ray") as progress:
+        scoring = score_on_ray(
+            loaded,
+            folder,
+            listed,
+            out,
+            address=address,
+            workers=workers,
+            device=on.device,
+            batch_size=on.batch_size,
+            top_k=top_k,
+            progress=progress,
+        )
+        try:
+            with scoring as parts:
+                count = write_table(out, rows(), columns)
+        except KeyboardInterrupt as stop:
+            stop.add_note("The parts that are done are kept: run the same command again to resume.")
+            raise
+    return RayScored(loaded, Counts(count, rejected, len(unreadable)), unreadable)
+
+
 def score_on_ray(
     detector: Detector,
     folder: str,
@@ -250,7 +314,7 @@ def _windows(items: Iterable[ImageItem], size: int) -> list[ScorePart]:
     left = iter(items)
     while window := tuple(islice(left, size)):
         if any(isinstance(item.source, StoredImage) for item in window):
-            raise InputError("--ray takes pictures, or one feature store alone: score each store by itself.")
+            raise InputError("`ray` takes images, or a single feature store: score each store by itself.")
         known = [text for item in window for text in (item.id, stamp_of(item))]
         found.append(ScorePart(_name(len(found), known), len(window), items=window))
     return found

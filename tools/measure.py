@@ -1,7 +1,7 @@
 """Measure how large and how tangled the package is: counts of the sources, and what each everyday job walks through.
 
     python tools/measure.py              # print the counts beside the recorded ones; some seconds
-    python tools/measure.py --walks      # also run eight small jobs and count the functions and files they enter; minutes
+    python tools/measure.py --walks      # also run small jobs and count the functions and files they enter; minutes
     python tools/measure.py --write      # record the counts in tools/measures.json (with --walks: the walks, too)
 
 A test (tests/test_measures.py) lets the counts of the sources only fall. Needs only the standard library and, for
@@ -185,7 +185,7 @@ def _code_lines(text: str, tree: ast.Module) -> set[int]:
 _MODEL = ["--model", "lite"]
 WALKS: dict[str, list[str]] = {
     "score": ["score", "others", "--detector", "detector", "--json"],
-    "tune": ["tune", "--train", "images", "--out", "tuned", "--epochs", "2", "--json", *_MODEL],
+    "tune": ["tune", "--train", "images", "--out", "tuned", "--recipe", "epochs=2", "--json", *_MODEL],
     "evaluate": ["evaluate", "--id", "images", "--open", "others", "--report", "report.html", *_MODEL],
     "bench": ["bench", "mini", "--model", "tiny", "--methods", "mcm,ebm/delta-energy", "--limit", "20", "--seeds", "1"],
     "features": ["features", "images", "--out", "store", *_MODEL],

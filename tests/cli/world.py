@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+import deltaenergy as de
 from deltaenergy import Detector, Model, ZeroShotClassifier
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot
@@ -26,6 +27,9 @@ def make_world(root: Path, model: Model, model_folder: Path) -> World:
     (root / "empty.jpg").touch()
     classifier = ZeroShotClassifier(model, ["cat", "dog"])
     Detector(classifier, "mcm").calibrate(root / "images").save(root / "detector")
+    de.sort(de.score(root / "others", root / "detector"), root / "sorted", "link")
+    de.build_store(model, root / "images", root / "store")
+    (root / "words.txt").write_text("hut\nmoss\nink\nquilt\n", encoding="utf-8")
     run_benchmark(small_spec(), model, DataRoot(), root / "results", methods=["msp"], seeds=[1])
     return {
         **{name: root / name for name in ("images", "others", "detector", "results")},
@@ -34,6 +38,9 @@ def make_world(root: Path, model: Model, model_folder: Path) -> World:
         "empty": root / "empty.jpg",
         "pairs": root / "images" / "pairs.csv",
         "spec": root / "spec.yaml",
+        "sorted": root / "sorted",
+        "store": root / "store",
+        "words": root / "words.txt",
     }
 
 

@@ -1,21 +1,24 @@
-"""`deltaenergy features`: encode images once into a feature store, or check the bytes of one."""
+"""`deltaenergy features` and `verify`: encode images once into a feature store, and check the bytes of one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from deltaenergy.cli.shell import common
-from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.options import RayOption
+from deltaenergy.cli.shell import options as o
+from deltaenergy.cli.shell import results
+from deltaenergy.cli.shell.app import command
+from deltaenergy.cli.shell.console import err, out, print_json
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 
-if TYPE_CHECKING:
-    from deltaenergy.store.writer import Fill
 
-
+@command(
+    "Operate",
+    "deltaenergy features photos/ --out store/",
+    "deltaenergy features photos/ --out fast-store/ --on openvino",
+)
 def features(
     images: Annotated[
         list[str],
@@ -23,136 +26,135 @@ def features(
             help="Folders, files, globs, tables with a path column, WebDataset .tar files, or hf:NAME[:SPLIT]."
         ),
     ],
-    out_folder: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The store's folder, or its address on an object store; made, or gone on with.",
-            show_default=False,
-        ),
-    ] = None,
-    model: common.ModelOption = "lite",
-    patches: Annotated[bool, typer.Option("--patches", help="Store patch features too (much larger).")] = False,
+    store: Annotated[
+        str,
+        typer.Option("--out", "-o", help="The store's folder, or its URL in cloud storage; created, or resumed."),
+    ],
+    model: o.ModelOption = None,
+    patches: Annotated[bool, typer.Option("--patches", help="Also store patch features (much larger).")] = False,
     shard_size: Annotated[
-        int | None, typer.Option("--shard-size", min=1, help="Images per shard. Default: 1024; 128 with patches.")
+        int | None,
+        typer.Option("--shard-size", min=1, help="Images per shard.", show_default="1024; 128 with patches"),
     ] = None,
-    dtype: Annotated[str | None, typer.Option("--dtype", help="float32 or float16. Default: float32.")] = None,
+    dtype: Annotated[
+        Literal["float32", "float16"] | None,
+        typer.Option("--dtype", help="Precision of stored features.", show_default="float32"),
+    ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", help="A known data set (see data list); the argument is then the data root."),
+        typer.Option(
+            "--dataset", help="A known dataset (see datasets); IMAGES is then the data root.", show_default=False
+        ),
     ] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Its split: train, val or test. Default: all.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Try images again that could not be read before.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte of the stores given, and name damaged files.")
-    ] = False,
-    json_output: common.JsonOption = False,
-    device: common.DeviceOption = "auto",
-    backend: common.BackendOption = None,
-    precision: common.PrecisionOption = "auto",
-    calibrate_on: common.CalibrateOnOption = None,
-    batch_size: common.BatchOption = 32,
+    split: Annotated[
+        Literal["train", "val", "test"] | None,
+        typer.Option("--split", help="Split of the dataset.", show_default="all"),
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry images that could not be read before.")] = False,
+    json: o.JsonOption = False,
+    on: o.OnOption = "auto",
+    int8_images: o.Int8Option = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", min=1, max=1024, help="Number of encoding processes. Default: this process, on all cores."
+            "--workers",
+            min=1,
+            max=1024,
+            help="Number of worker processes.",
+            show_default="one process on all cores; on Ray one per CPU or GPU",
         ),
     ] = None,
-    ray: RayOption = None,
+    ray: o.RayOption = None,
 ) -> None:
-    """Encode images once into a store that every other command takes in place of images.
+    """Encode images once into a feature store that other commands accept instead of images.
 
-    Run it again to go on after an interruption, to add images, or to encode files that changed. Equal pictures are
-    encoded once. Unreadable ones are recorded in the store and listed.
+    Run it again to resume after an interruption, to add images, or to encode files that changed. Unreadable images are
+    recorded in the store and listed.
     """
-    if verify:
-        if out_folder is not None:
-            raise InputError("--verify takes stores and writes nothing: leave --out away.")
-        _verify(images, json_output)
-        return
-    if out_folder is None:
-        raise InputError("Give --out FOLDER, the store that is made or gone on with; or --verify and a store.")
-    place = common.ModelPlace(device, backend, precision, calibrate_on)
+    from deltaenergy.core.progress import stage
+    from deltaenergy.models.on import On
     from deltaenergy.source import image_stream
     from deltaenergy.store.summary import summarise
     from deltaenergy.store.writer import fill_store
 
-    if dataset is not None:
-        given = _of_dataset(dataset, images, split)
-    elif split is not None:
-        raise InputError("--split belongs to --dataset: name a data set, or give hf:NAME:SPLIT.")
-    else:
-        given = _with_hub(common.read_image_arguments(images))
-    # On Ray the device is the workers'; this process only plans.
-    loaded = common.load_model_with_status(model, place if ray is None else replace(place, device="cpu"))
-    fill: Fill | None = None
+    place = On.of(on)
+    place.check(int8_images)
+    given = image_stream(_given(images, dataset, split))
+    fill: Any = None
     if ray is not None:
-        from deltaenergy.scale.ray_features import RayActors
+        from deltaenergy.scale import RayActors
 
-        fill = RayActors(ray, workers, device)
+        fill = RayActors(ray, workers, place.device)
+        place = On("cpu", place.backend, place.precision, place.batch_size)  # this process only plans
     elif workers is not None:
-        from deltaenergy.scale.processes import Processes
+        from deltaenergy.scale import Processes
 
-        fill = Processes(workers, device)
-    with common.progress_bar("Encoding") as progress:
+        fill = Processes(workers, place.device)
+    with stage("Loading the model"):
+        loaded = place.load_model(model or "lite", int8_images)
+    with stage("Encoding") as progress:
         fill_store(
             loaded,
-            image_stream(given),
-            out_folder,
+            given,
+            store,
             patches=patches,
             dtype=dtype,
             shard_size=shard_size,
             retry_unreadable=retry,
-            batch_size=batch_size,
+            batch_size=place.batch_size,
             progress=progress,
             fill=fill,
         )
-    store = summarise(out_folder)
-    if json_output:
-        common.print_json(
+    made = summarise(store)
+    if json:
+        print_json(
             {
-                "store": str(store.path),
-                "model": store.model,
-                "images": store.images,
-                "patches": store.has_patches,
-                "unreadable": [{"path": image.id, "reason": image.reason} for image in store.unreadable],
+                "store": str(made.path),
+                "model": made.model,
+                "images": made.images,
+                "patches": made.has_patches,
+                "unreadable": results.unreadable_records(made.unreadable),
             }
         )
     else:
-        out.print(f"{store.path}: {store.images} image(s)", markup=False)
-        err.print("Give this folder wherever images are asked for.", style="dim")
-    common.finish(store.unreadable)
+        out.print(f"{made.path}: {counted(made.images, 'image')}")
+        err.print("Other commands accept this folder instead of images.", style="dim")
+    results.finish(made.unreadable)
 
 
-def _verify(stores: list[str], json_output: bool) -> None:
+def _given(images: list[str], dataset: str | None, split: str | None) -> Any:
+    """The images of the arguments, of datasets of the Hub among them, or of a known dataset."""
+    if dataset is not None:
+        from deltaenergy.data.catalogue.dataset import get_dataset
+
+        if len(images) != 1:
+            raise InputError(f"`dataset` {dataset} takes one data root, not {len(images)} arguments.")
+        return get_dataset(dataset).images(images[0], split)
+    if split is not None:
+        raise InputError("`split` needs `dataset`; for a dataset of the Hub write hf:NAME:SPLIT.")
+    given = o.read_images(images)
+    listed = [given] if isinstance(given, str) else given
+    if not any(argument.startswith("hf:") for argument in listed):
+        return given
+    from deltaenergy.data.formats.hub import hub_images
+
+    expanded: list[Any] = []
+    for argument in listed:
+        expanded += hub_images(argument) if argument.startswith("hf:") else [argument]
+    return expanded
+
+
+@command("Operate", "deltaenergy verify store/")
+def verify(
+    stores: Annotated[list[str], typer.Argument(help="Feature stores.")],
+    json: o.JsonOption = False,
+) -> None:
+    """Read every byte of feature stores, and name damaged files."""
     from deltaenergy.store.store import verify_store
 
     sound = [verify_store(store) for store in stores]
-    if json_output:
-        common.print_json([{"store": str(store.path), "images": len(store)} for store in sound])
-        return
-    for store in sound:
-        out.print(f"{store.path}: {len(store)} image(s), every byte as it was written", markup=False)
-
-
-def _of_dataset(name: str, roots: list[str], split: str | None) -> Any:
-    """The images of a data set, with canonical labels and its domains."""
-    from deltaenergy.data.catalogue.dataset import get_dataset
-
-    if len(roots) != 1:
-        raise InputError(f"--dataset {name} takes one data root, not {len(roots)} arguments.")
-    return get_dataset(name).images(roots[0], split)
-
-
-def _with_hub(images: str | list[str]) -> Any:
-    """The arguments, with the images of `hf:` data sets in their places."""
-    from deltaenergy.data.formats.hub import hub_images
-
-    given = [images] if isinstance(images, str) else images
-    if not any(argument.startswith("hf:") for argument in given):
-        return images
-    expanded: list[Any] = []
-    for argument in given:
-        expanded += hub_images(argument) if argument.startswith("hf:") else [argument]
-    return expanded
+    if json:
+        print_json([{"store": str(store.path), "images": len(store)} for store in sound])
+    else:
+        for store in sound:
+            out.print(f"{store.path}: {counted(len(store), 'image')}, every byte as it was written")

@@ -74,7 +74,6 @@ class Explanations(HasRepr, Sequence[Explanation]):
             one.save(Path(folder) / name)
 
     def report_page(self, folder: Path, title: str | None, command: str | None) -> str:
-        """The page that `write_report` writes."""
         from deltaenergy.explanation.page import explanations_page
 
         return explanations_page(self, folder, title, command)

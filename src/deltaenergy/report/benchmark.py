@@ -54,7 +54,6 @@ class BenchmarkRun:
 
 
 def benchmark_runs(results: Results) -> list[BenchmarkRun]:
-    """The folder's runs, each with its cells."""
     if not results.folder.is_dir():
         raise InputError(f"{results.folder} is not a folder. Results are written by `deltaenergy bench`.")
     keys = ("benchmark", "spec_hash", "protocol", "limit", "model_fingerprint")
@@ -100,7 +99,6 @@ def benchmark_tables(results: Results, ending: str) -> str:
 
 
 def benchmark_page(results: Results, title: str | None = None) -> str:
-    """The whole report as HTML."""
     runs = benchmark_runs(results)
     sections = [Section("runs", "What was run", _overview(runs))]
     for position, run in enumerate(runs):

@@ -93,12 +93,10 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        """The largest body, in bytes."""
         return int(self.body_mb * 1_000_000)
 
     @property
     def pixels(self) -> int:
-        """The largest image, in pixels."""
         return int(self.megapixels * 1_000_000)
 
 
@@ -256,7 +254,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(engine: Engine, bound: socket.socket, keys: Keys | None, cors: tuple[str, ...] = ()) -> None:
-    """Serve until SIGINT or SIGTERM."""
     import uvicorn
 
     config = uvicorn.Config(

@@ -28,7 +28,6 @@ class Theory:
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Images that were skipped."""
         return self.report.unreadable
 
     def sentences(self) -> list[str]:
@@ -44,7 +43,6 @@ class Theory:
         return {**self.report.to_dict(), "figure_1": None if self.figure is None else figure_record(self.figure)}
 
     def report_page(self, folder: Path, title: str | None, command: str | None) -> str:
-        """The page that `write_report` writes."""
         return theory_page(self.report, self.figure, command or "")
 
 

@@ -170,9 +170,7 @@ def check_model(
     images: Annotated[str, typer.Option("--id", help="Known images in class folders.")],
     on: o.OnOption = "auto",
     int8_images: o.Int8Option = None,
-    open_images: Annotated[
-        str | None, typer.Option("--open", help="Images of none of the classes.", show_default=False)
-    ] = None,
+    open_images: Annotated[str | None, o.unset("--open", help="Images of none of the classes.")] = None,
     score: o.ScoreOption = None,
     json: o.JsonOption = False,
 ) -> None:

@@ -42,9 +42,7 @@ def bench(
             show_default="lite; for mini, tiny",
         ),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Folder of the datasets (see datasets).", show_default=False)
-    ] = None,
+    data: Annotated[Path | None, o.unset("--data", help="Folder of the datasets (see datasets).")] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,14 +55,7 @@ def bench(
     ] = None,
     protocol: Annotated[str, typer.Option("--protocol", help="standard, or croft (as published tables).")] = "standard",
     limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            callback=o.at_most(o.LARGEST_COUNT),
-            help="Use at most this many images per set.",
-            show_default=False,
-        ),
+        int | None, o.count("--limit", help="Use at most this many images per set.", show_default=False)
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="For example 1,2.", show_default="the benchmark's")

@@ -35,10 +35,9 @@ def calibrate(
     keep: Annotated[float, typer.Option("--keep", help="Share of new known images to keep.")] = 0.95,
     confidence: Annotated[
         float | None,
-        typer.Option(
+        o.unset(
             "--confidence",
             help="Keep at least --keep with this confidence, such as 0.9, instead of on average. Rejects less.",
-            show_default=False,
         ),
     ] = None,
     by_class: Annotated[

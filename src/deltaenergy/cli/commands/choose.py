@@ -33,10 +33,7 @@ def choose(
     ] = None,
     detector: o.DetectorOption = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Calibrate a detector with the best score and save it here.", show_default=False
-        ),
+        Path | None, o.unset("--out", "-o", help="Calibrate a detector with the best score and save it here.")
     ] = None,
     overwrite: o.OverwriteOption = False,
     json: o.JsonOption = False,

@@ -30,20 +30,12 @@ _FOLDER = "a folder with one folder per class, or a flat one; repeat for several
 def evaluate(
     id_sets: Annotated[list[str], typer.Option("--id", help=f"Known images: {_FOLDER}")],
     shifted_sets: Annotated[
-        list[str] | None,
-        typer.Option("--shifted", help=f"Known classes in another style: {_FOLDER}", show_default=False),
+        list[str] | None, o.unset("--shifted", help=f"Known classes in another style: {_FOLDER}")
     ] = None,
-    open_sets: Annotated[
-        list[str] | None, typer.Option("--open", help=f"Images of none of the classes: {_FOLDER}", show_default=False)
-    ] = None,
+    open_sets: Annotated[list[str] | None, o.unset("--open", help=f"Images of none of the classes: {_FOLDER}")] = None,
     detector: Annotated[
         list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            help="Folder of a detector, from calibrate or tune; repeat to compare several.",
-            show_default=False,
-        ),
+        o.unset("--detector", "-d", help="Folder of a detector, from calibrate or tune; repeat to compare several."),
     ] = None,
     zero_shot: Annotated[
         bool, typer.Option("--zero-shot", help="Also compare with the first detector's model before tuning.")
@@ -54,24 +46,13 @@ def evaluate(
     scores: o.ScoresOption = None,
     keep: Annotated[float, typer.Option("--keep", help="Share of known images that thresholds keep.")] = 0.95,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            callback=o.at_most(o.LARGEST_COUNT),
-            help="Use at most this many images per set, sampled.",
-            show_default=False,
-        ),
+        int | None, o.count("--limit", help="Use at most this many images per set, sampled.", show_default=False)
     ] = None,
     report: o.ReportOption = None,
     explain: Annotated[
         int | None,
-        typer.Option(
-            "--explain",
-            min=1,
-            callback=o.at_most(o.LARGEST_COUNT),
-            help="Explain this many of the worst mistakes of each kind in the report.",
-            show_default=False,
+        o.count(
+            "--explain", help="Explain this many of the worst mistakes of each kind in the report.", show_default=False
         ),
     ] = None,
     json: o.JsonOption = False,

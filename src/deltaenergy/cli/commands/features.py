@@ -41,10 +41,7 @@ def features(
         typer.Option("--dtype", help="Precision of stored features.", show_default="float32"),
     ] = None,
     dataset: Annotated[
-        str | None,
-        typer.Option(
-            "--dataset", help="A known dataset (see datasets); IMAGES is then the data root.", show_default=False
-        ),
+        str | None, o.unset("--dataset", help="A known dataset (see datasets); IMAGES is then the data root.")
     ] = None,
     split: Annotated[
         Literal["train", "val", "test"] | None,

@@ -14,11 +14,8 @@ from deltaenergy.errors import InputError
 
 TableOption = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        help="Write the table to FILE.csv, .jsonl, .parquet or .xlsx, or to a folder named fiftyone.",
-        show_default=False,
+    o.unset(
+        "--out", "-o", help="Write the table to FILE.csv, .jsonl, .parquet or .xlsx, or to a folder named fiftyone."
     ),
 ]
 
@@ -41,15 +38,7 @@ def score(
     known: o.KnownOption = None,
     keep: o.KeepOption = None,
     fdr: o.FdrOption = None,
-    top_k: Annotated[
-        int,
-        typer.Option(
-            "--top-k",
-            min=1,
-            callback=o.at_most(o.LARGEST_COUNT),
-            help="Number of closest classes to report per image.",
-        ),
-    ] = 1,
+    top_k: Annotated[int, o.count("--top-k", help="Number of closest classes to report per image.")] = 1,
     out: TableOption = None,
     report: o.ReportOption = None,
     json: o.JsonOption = False,

@@ -21,9 +21,7 @@ from deltaenergy.errors import InputError
 def serve(
     detector: Annotated[
         list[str] | None,
-        typer.Option(
-            "--detector", "-d", help="Folder of a detector, or NAME=FOLDER; repeat for several.", show_default=False
-        ),
+        o.unset("--detector", "-d", help="Folder of a detector, or NAME=FOLDER; repeat for several."),
     ] = None,
     model: Annotated[
         str | None,
@@ -35,22 +33,15 @@ def serve(
         ),
     ] = None,
     monitor: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--monitor", help="Monitor file: STATE.json, or NAME=STATE.json (see monitor).", show_default=False
-        ),
+        list[str] | None, o.unset("--monitor", help="Monitor file: STATE.json, or NAME=STATE.json (see monitor).")
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8000,
     api_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file", help="File with API keys, one per line; clients must send one.", show_default=False
-        ),
+        Path | None, o.unset("--api-key-file", help="File with API keys, one per line; clients must send one.")
     ] = None,
     cors: Annotated[
-        list[str] | None,
-        typer.Option("--cors", help="Allow requests from this web origin; repeatable.", show_default=False),
+        list[str] | None, o.unset("--cors", help="Allow requests from this web origin; repeatable.")
     ] = None,
     limits: Annotated[
         str | None,

@@ -20,15 +20,10 @@ def theory(
     known: Annotated[Path, typer.Option("--id", help="Images of its classes, one subfolder per class.")],
     unknown: Annotated[
         Path | None,
-        typer.Option(
-            "--open",
-            help="Images of none of its classes, for Theorem 1's pairs and for Figure 1.",
-            show_default=False,
-        ),
+        o.unset("--open", help="Images of none of its classes, for Theorem 1's pairs and for Figure 1."),
     ] = None,
     against: Annotated[
-        Path | None,
-        typer.Option("--against", help="Detector tuned without EBM, for Theorem 4's comparison.", show_default=False),
+        Path | None, o.unset("--against", help="Detector tuned without EBM, for Theorem 4's comparison.")
     ] = None,
     domains: Annotated[bool, typer.Option("--domains", help="--id has DOMAIN/CLASS/ rather than CLASS/.")] = False,
     method: Annotated[MapMethod, typer.Option("--method", help="Heatmap of Figure 1.")] = "auto",

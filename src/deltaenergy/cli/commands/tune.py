@@ -41,10 +41,7 @@ def tune(
             show_default=DEFAULT_METHOD,
         ),
     ] = None,
-    val: Annotated[
-        Path | None,
-        typer.Option("--val", help="Validation images, as --train: keep the best epoch.", show_default=False),
-    ] = None,
+    val: Annotated[Path | None, o.unset("--val", help="Validation images, as --train: keep the best epoch.")] = None,
     shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
     seed: Annotated[
         int,

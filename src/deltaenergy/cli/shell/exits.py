@@ -176,15 +176,12 @@ class GuardedStream:
 
     @property
     def encoding(self) -> str:
-        """What text is written in."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
     def isatty(self) -> bool:
-        """Whether a person watches."""
         return self._stream is not None and self._stream.isatty()
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write all of them."""
         for line in lines:
             self.write(line)
 
@@ -194,7 +191,6 @@ class GuardedStream:
         return len(text)
 
     def flush(self) -> None:
-        """Send on what was written."""
         if self._stream is not None:
             self._attempt(lambda stream: stream.flush())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,11 @@ def at_most(largest: int) -> Callable[[typer.CallbackParam, int | None], int | N
         return value
 
     return check
+
+
+# An option that changes nothing unless it is given, and one that is a number of things.
+unset = functools.partial(typer.Option, show_default=False)
+count = functools.partial(typer.Option, min=1, callback=at_most(LARGEST_COUNT))
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -78,19 +84,11 @@ ModelOption = Annotated[
     ),
 ]
 ClassesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--classes", "-c", help='Class names: "dog,cat", or a text file with one per line.', show_default=False
-    ),
+    str | None, unset("--classes", "-c", help='Class names: "dog,cat", or a text file with one per line.')
 ]
 TemplateOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--template",
-        "-t",
-        help="Prompt template with {} for the class name; repeat to average several.",
-        show_default=False,
-    ),
+    unset("--template", "-t", help="Prompt template with {} for the class name; repeat to average several."),
 ]
 ScoreOption = Annotated[
     str | None,
@@ -117,21 +115,13 @@ KeepOption = Annotated[
     typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95"),
 ]
 KnownOption = Annotated[
-    list[str] | None,
-    typer.Option("--id", help="Known images to set the threshold with, without --detector.", show_default=False),
+    list[str] | None, unset("--id", help="Known images to set the threshold with, without --detector.")
 ]
 FdrOption = Annotated[
     float | None,
-    typer.Option(
-        "--fdr",
-        help="Expected share of known images among the rejected, at most; replaces the threshold.",
-        show_default=False,
-    ),
+    unset("--fdr", help="Expected share of known images among the rejected, at most; replaces the threshold."),
 ]
-DetectorOption = Annotated[
-    str | None,
-    typer.Option("--detector", "-d", help="Folder of a detector, from calibrate or tune.", show_default=False),
-]
+DetectorOption = Annotated[str | None, unset("--detector", "-d", help="Folder of a detector, from calibrate or tune.")]
 OnOption = Annotated[
     str,
     typer.Option(
@@ -143,37 +133,24 @@ OnOption = Annotated[
 ]
 Int8Option = Annotated[
     str | None,
-    typer.Option(
-        "--int8-images",
-        help="Images to set int8 ranges with (OpenVINO): a few hundred that look like yours.",
-        show_default=False,
-    ),
+    unset("--int8-images", help="Images to set int8 ranges with (OpenVINO): a few hundred that look like yours."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing detector in --out.")]
 OutDetectorOption = Annotated[Path, typer.Option("--out", "-o", help="Folder for the detector.")]
-ReportOption = Annotated[
-    Path | None, typer.Option("--report", "-r", help="Write a report to FILE.html.", show_default=False)
-]
+ReportOption = Annotated[Path | None, unset("--report", "-r", help="Write a report to FILE.html.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
 RayOption = Annotated[
     str | None,
-    typer.Option(
+    unset(
         "--ray",
         metavar="ADDRESS",
         help="Run on Ray: local starts it on this machine, auto uses the one that runs here, or HOST:PORT.",
-        show_default=False,
     ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        callback=at_most(LARGEST_COUNT),
-        help="Number of worker processes; on Ray by default one per CPU or GPU.",
-        show_default=False,
-    ),
+    count("--workers", help="Number of worker processes.", show_default="one per CPU or GPU of Ray"),
 ]
 
 

@@ -19,7 +19,7 @@ help:
 	@echo "make test-lowest  tests on the lowest versions of the dependencies that pyproject.toml allows"
 	@echo "make test-backends  the tests of OpenVINO and ONNX Runtime, which make test skips without them"
 	@echo "make test-ray  the tests on Ray, which make test skips without it"
-	@echo "make test-cloud  the tests on S3, Google Cloud Storage and Azure, the last two of which make test skips; needs npm"
+	@echo "make test-cloud  the tests on S3, Google Cloud Storage and Azure, the last of which make test skips; needs npm"
 	@echo "make docs   the documentation site, built offline into site/"
 	@echo "make lint   ruff and mypy only"
 	@echo "make bench  performance figures, each a ratio to a named peer"
@@ -90,7 +90,7 @@ test-lowest: $(LOWEST)/.made
 		tests/models/loading/test_load.py tests/models/loading/test_tokenizing.py tests/models/loading/test_open_clip.py \
 		tests/models/towers/test_prompts.py tests/cli/test_help.py tests/detector/test_verdict_files.py tests/cli/test_score.py \
 		tests/data/test_decode.py tests/test_source.py tests/data/formats/test_parquet.py tests/store/test_store.py \
-		tests/data/formats/test_tar.py tests/scores/test_logits.py \
+		tests/data/formats/test_tar.py tests/data/remote/test_client.py tests/scores/test_logits.py \
 		-k "not sixteen_bit_grey and not (every_way_to_write_pictures and view)"
 
 # A good 300 MB more than the other tests need.
@@ -111,7 +111,7 @@ test-ray: $(BIN)/.ray
 
 # Azurite and what it needs are some 370 npm packages; they stay below the virtual environment.
 $(BIN)/.cloud: $(BIN)/.dev
-	$(PIP) -e '.[demo,dev,cloud]' gcp-storage-emulator
+	$(PIP) -e '.[demo,dev,aws,cloud]' azure-storage-blob
 	npm install --silent --no-save --no-audit --no-fund --prefix $(VENV)/azurite azurite
 	@touch $@
 

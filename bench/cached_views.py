@@ -20,9 +20,8 @@ from deltaenergy.classifiers.methods import TrainViews
 from deltaenergy.data.items import ImageItem
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.tuning.data import CachedViews, LiveViews
-from deltaenergy.tuning.fit import fit
-from deltaenergy.tuning.views import encode_views
+from deltaenergy.tuning.tune import fit
+from deltaenergy.tuning.views import CachedViews, LiveViews, encode_views
 from timing import alternate, report
 from towers import class_names, text_tower
 

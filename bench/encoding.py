@@ -33,9 +33,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import deltaenergy as de
-from deltaenergy.data.content import content_or_error
 from deltaenergy.data.decode import open_image
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import ImageItem, hash_content
 from deltaenergy.models.base import TowerModel
 from deltaenergy.store.folder import LocalPlace
 from deltaenergy.store.shards import Entry, write_shard
@@ -167,7 +166,7 @@ def split(watched: Watched, paths: Sequence[Path], folder: Path) -> dict[str, fl
     def read() -> None:
         for path in paths:
             path.read_bytes()
-            content_or_error(ImageItem(str(path), path))
+            hash_content(ImageItem(str(path), path))
 
     with torch.inference_mode():
         tower = watched.tower_cpu(pixels)

@@ -12,7 +12,7 @@ import statistics
 import torch
 
 from deltaenergy.scores.negatives.competing import candidates
-from deltaenergy.scores.negatives.mining import MiningSettings, prompts
+from deltaenergy.scores.negatives.mining import MiningSettings, prompts_of
 from deltaenergy.scores.negatives.pools import Pool, wordnet_pool
 from text_truncated import make_tower
 from timing import Ratio, alternate, report
@@ -21,8 +21,8 @@ WORDS, SAMPLE = 998, 1_000
 
 
 def main() -> None:
-    quick = [texts[0] for texts in prompts(Pool(candidates()), MiningSettings())]
-    everything = [texts[0] for texts in prompts(wordnet_pool(), MiningSettings())]
+    quick = [texts[0] for texts in prompts_of(Pool(candidates()), MiningSettings())]
+    everything = [texts[0] for texts in prompts_of(wordnet_pool(), MiningSettings())]
     sample = random.Random(0).sample(everything, SAMPLE)
     tower = make_tower()
     with torch.inference_mode():

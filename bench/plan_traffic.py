@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.client import RemoteFile
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.store import writer as store_writer
 from deltaenergy.store.filling import Filled, Filler, Task
@@ -128,7 +128,7 @@ class Workers:
 def images(count: int) -> Iterator[ImageItem]:
     for i in range(count):
         address = f"s3://pictures/{i // 1000:06d}/{i:09d}.jpg"
-        yield ImageItem(address, RemoteFile(address, 100_000, f"100000 bytes, etag {i}"))
+        yield ImageItem(address, RemoteFile(address, 100_000, f"{i}"))
 
 
 def one(count: int, workers: int) -> str:

@@ -1,15 +1,16 @@
-"""Reading pictures where they lie, and listing tables: speed beside the bare loop that only reads bytes, and memory.
+"""Reading images where they are, and listing tables: speed against a plain loop that only reads bytes, and memory.
 
-At addresses: the same, from one archive and one Parquet file of 80 MB on an S3 store in memory, in a process of its own
-on this machine, beside one `get_object` of boto3 whose bytes go to `tarfile`, and beside pyarrow on a file of s3fs. CPU
-time of this process, goal ≥ 0.5, though ours lists the archive first and so receives its bytes twice. Requests and
-bytes are counted.
+On disk: the bytes of all images of Parquet files and of WebDataset archives through `image_stream`, against pyarrow's
+`iter_batches` and Python's `tarfile`, in CPU time; goal ≥ 0.5 (ours opens each image by itself, as decoding does).
 
-Speed: the bytes of all pictures of Parquet files and of WebDataset archives through `image_stream`, beside pyarrow's
-`iter_batches` and Python's `tarfile`, in CPU time; goal ≥ 0.5 (ours opens each picture by itself, as decoding threads
-do). Memory: the largest private memory of a process of its own that goes through 10⁵ and 10⁶ rows, beyond what imports
-take. Of each id eight bytes are remembered, for a moment twice; goal: no more than 24 bytes for each row more. The list
-of all items would take about 600.
+At URLs: an S3 store in memory (moto), in a process of its own on this machine. Single objects in 32 threads, against
+plain obstore and against pyarrow's own S3; one archive of 80 MB against `get_object` of boto3 whose bytes go to
+`tarfile`; one Parquet file of 80 MB against pyarrow on its own S3. CPU time of this process, goal ≥ 0.5, though ours
+lists the archive first and so receives its bytes twice. Requests and bytes are counted.
+
+Memory: the largest private memory of a process of its own that goes through 10⁵ and 10⁶ rows, beyond what imports take.
+Of each id eight bytes are remembered, for a moment twice; goal: no more than 24 bytes for each row more. The list of
+all images would take about 600.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +32,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaenergy.data.formats.tar import tar_images
-from deltaenergy.data.remote import blocks as remote_parts
-from deltaenergy.data.remote import tar as remote_tar
+from deltaenergy.data.file import LocalFile
+from deltaenergy.data.formats.parquet import close_readers
+from deltaenergy.data.formats.tar import tar_images, use_lists
+from deltaenergy.data.remote.blocks import BlockCache, use_cache
+from deltaenergy.data.remote.client import RemoteObject, get_range
 from deltaenergy.source import image_stream
 from timing import Ratio, report
 
-PICTURES, PICTURE_BYTES, FILES, ROUNDS = 5_000, 20_000, 5, 5
+IMAGES, IMAGE_BYTES, FILES, ROUNDS = 5_000, 20_000, 5, 5
 ROWS = (100_000, 1_000_000)
-# At addresses: more than what is kept of parts.
-FAR_PICTURES, FAR_ROUNDS = 4_000, 3
+# At URLs: more than what is kept of blocks.
+REMOTE_IMAGES, OBJECTS, REMOTE_THREADS, REMOTE_ROUNDS = 4_000, 1_000, 32, 3
 SERVER = """
 import time
 from moto.server import ThreadedMotoServer
@@ -51,21 +55,21 @@ time.sleep(3600)
 TINY = 500  # so that the batches that are kept are full at 10⁵ rows already
 
 
-def write_parquet(folder: Path, files: int = FILES, each: int = PICTURES // FILES) -> None:
+def write_parquet(folder: Path, files: int = FILES, each: int = IMAGES // FILES) -> None:
     rng = np.random.default_rng(0)
     for part in range(files):
-        cells = [rng.bytes(PICTURE_BYTES) for _ in range(each)]
+        cells = [rng.bytes(IMAGE_BYTES) for _ in range(each)]
         # As the hub's library writes them.
         table = pa.table({"image": [{"bytes": cell, "path": None} for cell in cells], "label": [part] * len(cells)})
         pq.write_table(table, folder / f"train-{part:05}-of-{files:05}.parquet", row_group_size=100)
 
 
-def write_tars(folder: Path, files: int = FILES, each: int = PICTURES // FILES) -> None:
+def write_tars(folder: Path, files: int = FILES, each: int = IMAGES // FILES) -> None:
     rng = np.random.default_rng(0)
     for part in range(files):
         with tarfile.open(folder / f"{part:03}.tar", "w") as archive:
             for number in range(each):
-                for ending, data in (("jpg", rng.bytes(PICTURE_BYTES)), ("cls", b"cat")):
+                for ending, data in (("jpg", rng.bytes(IMAGE_BYTES)), ("cls", b"cat")):
                     member = tarfile.TarInfo(f"{number:06}.{ending}")
                     member.size, member.mtime = len(data), 1_700_000_000.5  # as WebDataset's writer does
                     archive.addfile(member, io.BytesIO(data))
@@ -97,6 +101,10 @@ def by_tarfile(folder: Path) -> int:
     return total
 
 
+def headers_by_us(folder: Path) -> int:
+    return sum(1 for path in sorted(folder.iterdir()) for _ in tar_images(LocalFile(path)))
+
+
 def headers_by_tarfile(folder: Path) -> int:
     count = 0
     for path in sorted(folder.iterdir()):
@@ -114,7 +122,7 @@ def speed(write: Callable[[Path], None], name: str, pairs: dict[str, tuple[Calla
             for _ in range(ROUNDS):
                 ratio.ours.append(cpu_seconds(lambda mine=mine: mine(Path(folder))))
                 ratio.peer.append(cpu_seconds(lambda peer=peer: peer(Path(folder))))
-            report(f"{what}, {name}, {PICTURES:,} pictures", ratio, "speed-up", "≥ 0.5" if what == "reading" else "≥ 3")
+            report(f"{what}, {name}, {IMAGES:,} images", ratio, "speed-up", "≥ 0.5" if what == "reading" else "≥ 3")
 
 
 @contextlib.contextmanager
@@ -150,47 +158,102 @@ def by_boto3(client: Any, name: str) -> int:
     return total
 
 
-def by_s3fs(name: str) -> int:
-    import s3fs
+def arrow_s3() -> Any:
+    """Pyarrow's own S3."""
+    from pyarrow.fs import S3FileSystem
 
+    return S3FileSystem(
+        access_key="k",
+        secret_key="s",
+        region="us-east-1",
+        scheme="http",
+        endpoint_override=os.environ["AWS_ENDPOINT_URL"].removeprefix("http://"),
+    )
+
+
+def by_arrow_s3(name: str) -> int:
     total = 0
-    with s3fs.S3FileSystem(skip_instance_cache=True).open(f"bench/{name}") as file:
+    with arrow_s3().open_input_file(f"bench/{name}") as file:
         for batch in pq.ParquetFile(file).iter_batches(100, columns=["image"]):
             total += sum(len(cell.as_py()["bytes"]) for cell in batch.column(0))
     return total
 
 
-def far() -> None:
+def in_threads(read: Callable[[Any], int], of: Iterable[Any]) -> int:
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        return sum(pool.map(read, of))
+
+
+def objects_by_us() -> int:
+    def read(item: Any) -> int:
+        with item.source.open() as file:
+            return len(file.read())
+
+    return in_threads(read, image_stream("s3://bench/objects/"))
+
+
+def objects_by_obstore() -> int:
+    from obstore.store import S3Store
+
+    store = S3Store("bench", client_options={"allow_http": True})
+    names = [meta["path"] for chunk in store.list("objects") for meta in chunk]
+    return in_threads(lambda name: len(bytes(store.get(name).bytes())), names)
+
+
+def objects_by_arrow() -> int:
+    from pyarrow.fs import FileSelector
+
+    files = arrow_s3()
+    names = [info.path for info in files.get_file_info(FileSelector("bench/objects", recursive=True))]
+
+    def read(name: str) -> int:
+        with files.open_input_stream(name) as file:
+            return len(file.read())
+
+    return in_threads(read, names)
+
+
+def compare(what: str, mine: Callable[[], int], peer: Callable[[], int]) -> None:
+    assert mine() == peer()
+    ratio = Ratio([], [])
+    for _ in range(REMOTE_ROUNDS):
+        ratio.ours.append(cpu_seconds(mine))
+        ratio.peer.append(cpu_seconds(peer))
+    report(what, ratio, "speed-up", "≥ 0.5")
+
+
+def remote() -> None:
     fetched: list[int] = []
-    fetch = remote_parts.fetch_unchanged
 
-    def counted(of: Any, start: int, end: int) -> bytes:
+    def counted(of: RemoteObject, start: int, end: int) -> bytes:
         fetched.append(end - start)
-        return fetch(of, start, end)
+        return get_range(of, start, end)
 
-    remote_parts.fetch_unchanged = counted
     with tempfile.TemporaryDirectory() as folder, s3_store() as client:
-        write_tars(Path(folder), 1, FAR_PICTURES)
-        write_parquet(Path(folder), 1, FAR_PICTURES)
-        peers = {".tar": lambda name: by_boto3(client, name), ".parquet": by_s3fs}
+        rng = np.random.default_rng(0)
+        for number in range(OBJECTS):
+            client.put_object(Bucket="bench", Key=f"objects/{number:05}.jpg", Body=rng.bytes(IMAGE_BYTES))
+        for peer, by_peer in (("plain obstore", objects_by_obstore), ("pyarrow's S3", objects_by_arrow)):
+            compare(f"reading, {OBJECTS:,} objects on S3, against {peer}", objects_by_us, by_peer)
+        write_tars(Path(folder), 1, REMOTE_IMAGES)
+        write_parquet(Path(folder), 1, REMOTE_IMAGES)
+        peers = {".tar": lambda name: by_boto3(client, name), ".parquet": by_arrow_s3}
         for path in sorted(Path(folder).iterdir()):
             client.put_object(Bucket="bench", Key=path.name, Body=path.read_bytes())
 
             def mine(name: str = path.name) -> int:
-                remote_parts.forget_parts()
-                remote_tar.forget_lists()
+                use_cache(BlockCache(counted))
+                use_lists()
+                close_readers()
+                fetched.clear()
                 return ours(f"s3://bench/{name}")
 
-            assert mine() == peers[path.suffix](path.name)
-            ratio = Ratio([], [])
-            for _ in range(FAR_ROUNDS):
-                fetched.clear()
-                ratio.ours.append(cpu_seconds(mine))
-                ratio.peer.append(cpu_seconds(lambda path=path: peers[path.suffix](path.name)))
-            report(f"reading, {path.suffix} on S3, {FAR_PICTURES:,} pictures", ratio, "speed-up", "≥ 0.5")
-            each, size = len(fetched) / FAR_PICTURES, path.stat().st_size
+            peer = "boto3 and tarfile" if path.suffix == ".tar" else "pyarrow's S3"
+            what = f"reading, {path.suffix} on S3, {REMOTE_IMAGES:,} images, against {peer}"
+            compare(what, mine, lambda path=path: peers[path.suffix](path.name))
+            each, size = len(fetched) / REMOTE_IMAGES, path.stat().st_size
             print(
-                f"  {each:.3f} requests a picture, {sum(fetched) / size:.2f} times the bytes of the file, list and all"
+                f"  {each:.3f} requests per image, {sum(fetched) / size:.2f} times the bytes of the file, list and all"
             )
 
 
@@ -208,8 +271,8 @@ def private_memory() -> float:
 
 
 def write_table(path: Path, rows: int) -> None:
-    """A table of paths, or of tiny pictures, in row groups of the size that pyarrow writes by itself."""
-    if path.stem == "pictures":
+    """A table of paths, or of tiny images, in row groups of the size that pyarrow writes by itself."""
+    if path.stem == "images":
         schema = pa.schema({"image": pa.binary()})
     else:
         schema = pa.schema({"path": pa.string(), "label": pa.string()})
@@ -219,7 +282,7 @@ def write_table(path: Path, rows: int) -> None:
             file.writelines(f"folder {row // 1000}/image {row}.jpg,cat\n" for row in range(rows))
         return
     with pq.ParquetWriter(path, schema) as writer:
-        if path.stem == "pictures":
+        if path.stem == "images":
             rng = np.random.default_rng(0)
             writer.write_table(pa.table({"image": [rng.bytes(TINY) for _ in range(rows)]}))
         else:
@@ -232,7 +295,7 @@ def go_through(source: str) -> None:
     image_stream([b""]).survey()
     before, count, peak = private_memory(), 0, 0.0
     for item in image_stream(source):
-        if Path(source).stem == "pictures":
+        if Path(source).stem == "images":
             with item.source.open() as file:  # type: ignore[union-attr]
                 assert len(file.read()) == TINY
         count += 1
@@ -257,11 +320,14 @@ def memory(name: str) -> None:
 
 
 def main() -> None:
-    headers = (lambda folder: sum(1 for path in sorted(folder.iterdir()) for _ in tar_images(path)), headers_by_tarfile)
+    headers = (
+        lambda folder: sum(1 for path in sorted(folder.iterdir()) for _ in tar_images(LocalFile(path))),
+        headers_by_tarfile,
+    )
     speed(write_parquet, "Parquet", {"reading": (ours, by_pyarrow)})
     speed(write_tars, "WebDataset archives", {"listing": headers, "reading": (ours, by_tarfile)})
-    far()
-    for name in ("paths.csv", "paths.parquet", "pictures.parquet"):
+    remote()
+    for name in ("paths.csv", "paths.parquet", "images.parquet"):
         memory(name)
 
 

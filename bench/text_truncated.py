@@ -15,7 +15,7 @@ import torch
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from deltaenergy.models.towers.causal_text import CausalTextTower
-from deltaenergy.scores.negatives.mining import MiningSettings, prompts
+from deltaenergy.scores.negatives.mining import MiningSettings, prompts_of
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from timing import Ratio, alternate, report
 
@@ -60,7 +60,7 @@ def padded(tower: CausalTextTower, texts: list[str]) -> torch.Tensor:
 
 
 def main() -> None:
-    texts = [texts[0] for texts in prompts(wordnet_pool(), MiningSettings())]
+    texts = [texts[0] for texts in prompts_of(wordnet_pool(), MiningSettings())]
     sample = random.Random(0).sample(texts, OURS)
     tower = make_tower()
     with torch.inference_mode():

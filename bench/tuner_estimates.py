@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from deltaenergy.classifiers.estimate import CPU_SPEED
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.tuning.fit import recipes_of
+from deltaenergy.tuning.tune import recipes_of
 from towers import RandomClip, class_names
 
 SHOTS = 16

@@ -31,7 +31,7 @@ from deltaenergy.classifiers.methods import make_method
 from deltaenergy.core.needs import Need
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import make_recipe
-from deltaenergy.tuning.data import CachedViews, Domains
+from deltaenergy.tuning.views import CachedViews, Domains
 from towers import RandomClip, class_names, full_pass, full_passes
 
 DOMAINS = ("w1", "w2", "w3")

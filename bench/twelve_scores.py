@@ -16,7 +16,7 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.scores.base import Scorer
-from deltaenergy.scoring import Scored, score_images
+from deltaenergy.scoring import Scored, cross_fit, encode, known_images, score_all
 from timing import seconds
 
 IMAGES, CLASSES = 128, 100
@@ -48,6 +48,14 @@ def bound_scores(classifier: de.Classifier) -> list[Scorer]:
     return [de.make_score(spec).bind(classifier) for spec in SPECS]
 
 
+def scored(classifier: de.Classifier, scorers: list[Scorer], images: Path) -> Scored:
+    """All scores; those that learn are cross-fitted on the images."""
+    encoded = encode(classifier, scorers, images, hold=True)
+    learn = not all(scorer.fitted for scorer in scorers)
+    fitted = cross_fit(scorers, known_images([encoded], scorers)) if learn else scorers
+    return score_all(encoded, fitted, known=True)
+
+
 def main() -> None:
     model = de.load_model(sys.argv[1] if len(sys.argv) > 1 else "lite")
     classifier = de.ZeroShotClassifier(model, [f"thing number {i}" for i in range(CLASSES)])
@@ -59,10 +67,10 @@ def main() -> None:
 
         def again() -> None:
             for score in bound_scores(classifier):
-                found[score.spec] = score_images(classifier, [score], photos, fit=True)
+                found[score.spec] = scored(classifier, [score], photos)
 
         def from_store() -> None:
-            found["store"] = score_images(classifier, bound_scores(classifier), path, fit=True)
+            found["store"] = scored(classifier, bound_scores(classifier), path)
 
         make = seconds(lambda: de.build_store(model, photos, path))
         from_store()

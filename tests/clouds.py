@@ -1,26 +1,24 @@
-"""Google Cloud Storage and Azure Blob Storage for tests: emulators on this machine alone, and a front that fails.
+"""Object stores for tests: emulators on this machine alone, each behind a front that fails as it is told.
 
-Azure's is Azurite, an npm package, which `make test-cloud` puts beside the virtual environment. Google's is
-gcp-storage-emulator. It knows neither conditions nor pages nor credentials, answers a part beyond the end with nothing,
-and cannot take an object's bytes without loss inside a multipart request; `GoogleFront` does these as Google does.
+S3 is moto's server. Google Cloud Storage is the same: its XML interface is that of S3 but for its conditions, which
+`GoogleFront` translates. Azure is Azurite, an npm package, which `make test-cloud` puts beside the virtual environment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote
 
 # Azurite's one account, whose key is in its handbook.
 ACCOUNT = "devstoreaccount1"
@@ -36,10 +34,6 @@ class Message:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = field(default=b"", repr=False)
     status: int = 200
-
-    @property
-    def query(self) -> dict[str, str]:
-        return {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
 
 
 def send(port: int, request: Message) -> Message:
@@ -59,7 +53,9 @@ class Front:
     """What stands before an emulator: it passes requests on, unless it was told to answer otherwise.
 
     `failing` holds answers for the next requests, None for one that is passed on; `always` is for all after these.
-    `cut` answers are passed on less some bytes. `asked` is what was asked for.
+    The next answer is passed on less `cut` bytes, those for a path with `always_cut` in it without any. What `refuses`
+    says of a request decides whether it is forbidden; what `loses` says of it, once it was passed on, whether its
+    answer is lost: the connection breaks. `asked` is what was asked for, `headers` with which headers.
     """
 
     def __init__(self, port: int) -> None:
@@ -67,7 +63,11 @@ class Front:
         self.failing: list[Message | None] = []
         self.always: Message | None = None
         self.cut = 0
+        self.always_cut = ""
+        self.loses: Callable[[str, str], bool] = lambda method, path: False
+        self.refuses: Callable[[str, str], bool] = lambda method, path: False
         self.asked: list[tuple[str, str]] = []
+        self.headers: list[dict[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -85,11 +85,17 @@ class Front:
     def _answer(self, request: Message) -> tuple[Message, int]:
         with self._lock:
             self.asked.append((request.method, request.path))
+            self.headers.append({name.lower(): value for name, value in request.headers.items()})
             told = self.failing.pop(0) if self.failing else self.always
+            if told is None and self.refuses(request.method, request.path):
+                told = store_error(403, "AuthorizationPermissionMismatch")
             if told is not None:
                 return told, 0
             cut, self.cut = (self.cut, 0) if request.method == "GET" else (0, self.cut)
-        return self.answer(request), cut
+        answer = self.answer(request)
+        if self.always_cut and self.always_cut in unquote(request.path):
+            cut = len(answer.body)
+        return answer, cut
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         front = self
@@ -100,6 +106,9 @@ class Front:
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in {"content-length", "connection"}}
                 request = Message(self.command, self.path, headers, self.rfile.read(size))
                 answer, cut = front._answer(request)
+                if front.loses(request.method, request.path):
+                    self.connection.close()
+                    return
                 with contextlib.suppress(OSError):
                     self.send_response(answer.status)
                     passed_over = {"content-length", "transfer-encoding", "connection", "keep-alive", "date", "server"}
@@ -122,110 +131,72 @@ class Front:
 
 
 class GoogleFront(Front):
-    """What Google does and its emulator does not."""
-
-    page = 1000
+    """What Google does otherwise than S3: conditions are on generations, which count up with each write."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self._one_put = threading.Lock()
+        self._generations: dict[str, int] = {}
 
     def answer(self, request: Message) -> Message:
-        query = request.query
-        if request.method == "POST" and "uploadType" in query:
-            with self._one_put:  # to look and to put is one act
-                return self._put(request, query)
-        if "upload_id" in query:
-            request.method = "PUT"
-        answer = super().answer(request)
-        if answer.status == 206 and not answer.body:
-            return google_error(416, "The requested range cannot be satisfied.")
-        if request.method == "GET" and re.fullmatch(r"/storage/v1/b/[^/]+/o", urlsplit(request.path).path):
-            return self._paged(answer, query)
+        path, mark, query = request.path.partition("?")
+        path = quote(unquote(path))  # obstore writes "-" as "%2D"
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        # The store in memory lets in anyone with a name.
+        headers["authorization"] = "AWS4-HMAC-SHA256 Credential=k/20250101/us-east-1/s3/aws4_request, Signature=s"
+        condition = headers.pop("x-goog-if-generation-match", None)
+        with self._one_put if request.method == "PUT" else contextlib.nullcontext():  # to look and to put is one act
+            if condition == "0":
+                headers["if-none-match"] = "*"
+            elif condition is not None and condition != str(self._generations.get(path)):
+                return store_error(412, "PreconditionFailed")
+            answer = super().answer(Message(request.method, path + mark + query, headers, request.body))
+            if request.method == "PUT" and answer.status == 200:
+                self._generations[path] = self._generations.get(path, 1) + 1
+        answer.headers["x-goog-generation"] = str(self._generations.setdefault(path, 1))
         return answer
 
-    def _put(self, request: Message, query: dict[str, str]) -> Message:
-        bucket = urlsplit(request.path).path.split("/")[-2]
-        body = request.body
-        if query["uploadType"] == "multipart":
-            boundary = re.search(r'boundary="?([^";]+)', request.headers["Content-Type"])
-            assert boundary
-            _, about, rest = body.split(b"--" + boundary[1].encode(), 2)
-            name = json.loads(re.split(rb"\r?\n\r?\n", about, maxsplit=1)[1])["name"]
-            body = re.split(rb"\r?\n\r?\n", rest, maxsplit=1)[1].removesuffix(f"\n--{boundary[1]}--".encode())
-        else:
-            name = query["name"]
-        if query.get("ifGenerationMatch") == "0":
-            there = Message("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}", {"Host": "front"})
-            if super().answer(there).status == 200:
-                return google_error(412, "At least one of the pre-conditions you specified did not hold.")
-        if query["uploadType"] == "multipart" and body:  # the emulator takes no empty body alone
-            path = f"/upload/storage/v1/b/{bucket}/o?{urlencode({'uploadType': 'media', 'name': name})}"
-            headers = {"Host": request.headers["Host"], "Content-Type": "application/octet-stream"}
-            request = Message("POST", path, headers, body)
-        return super().answer(request)
 
-    def _paged(self, answer: Message, query: dict[str, str]) -> Message:
-        if answer.status != 200:
-            return answer
-        found = json.loads(answer.body)
-        rows = sorted([(item["name"], item) for item in found.get("items", [])], key=lambda row: row[0])
-        start, size = int(query.get("pageToken", 0)), min(self.page, int(query.get("maxResults", self.page)))
-        # Folders come with the first page; that is one of the orders in which they may come.
-        page = {**found, "items": [item for _, item in rows[start : start + size]]}
-        page["prefixes"] = found.get("prefixes", []) if start == 0 else []
-        if start + size < len(rows):
-            page["nextPageToken"] = str(start + size)
-        return Message(headers={"Content-Type": "application/json"}, body=json.dumps(page).encode())
-
-
-def google_error(status: int, text: str) -> Message:
-    """An error in the words of Google's store."""
-    body = json.dumps({"error": {"code": status, "message": text, "errors": [{"message": text}]}}).encode()
-    return Message(status=status, headers={"Content-Type": "application/json"}, body=body)
-
-
-def azure_error(status: int, code: str) -> Message:
-    """An error in the words of Azure's."""
+def store_error(status: int, code: str) -> Message:
+    """An error as all three stores word it."""
     body = f"<?xml version='1.0' encoding='utf-8'?><Error><Code>{code}</Code><Message>m</Message></Error>".encode()
     return Message(status=status, headers={"Content-Type": "application/xml", "x-ms-error-code": code}, body=body)
 
 
-class GoogleBucket:
-    """A bucket of the emulator, asked without gcsfs."""
+class S3Bucket:
+    """A bucket of the store in memory, asked without obstore."""
 
-    kind = "gs"
+    kind = "s3"
 
-    def __init__(self, front: GoogleFront, name: str) -> None:
-        self.front, self.name, self.url = front, name, f"gs://{name}"
-        self._send("POST", "/storage/v1/b", json.dumps({"name": name}).encode(), "application/json")
+    def __init__(self, front: Front, client: Any, name: str) -> None:
+        self.front, self.client, self.name, self.url = front, client, name, f"{self.kind}://{name}"
+        client.create_bucket(Bucket=name)
 
     def put(self, files: dict[str, bytes]) -> None:
         for key, data in files.items():
-            about = json.dumps({"name": key}).encode()
-            body = b"--x\n\n" + about + b"\n--x\nContent-Type: application/octet-stream\n\n" + data + b"\n--x--"
-            path = f"/upload/storage/v1/b/{self.name}/o?uploadType=multipart"
-            self._send("POST", path, body, "multipart/related; boundary=x")
+            self.client.put_object(Bucket=self.name, Key=key, Body=data)
 
     def get(self, key: str) -> bytes:
-        return self._send("GET", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}?alt=media").body
+        data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return data
 
     def list(self) -> Sequence[str]:
-        found = send(self.front.behind, Message("GET", f"/storage/v1/b/{self.name}/o", {"Host": "tests"}))
-        return sorted(item["name"] for item in json.loads(found.body)["items"])
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return [one["Key"] for page in pages for one in page.get("Contents", [])]
 
     def clear(self) -> None:
         for key in self.list():
-            self._send("DELETE", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}")
+            self.client.delete_object(Bucket=self.name, Key=key)
 
-    def _send(self, method: str, path: str, body: bytes = b"", kind: str = "") -> Message:
-        answer = self.front.answer(Message(method, path, {"Host": "tests", "Content-Type": kind}, body))
-        assert answer.status < 300, (method, unquote(path), answer.status)
-        return answer
+
+class GoogleBucket(S3Bucket):
+    """A bucket that is read as Google's."""
+
+    kind = "gs"
 
 
 class AzureBucket:
-    """A container of the emulator, asked without adlfs."""
+    """A container of the emulator, asked without obstore."""
 
     kind = "az"
 
@@ -285,10 +256,3 @@ def azure_emulator(program: str) -> Iterator[int]:
     finally:
         process.terminate()
         process.communicate()
-
-
-@contextlib.contextmanager
-def google_emulator(module: Any) -> Iterator[int]:
-    """gcp-storage-emulator for a block; its port."""
-    with module.create_server("127.0.0.1", 0, in_memory=True) as server:
-        yield server._api._httpd.server_address[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import gc
@@ -11,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
@@ -32,8 +33,6 @@ settings.load_profile("sample")
 # The commands and their options are made once, not for each call.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-# The modules of scores that look for words in WordNet.
-MINING = ("interneg", "neglabel")
 
 # Of glibc; elsewhere the system does as it thinks best.
 _give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -42,7 +41,7 @@ _COLLECT = gc.get_threshold()
 
 # Where tests run side by side, a thread for each of them imports the classes of the warnings that it reports; threads
 # that import parts of one package at the same time may meet it half-made. So those are imported here, by one.
-for _module in ("stats.thresholds", "detector.class_check", "evaluation.run", "evaluation.choose"):
+for _module in ("detector.guarantee", "detector.class_check", "evaluation.run", "evaluation.choose"):
     importlib.import_module(f"deltaenergy.{_module}")
 
 
@@ -85,6 +84,25 @@ def no_wait_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_lite() -> Iterator[None]:
+    """Tests share the weights of the bundled model, 80 MB; each load gives an object of its own."""
+    from deltaenergy.models.lite import model
+
+    load, folder = model.load_lite, model.FOLDER
+    once = functools.cache(load)
+
+    def load_once(device: Any, dtype: Any) -> Any:
+        if folder != model.FOLDER:
+            return load(device, dtype)
+        model._say_what_it_is()
+        return copy.copy(once(device, dtype))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "load_lite", load_once)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder of the test's own, so that no test reads or writes the user's."""
@@ -102,9 +120,7 @@ def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
         pool = wordnet_pool(exclude)
         return Pool(pool.nouns[::2000], pool.adjectives[::2000])
 
-    # By import_module, since the package's attributes of these names are functions.
-    for name in MINING:
-        monkeypatch.setattr(importlib.import_module(f"deltaenergy.scores.{name}"), "wordnet_pool", some_words)
+    monkeypatch.setattr("deltaenergy.scores.negatives.mining.wordnet_pool", some_words)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Servers for tests, on this machine alone: a web server that fails as it is told, and an S3 store in memory."""
+"""A web server for tests, on this machine alone, that fails as it is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -123,29 +123,3 @@ def faulty_server() -> Iterator[FaultyServer]:
         yield server
     finally:
         server.stop()
-
-
-class Bucket:
-    """A bucket of the S3 store in memory."""
-
-    kind = "s3"
-
-    def __init__(self, client: Any, name: str) -> None:
-        self.client, self.name, self.url = client, name, f"s3://{name}"
-        client.create_bucket(Bucket=name)
-
-    def put(self, files: dict[str, bytes]) -> None:
-        for key, data in files.items():
-            self.client.put_object(Bucket=self.name, Key=key, Body=data)
-
-    def get(self, key: str) -> bytes:
-        data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
-        return data
-
-    def list(self) -> Sequence[str]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
-        return [one["Key"] for page in pages for one in page.get("Contents", [])]
-
-    def clear(self) -> None:
-        for key in self.list():
-            self.client.delete_object(Bucket=self.name, Key=key)

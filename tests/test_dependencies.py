@@ -21,8 +21,6 @@ IMPORTED_AS = {
 }
 # Imported by other packages, where ours hands them something to do.
 INDIRECT = {
-    "adlfs": "fsspec opens Azure addresses with it",
-    "s3fs": "fsspec opens S3 addresses with it",
     "multipart": "starlette reads forms with it",
     "onnx": "torch.onnx.export writes graphs with it",
     "onnxscript": "torch.onnx.export writes graphs with it",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,16 @@ def run(installed: list[Path], script: str) -> str:
     done = fresh.run_code(script, path=installed)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_plugin_imports_what_is_promised_and_nothing_below() -> None:
+    rooms = {"deltaenergy", "deltaenergy.scores", "deltaenergy.classifiers", "deltaenergy.models"}
+    for file in sorted((EXAMPLES / "plugin").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("deltaenergy"):
+                assert node.module in rooms, f"{file.name} imports {node.module}"
+                exported = importlib.import_module(node.module).__all__
+                assert {name.name for name in node.names} <= set(exported), file.name
 
 
 def test_a_score_from_another_package(installed: list[Path]) -> None:

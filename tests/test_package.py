@@ -29,7 +29,7 @@ def _inherited(cls: type, name: str) -> bool:
     return any(inspect.getdoc(vars(base)[name]) for base in cls.__mro__ if name in vars(base))
 
 
-@pytest.mark.parametrize("room", [de, de.scores])
+@pytest.mark.parametrize("room", [de, de.scores, de.classifiers, de.models])
 def test_what_is_exported_says_what_it_does(room: ModuleType) -> None:
     exported = [getattr(room, name) for name in room.__all__ if not name.startswith("__")]
     silent = [thing for thing in exported if not inspect.getdoc(thing)]

@@ -17,19 +17,25 @@ from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, PrecomputedClassifier, Score, ZeroShotClassifier, make_score
 from deltaenergy.classifiers.base import Inputs, Outputs
+from deltaenergy.core.arrays import ROW_BLOCK
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, NotFittedError
-from deltaenergy.scores.arrays import EVEN
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scoring import (
     CrossFitted,
+    Encoded,
+    KnownImages,
+    bind,
     cross_fit,
     deal_folds,
-    fit_scorers,
+    encode,
+    fit,
+    known_images,
     score_images,
     score_inputs,
     stream_scores,
 )
+from tests.cross_fitting import cross_fitted
 
 
 def unit(count: int, dimension: int, seed: int = 0) -> np.ndarray:
@@ -129,7 +135,7 @@ def test_a_read_only_map_of_a_file_is_taken_without_a_warning(
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("count", [0, 1, EVEN - 1, EVEN, EVEN + 1, 1024, 1025])
+@pytest.mark.parametrize("count", [0, 1, ROW_BLOCK - 1, ROW_BLOCK, ROW_BLOCK + 1, 1024, 1025])
 def test_scores_equal_those_of_the_plain_functions(classifier: PrecomputedClassifier, count: int) -> None:
     features = unit(count, 12) if count else np.zeros((0, 12), np.float32)
     scored = score_images(classifier, [make_score("delta-energy"), make_score("energy")], features, keep_features=True)
@@ -208,7 +214,7 @@ def test_scores_see_what_they_ask_for_and_what_the_classifier_made(tiny_clip: Mo
     score_images(plain, [Watching()], pictures(3), batch_size=2)
     assert all(one.patches is None and one.outputs is not None for one in SEEN)
     # Filled up, so that a row's score does not depend on how many came with it.
-    assert [len(one.similarities) for one in SEEN] == [EVEN, EVEN]
+    assert [len(one.similarities) for one in SEEN] == [ROW_BLOCK, ROW_BLOCK]
     SEEN.clear()
     score_images(plain, [WatchingPatches()], pictures(3), batch_size=2)
     assert [len(one.similarities) for one in SEEN] == [2, 1]
@@ -231,13 +237,14 @@ def test_every_score_can_be_fitted_with_classifiers_of_features_and_of_patches(
 ) -> None:
     classifier = kind(tiny_clip, ["dog", "cat", "car"])
     scores = [make_score("msp"), FittedOnPatches(), make_score("react"), make_score("gl-mcm")]
-    found = score_images(classifier, scores, pictures(7), fit=True, batch_size=3)
-    assert list(found.values) == list(found.scorers) == [score.spec for score in scores]
+    found, scorers = cross_fitted(classifier, scores, pictures(7), batch_size=3)
+    assert list(found.values) == list(scorers) == [score.spec for score in scores]
     patches = torch.from_numpy(tiny_clip.encode(pictures(7), patches=True).patches)
     folds = deal_folds([None] * 7)
     others = torch.stack([patches[torch.from_numpy(folds != fold)].mean() for fold in folds])
     np.testing.assert_allclose(found.values["fitted-on-patches"], patches.mean(dim=(1, 2)) - others, atol=1e-6)
-    fitted = fit_scorers(classifier, scores, pictures(7), batch_size=3)
+    bound = bind(classifier, scores)
+    fitted = fit(bound, known_images([encode(classifier, bound, pictures(7), batch_size=3)], bound))
     assert [scorer.spec for scorer in fitted] == list(found.values) and all(scorer.fitted for scorer in fitted)
     by_hand = patches.mean(dim=(1, 2)) - patches.mean()
     again = score_images(classifier, fitted, pictures(7), batch_size=2)
@@ -285,8 +292,8 @@ class Seen(Score):
 def test_no_scorer_has_seen_the_images_of_its_fold(classifier: PrecomputedClassifier, count: int, every: int) -> None:
     """Others have seen all images but those of their own fold, or every so many of them."""
     features = unit(count, 12)
-    found = score_images(classifier, [Seen()], features, fit=True, learn_every=every)
-    fitted = found.scorers["seen"]
+    found, scorers = cross_fitted(classifier, [Seen()], features, every=every)
+    fitted = scorers["seen"]
     assert isinstance(fitted, CrossFitted)
     assert (found.values["seen"] % 10 == 0).all()
     taught = np.arange(0, count, every)
@@ -298,7 +305,7 @@ def test_no_scorer_has_seen_the_images_of_its_fold(classifier: PrecomputedClassi
 
 def test_new_images_take_turns_with_the_scorers_of_all_folds(classifier: PrecomputedClassifier) -> None:
     """Whatever the batches; each score is that of one scorer alone, to the last bit."""
-    fitted = score_images(classifier, [make_score("mahalanobis")], unit(61, 12), fit=True).scorers["mahalanobis"]
+    fitted = cross_fitted(classifier, [make_score("mahalanobis")], unit(61, 12))[1]["mahalanobis"]
     assert isinstance(fitted, CrossFitted)
     new = unit(3001, 12, seed=9)
     found = score_images(classifier, [fitted], new).values["mahalanobis"]
@@ -310,7 +317,7 @@ def test_new_images_take_turns_with_the_scorers_of_all_folds(classifier: Precomp
 
 def test_known_rows_of_features_are_dealt_by_their_labels(classifier: PrecomputedClassifier) -> None:
     labels = sorted("aabbccdde" * 5)
-    fitted = score_images(classifier, [Seen()], unit(45, 12), fit=True, labels=labels).scorers["seen"]
+    fitted = cross_fitted(classifier, [Seen()], unit(45, 12), labels=labels)[1]["seen"]
     assert isinstance(fitted, CrossFitted)
     np.testing.assert_array_equal(fitted.folds, deal_folds(labels))
     assert fitted.folds.tolist() != deal_folds([None] * 45).tolist()
@@ -321,8 +328,8 @@ def test_out_of_fold_mahalanobis_is_that_of_numpy(classifier: PrecomputedClassif
     rng = np.random.default_rng(4)
     rows = unit(400, 12, seed=3) * 0.3 + unit(5, 12, seed=1)[rng.integers(0, 5, 400)]
     features = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-    found = score_images(classifier, [make_score("mahalanobis")], features, fit=True)
-    fitted = found.scorers["mahalanobis"]
+    found, scorers = cross_fitted(classifier, [make_score("mahalanobis")], features)
+    fitted = scorers["mahalanobis"]
     assert isinstance(fitted, CrossFitted)
     z = features.astype(np.float64)
     predicted = (z @ unit(5, 12, seed=1).T.astype(np.float64)).argmax(axis=1)
@@ -336,8 +343,8 @@ def test_out_of_fold_mahalanobis_is_that_of_numpy(classifier: PrecomputedClassif
         expected[mine] = -np.einsum("nkd,de,nke->nk", apart, precision, apart).min(axis=1)
     np.testing.assert_allclose(found.values["mahalanobis"], expected, rtol=1e-4)
     at_hand = ScoreInputs(torch.from_numpy(features @ unit(5, 12, seed=1).T), torch.from_numpy(features))
-    again = cross_fit(make_score("mahalanobis").bind(classifier), at_hand, deal_folds([None] * 400))
-    np.testing.assert_allclose(score_inputs([again], at_hand, known=True)["mahalanobis"], expected, rtol=1e-4)
+    again = cross_fit(bind(classifier, [make_score("mahalanobis")]), KnownImages(at_hand, [None] * 400))
+    np.testing.assert_allclose(score_inputs(again, at_hand, known=True)["mahalanobis"], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("spec", ["mahalanobis", "knn", "knn(k=10)"])
@@ -345,18 +352,56 @@ def test_known_and_new_images_that_are_alike_score_alike(classifier: Precomputed
     """Of one distribution, in 12 dimensions: a score that has seen the known images would tell them from the others."""
     known, new = unit(300, 12, seed=5), unit(300, 12, seed=6)
     score = make_score(spec)
-    found = score_images(classifier, [score], known, fit=True)
-    others = score_images(classifier, list(found.scorers.values()), new).values[score.spec]
+    found, scorers = cross_fitted(classifier, [score], known)
+    others = score_images(classifier, list(scorers.values()), new).values[score.spec]
     truth = np.repeat([1, 0], 300)
     # The standard error is 2.4 points.
     assert abs(roc_auc_score(truth, np.concatenate([found.values[score.spec], others])) - 0.5) < 0.06
 
 
-def test_a_fit_without_a_readable_image_gives_nothing(tiny_clip: Model) -> None:
+def test_a_score_cannot_learn_without_a_readable_image(tiny_clip: Model) -> None:
     classifier = ZeroShotClassifier(tiny_clip, ["dog", "cat"])
-    found = score_images(classifier, [make_score("react"), make_score("msp")], [b"nothing"], fit=True)
+    with pytest.raises(InputError, match=r"react.*image 0"):
+        cross_fitted(classifier, [make_score("react"), make_score("msp")], [b"nothing"])
+    found = score_images(classifier, [make_score("msp")], [b"nothing"])
     assert not found.items and len(found.unreadable) == 1
-    assert {spec: len(values) for spec, values in found.values.items()} == {"react": 0, "msp": 0}
+    assert {spec: len(values) for spec, values in found.values.items()} == {"msp": 0}
+
+
+@pytest.mark.parametrize(("spec", "passes"), [("react", 1), ("fitted-on-patches", 2)])
+def test_images_are_encoded_once_unless_more_than_features_is_looked_at(
+    spec: str, passes: int, tiny_clip: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a score gets what it gets from features that are encoded for every pass."""
+    classifier = ZeroShotClassifier(tiny_clip, ["dog", "cat"])
+    score = FittedOnPatches() if spec == "fitted-on-patches" else make_score(spec)
+    seen: list[tuple[int, int | None]] = []
+    encoded: list[int] = []
+    original = tiny_clip.stream
+    monkeypatch.setattr(tiny_clip, "stream", lambda *a, **k: encoded.append(1) or original(*a, **k))
+    options = {"batch_size": 3, "progress": lambda *done: seen.append(done)}
+    held, _ = cross_fitted(classifier, [score], pictures(8), **options)
+    assert len(encoded) == passes
+    assert seen == [(3, 8), (6, 8), (8, 8)], "progress is that of the first pass"
+    monkeypatch.setattr(Encoded, "_holding", lambda self, batches: batches)
+    again, _ = cross_fitted(classifier, [score], pictures(8), batch_size=3)
+    np.testing.assert_array_equal(held.values[spec], again.values[spec])
+
+
+def test_several_sets_are_learned_from_as_one(classifier: PrecomputedClassifier) -> None:
+    """Of the second set, every third image; folds go on from set to set."""
+    first, second = unit(30, 12, seed=1), unit(50, 12, seed=2)
+    (scorer,) = bind(classifier, [Seen()])
+    encoded = [encode(classifier, [scorer], rows) for rows in (first, second)]
+    known = known_images(encoded, [scorer], every=[1, 3])
+    np.testing.assert_array_equal(known.inputs.features.numpy(), np.concatenate([first, second[::3]]))
+    assert known.images == 80 and known.rows is not None
+    assert known.rows.tolist() == [*range(30), *range(30, 80, 3)]
+    (fitted,) = cross_fit([scorer], known)
+    assert isinstance(fitted, CrossFitted)
+    np.testing.assert_array_equal(fitted.folds[known.rows], deal_folds([None] * 47))
+    others = np.setdiff1d(np.arange(80), known.rows)
+    np.testing.assert_array_equal(fitted.folds[others], others % 5)
 
 
 @dataclass(frozen=True)
@@ -379,7 +424,7 @@ class Remembers(Score):
 @pytest.mark.parametrize("every", [1, 3])
 def test_features_that_are_compared_as_they_are_are_held_once(classifier: PrecomputedClassifier, every: int) -> None:
     features = unit(2500, 12)
-    fitted = score_images(classifier, [Remembers()], features, fit=True, learn_every=every).scorers["remembers"]
+    fitted = cross_fitted(classifier, [Remembers()], features, every=every)[1]["remembers"]
     assert isinstance(fitted, CrossFitted)
     for fold, scorer in enumerate(fitted.scorers):
         assert bool(scorer.state["shared"])
@@ -388,9 +433,12 @@ def test_features_that_are_compared_as_they_are_are_held_once(classifier: Precom
 
 
 def test_a_fitted_scorer_is_fitted_once(classifier: PrecomputedClassifier) -> None:
-    (scorer,) = fit_scorers(classifier, [make_score("react")], unit(50, 12, 5))
-    again = score_images(classifier, [scorer], unit(50, 12, 6), fit=True).scorers["react"]
-    assert again is scorer
+    known, other = (
+        KnownImages(ScoreInputs(*map(torch.from_numpy, (unit(50, 5, seed), unit(50, 12, seed)))), [None] * 50)
+        for seed in (5, 6)
+    )
+    (scorer,) = fit(bind(classifier, [make_score("react")]), known)
+    assert fit([scorer], other) == cross_fit([scorer], other) == [scorer]
     with pytest.raises(TypeError):
         scorer.state["bound"] = torch.zeros(())  # type: ignore[index]
 

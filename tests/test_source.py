@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
-from deltaenergy.source import labelled_folders, load_images
+from deltaenergy.source import image_stream, labelled_folders, load_images
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_folder_with_one_folder_per_class(photos: Path) -> None:
         ("photos/cat/2.JPG", "cat"),
         ("photos/dog/1.png", "dog"),
     ]
-    assert all(open_image(item.source).size == (4, 4) for item in items)
+    assert all(load_rgb(item).size == (4, 4) for item in items)
 
 
 def test_flat_folder_has_no_labels(photos: Path) -> None:
@@ -97,7 +97,7 @@ def test_links(photos: Path) -> None:
     ]
     # A broken link is there by name, and unreadable when its turn comes.
     with pytest.raises(UnreadableImage, match="symbolic link"):
-        open_image(load_images("photos/dog/2.png")[0].source)
+        load_rgb(load_images("photos/dog/2.png")[0])
 
 
 def test_patterns(photos: Path) -> None:
@@ -140,7 +140,7 @@ def test_names_that_are_no_valid_text(tmp_path: Path) -> None:
     item = load_images(tmp_path)[0]
     assert item.label == "caf\\udce9"
     assert item.id.encode("utf-8").endswith(b"/caf\\udce9/1.png")
-    assert open_image(item.source).size == (4, 4)
+    assert load_rgb(item).size == (4, 4)
 
 
 def test_order_does_not_depend_on_the_order_of_creation(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_list_of_everything(photos: Path) -> None:
     items = load_images(["photos/cat", Path("photos/dog/1.png"), image, array, data, bytearray(data)])
     names = ["photos/cat/1.png", "photos/cat/2.JPG", "photos/dog/1.png", "image 3", "image 4", "image 5", "image 6"]
     assert [item.id for item in items] == names
-    assert [open_image(item.source).size for item in items] == [(4, 4), (4, 4), (4, 4), (2, 2), (5, 3), (4, 4), (4, 4)]
-    assert np.array_equal(np.asarray(open_image(items[4].source)), array)
+    assert [load_rgb(item).size for item in items] == [(4, 4), (4, 4), (4, 4), (2, 2), (5, 3), (4, 4), (4, 4)]
+    assert np.array_equal(np.asarray(load_rgb(items[4])), array)
 
 
 def test_generators_tuples_and_arrays_of_names(photos: Path) -> None:
@@ -226,12 +226,12 @@ def test_arrays_of_other_shapes() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3), np.uint8)
     batch = load_images(pixels)
     assert [item.id for item in batch] == ["image 0", "image 1"]
-    assert np.array_equal(np.asarray(open_image(batch[1].source)), pixels[1])
+    assert np.array_equal(np.asarray(load_rgb(batch[1])), pixels[1])
     grey = pixels[0, :, :, 0]
     for array in (grey, grey[..., None]):
-        assert np.array_equal(np.asarray(open_image(load_images(array)[0].source))[..., 1], grey)
+        assert np.array_equal(np.asarray(load_rgb(load_images(array)[0]))[..., 1], grey)
     # A view with strides of its own, such as BGR turned to RGB.
-    assert np.array_equal(np.asarray(open_image(load_images(pixels[0][..., ::-1])[0].source)), pixels[0][..., ::-1])
+    assert np.array_equal(np.asarray(load_rgb(load_images(pixels[0][..., ::-1])[0])), pixels[0][..., ::-1])
 
 
 def test_resolved_items_stay(photos: Path) -> None:
@@ -244,13 +244,13 @@ def test_missing_files_in_a_list_are_left_for_later(photos: Path) -> None:
     assert [item.id for item in items] == ["photos/dog/1.png", "photos/gone.jpg", "photos/gone", "photos/*.webp"]
     for item in items[1:]:
         with pytest.raises(UnreadableImage, match="does not exist"):
-            open_image(item.source)
+            load_rgb(item)
 
 
 def test_the_same_image_twice_has_two_ids(photos: Path) -> None:
     name = "photos/dog/1.png"
     assert ids([name, name, "photos/dog"]) == [name, f"{name} (2)", f"{name} (3)"]
-    assert ids(["a.png", "a.png", "a.png (2)"]) == ["a.png", "a.png (3)", "a.png (2)"]
+    assert ids(["a.png", "a.png", "a.png (2)"]) == ["a.png", "a.png (2)", "a.png (2) (2)"]
 
 
 def test_no_images_at_all() -> None:
@@ -291,7 +291,7 @@ def test_rows_without_a_path_are_listed_as_unreadable(photos: Path) -> None:
     items = load_images("photos/t.csv")
     assert [item.id for item in items] == ["photos/dog/1.png", "row 2", "photos/gone.png"]
     with pytest.raises(UnreadableImage, match="names no file"):
-        open_image(items[1].source)
+        load_rgb(items[1])
 
 
 def test_table_in_memory(photos: Path) -> None:
@@ -303,14 +303,15 @@ def test_table_in_memory(photos: Path) -> None:
     assert load_images(pa.table(columns)) == expected
 
     class Frame:
-        """What pandas and polars have in common; an empty cell is NaN in pandas."""
+        """What pandas, polars and others have in common."""
 
-        columns = ("image_path", "label")
-
-        def __getitem__(self, name: str) -> np.ndarray:
-            return np.array([float("nan") if v is None else v for v in columns[name]], dtype=object)
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return pa.table(columns).__arrow_c_stream__(requested_schema)
 
     assert load_images(Frame()) == expected
+    assert load_images(pa.RecordBatch.from_pydict(columns)) == expected
+    once = image_stream(pa.table(columns).to_reader())
+    assert list(once) == list(once) == expected, "a reader that gives its rows once"
 
 
 def test_pandas(photos: Path) -> None:
@@ -328,10 +329,6 @@ def test_table_errors(photos: Path) -> None:
     assert "no rows" in message(lambda: load_images("photos/t.csv"))
     (photos / "t.csv").write_text("")
     assert "no column" in message(lambda: load_images("photos/t.csv"))
-    (photos / "t.csv").write_bytes(b"path\n\xff\xfe\x00")
-    assert "photos/t.csv" in message(lambda: load_images("photos/t.csv"))
-    (photos / "t.jsonl").write_text('{"path": "a.png"}\n{"path": \n')
-    assert "line 2" in message(lambda: load_images("photos/t.jsonl"))
     (photos / "t.jsonl").write_text('["a.png"]\n')
     assert "line 1" in message(lambda: load_images("photos/t.jsonl"))
     (photos / "t.parquet").write_text("no table")
@@ -345,6 +342,45 @@ def test_table_errors(photos: Path) -> None:
     assert "no column" in message(lambda: load_images(pa.table({"a": [1]})))
 
 
+def problems(images: object) -> list[tuple[str, str | None]]:
+    return [(item.id, item.problem) for item in load_images(images)]
+
+
+def test_a_bad_row_is_unreadable_and_those_after_it_are_read(photos: Path) -> None:
+    """Whatever is wrong with it; what is wrong with the first row alone is an error."""
+    long = "x" * 200_000
+    (photos / "t.csv").write_text(f'path,label\ndog/1.png,dog\n"{long}",dog\ncat/1.png,cat\n', encoding="utf-8")
+    first, bad, last = problems("photos/t.csv")
+    assert (first, last) == (("photos/dog/1.png", None), ("photos/cat/1.png", None))
+    assert bad[0] == "row 2" and "field" in str(bad[1])
+    (photos / "t.csv").write_bytes(b"path\ndog/1.png\n\xff\xfe\x00\ncat/1.png")  # a name that no file has
+    assert [problem for _, problem in problems("photos/t.csv")] == [None] * 3
+    with pytest.raises(UnreadableImage, match="no file has this name"):
+        load_rgb(load_images("photos/t.csv")[1])
+    (photos / "t.jsonl").write_text('{"path": "a.png"}\n{"path": \n["b.png"]\n{"label": "x"}\n{"path": "c.png"}\n')
+    found = problems("photos/t.jsonl")
+    assert [name for name, _ in found] == ["photos/a.png", "row 2", "row 3", "row 4", "photos/c.png"]
+    assert "line 2" in str(found[1]) and "line 3" in str(found[2]) and "no file" in str(found[3])
+    pq.write_table(pa.table({"path": [f"{i}.png" for i in range(1000)]}), photos / "t.parquet", row_group_size=500)
+    data = bytearray((photos / "t.parquet").read_bytes())
+    second = pq.ParquetFile(photos / "t.parquet").metadata.row_group(1).column(0)
+    start = second.dictionary_page_offset or second.data_page_offset
+    data[start : start + 36] = b"\xff" * 36
+    (photos / "t.parquet").write_bytes(data)
+    found = problems("photos/t.parquet")
+    assert [name for name, _ in found] == [*(f"photos/{i}.png" for i in range(500)), "photos/t.parquet (the rest)"]
+    assert "from row 501" in str(found[-1])
+
+
+def test_labels_of_a_later_line_are_not_lost(photos: Path) -> None:
+    """Every line of a JSONL file may have columns of its own."""
+    (photos / "t.jsonl").write_text('{"path": "a.png"}\n{"File": "b.png", "Class": "cat"}\n')
+    assert [(item.id, item.label) for item in load_images("photos/t.jsonl")] == [
+        ("photos/a.png", None),
+        ("photos/b.png", "cat"),
+    ]
+
+
 def test_bytes_and_records_that_are_no_pictures(photos: Path) -> None:
     for column, value, held in (
         ("path", b"a.png", "bytes"),
@@ -352,9 +388,9 @@ def test_bytes_and_records_that_are_no_pictures(photos: Path) -> None:
         ("file", ["a"], "lists"),
     ):
         pq.write_table(pa.table({column: [value]}), photos / "t.parquet")
-        assert f"holds {held} in column '{column}'" in message(lambda: load_images("photos/t.parquet"))
+        assert f"has {held} in column '{column}'" in message(lambda: load_images("photos/t.parquet"))
     (photos / "t.jsonl").write_text('{"image": {"bytes": "abc"}}\n')
-    assert "holds records in column 'image'" in message(lambda: load_images("photos/t.jsonl"))
+    assert "has records in column 'image'" in message(lambda: load_images("photos/t.jsonl"))
 
 
 # Labelled folders.
@@ -377,17 +413,19 @@ def test_labelled_folders_with_domains(photos: Path) -> None:
 def test_labelled_folders_errors(photos: Path) -> None:
     assert "Did you mean 'photos'?" in message(lambda: labelled_folders("photo"))
     assert "is a file" in message(lambda: labelled_folders("photos/dog/1.png"))
-    text = message(lambda: labelled_folders("photos/dog"))
-    assert "1 image(s) but no folders" in text
-    assert "one folder per class" in text
-    assert "one folder per class" in message(lambda: labelled_folders("photos", domains=True))
+    assert "'photos/dog/1.png' is outside the class folders" in message(lambda: labelled_folders("photos/dog"))
+    assert "outside the domain and class folders" in message(lambda: labelled_folders("photos", domains=True))
     Path("photos/ant").mkdir()
-    assert "'photos/ant' holds no image" in message(lambda: labelled_folders("photos"))
+    assert "class folder 'photos/ant'" in message(lambda: labelled_folders("photos"))
     Path("photos/ant").rmdir()
     Path("photos/loose.png").touch()
-    assert "'loose.png'" in message(lambda: labelled_folders("photos"))
+    assert "'photos/loose.png'" in message(lambda: labelled_folders("photos"))
     Path("none").mkdir()
-    assert "no folders" in message(lambda: labelled_folders("none"))
+    assert "No images in 'none'" in message(lambda: labelled_folders("none"))
+    Path("none/style").mkdir()
+    assert "'none/style'" in message(lambda: labelled_folders("none", domains=True))
+    Path("none/style/cat").mkdir()
+    assert "'none/style/cat'" in message(lambda: labelled_folders("none", domains=True))
 
 
 # Wrong use.
@@ -416,10 +454,10 @@ def test_folder_that_may_not_be_entered(photos: Path, monkeypatch: pytest.Monkey
 
 def test_empty_folder(photos: Path) -> None:
     Path("empty").mkdir()
-    assert "It is empty" in message(lambda: load_images("empty"))
+    assert "it is empty" in message(lambda: load_images("empty"))
     assert "'empty'" in message(lambda: load_images(["photos", "empty"]))
     Path("empty/notes.txt").touch()
-    assert "'notes.txt'" in message(lambda: load_images("empty"))
+    assert "'empty/notes.txt'" in message(lambda: load_images("empty"))
 
 
 def test_folder_that_cannot_be_listed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +470,7 @@ def test_folder_that_cannot_be_listed(photos: Path, monkeypatch: pytest.MonkeyPa
 
 def test_pattern_without_match(photos: Path) -> None:
     assert "'photos/*.webp'" in message(lambda: load_images("photos/*.webp"))
-    assert "no image" in message(lambda: load_images("photos/*.txt"))
+    assert "photos/notes.txt" in message(lambda: load_images("photos/*.txt"))
 
 
 @pytest.mark.parametrize(
@@ -443,8 +481,8 @@ def test_pattern_without_match(photos: Path) -> None:
         ({"path": ["a.png"]}, "of type dict"),
         ([3], "images[0] is of type int"),
         (["a.png", ["b.png"]], "images[1] is of type list"),
-        ("", "no path"),
-        ("ftp://example.org/a.png", "kind 'ftp://'"),
+        ("", "not a path"),
+        ("ftp://example.org/a.png", "'ftp://'"),
         (np.zeros((4, 4, 3)), "astype('uint8')"),
         (np.zeros((3, 9, 9), np.uint8), "transpose(1, 2, 0)"),
         (np.zeros(5, np.uint8), "shape (5,)"),

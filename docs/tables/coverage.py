@@ -25,16 +25,10 @@ from clip_data import ClipFeatures
 
 import deltaenergy as de
 from deltaenergy.detector.calibration import Calibration, class_groups
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.scores.base import FoldScorer, ScoreInputs
-from deltaenergy.scoring import cross_fit, deal_folds
-from deltaenergy.stats.thresholds import (
-    Guarantee,
-    benjamini_hochberg,
-    conformal_p_values,
-    kept_at_least,
-    rank_of,
-    threshold_of,
-)
+from deltaenergy.scoring import KnownImages, cross_fit, deal_folds
+from deltaenergy.stats.thresholds import benjamini_hochberg, conformal_p_values, kept_at_least, rank_of, threshold_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -112,7 +106,7 @@ def fitted_row(law: Law, spec: str, images: int, draws: int) -> str:
         for _ in range(draws):
             order = rng.permutation(len(law.truth))
             known, new = (law.inputs.take(rows.tolist()) for rows in (order[:images], order[images : images + 1000]))
-            fitted = FoldScorer.of(cross_fit(scorer, known, folds).scorers)
+            fitted = FoldScorer.of(cross_fit([scorer], KnownImages(known, [None] * images))[0].scorers)
             own = fitted.each(known).double().numpy()[np.arange(images), folds]
             ranked = np.argsort(own)
             found = Calibration(own[ranked], Guarantee(KEEP, None, images, folds=5), folds=folds[ranked])

@@ -34,13 +34,13 @@ from deltaenergy.errors import InputError
 from deltaenergy.files import read_json, read_tensors, write_json, write_tensors
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import bind_all, score_inputs
+from deltaenergy.scoring import bind, score_inputs
 from deltaenergy.source import labelled_folders
 from deltaenergy.stats.metrics import auroc, fpr
-from deltaenergy.tuning.data import CachedViews, Domains
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.prepare import TrainSet
-from deltaenergy.tuning.views import encode_views
+from deltaenergy.tuning.tune import check_fits
+from deltaenergy.tuning.views import CachedViews, Domains, encode_views
 
 METHODS = [
     "zero-shot",
@@ -83,7 +83,7 @@ SHOTS = 16
 
 def measure(classifier: de.Classifier, sets: Sets, labels: dict[str, Any], own: str) -> dict[str, float]:
     """Accuracies, and AUROC and FPR95 of each score against each open set, in percent."""
-    scorers = bind_all(classifier, [make_score(score) for score in dict.fromkeys((*SCORES, own))])
+    scorers = bind(classifier, [make_score(score) for score in dict.fromkeys((*SCORES, own))])
     values, found = {}, {}
     for name, (features, patches) in sets.items():
         inputs = [look(classifier, scorers, features[rows], patches[rows]) for rows in blocks(len(features))]
@@ -263,7 +263,7 @@ def that_run(model: Any, methods: Sequence[str]) -> list[str]:
     for method in methods:
         try:
             if method != "zero-shot":
-                make_method(method).check_model(model)
+                check_fits(make_method(method), model, ["one", "other"], 2, {})
             able.append(method)
         except InputError as error:
             print(f"left out: {method}: {error}", file=sys.stderr)

@@ -24,7 +24,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import split
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import get_score_class, list_scores
-from deltaenergy.scoring import AnyScorer, Scored, score_images
+from deltaenergy.scoring import AnyScorer, Encoded, Scored, cross_fit, encode, known_images, score_all
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import RankedScores
 
@@ -77,22 +77,18 @@ def main() -> None:
     scores = [de.make_score(spec) for spec in split(arguments.score, ",")] if arguments.score else all_scores()
     scorers = [score.bind(classifier, show(score.spec)) for score in scores]
 
-    def run(name: str, folders: list[Path], scorers: Sequence[AnyScorer], *, fit: bool = False) -> Scored:
+    def encoded(name: str, folders: list[Path], scorers: Sequence[AnyScorer]) -> Encoded:
         items = [item for folder in folders for item in load_images(folder)]
-        return score_images(
-            classifier, scorers, items, fit=fit, batch_size=arguments.batch_size, progress=show(f"scoring {name}")
-        )
+        options = {"batch_size": arguments.batch_size, "progress": show(f"scoring {name}")}
+        return encode(classifier, scorers, items, hold=True, **options)
 
-    known = run("pacs", domains, scorers, fit=True)
-    fitted = list(known.scorers.values())
+    pacs = encoded("pacs", domains, scorers)
+    fitted = cross_fit(scorers, known_images([pacs], scorers))
+    known = score_all(pacs, fitted, known=True)
     removed = set(splits()["caltech101-removed"]["pacs"])
     unknown = {
-        name: run(
-            name,
-            [folder for folder in sorted((arguments.images / name).iterdir()) if folder.name not in removed],
-            fitted,
-        )
-        for name in OPEN_SETS
+        name: score_all(encoded(name, [folder for folder in folders if folder.name not in removed], fitted), fitted)
+        for name, folders in ((name, sorted((arguments.images / name).iterdir())) for name in OPEN_SETS)
     }
     truth = [Path(item.id).parent.name for item in known.items]
     correct = np.mean([classes[index] == name for index, name in zip(known.predicted, truth)])

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.zero_shot import TemplateClassifier, TemplateMethod
-from deltaenergy.core.needs import Need
-from deltaenergy.models.base import Model
+from deltaenergy.classifiers import Inputs, Need, Outputs, TemplateClassifier, TemplateMethod
+from deltaenergy.models import Model
 
 
 class ClassBiasClassifier(TemplateClassifier):

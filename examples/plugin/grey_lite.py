@@ -8,9 +8,7 @@ from __future__ import annotations
 import torch
 from PIL import Image
 
-from deltaenergy import TowerModel
-from deltaenergy.models.lite.model import load_lite
-from deltaenergy.models.preprocessing import Preprocessing
+from deltaenergy.models import Preprocessing, TowerModel, load_lite
 
 
 class Grey(Preprocessing):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.scores import Score, ScoreInputs, Scorer
-from deltaenergy.scores.arrays import array_function
+from deltaenergy.scores import Score, ScoreInputs, Scorer, array_function
 
 
 @array_function

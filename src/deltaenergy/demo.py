@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from deltaenergy.data.decode import open_image
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.files import check_writable
 
@@ -97,7 +96,7 @@ def calibration_views(known: list[ImageItem]) -> list[ImageItem]:
     rng = np.random.default_rng(SEED)
     views = []
     for item in known:
-        image = open_image(item.source)
+        image = load_rgb(item)
         views += [ImageItem(f"{item.id} (view {i})", _view(image, rng), item.label) for i in range(VIEWS)]
     return views
 

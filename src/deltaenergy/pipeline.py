@@ -22,7 +22,7 @@ from deltaenergy.core.labels import class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.class_check import check_predictions
+from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import ClassNames, check_detector_folder, one_score
 from deltaenergy.errors import ArtifactError, InputError
@@ -38,13 +38,20 @@ from deltaenergy.source import load_images
 from deltaenergy.stats.thresholds import check_confidence, check_keep
 from deltaenergy.training.checkpoints import saving
 from deltaenergy.training.loop import EpochLog
-from deltaenergy.tuning.data import CachedViews, Validation
-from deltaenergy.tuning.fit import recipes_of
-from deltaenergy.tuning.prepare import DEFAULT_VIEWS, TrainSet, encode_readable, labelled_items, prepare_validation
+from deltaenergy.tuning.prepare import (
+    DEFAULT_VIEWS,
+    RUN_FOLDER,
+    TrainSet,
+    TrainSets,
+    clear_run_folder,
+    encode_readable,
+    labelled_items,
+    method_folder,
+    prepare_validation,
+)
 from deltaenergy.tuning.stored import has_no_pictures, read_stored
-from deltaenergy.tuning.train_sets import TrainSets
-from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, tune
-from deltaenergy.tuning.workplace import FOLDER, clear_workplace, place_of
+from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, recipes_of, tune
+from deltaenergy.tuning.views import CachedViews, Validation
 
 # Training images beyond the sample make an honest calibration set; this many are plenty.
 MAX_HELD_OUT = 1000
@@ -108,8 +115,8 @@ def tune_detector(
     out, asked, methods = Path(out), None if score is None else one_score(score), _methods(method)
     check_keep(keep)
     check_confidence(confidence)
-    for one in methods:
-        recipes_of(one, recipe or {})  # refuses what makes no sense, before any image is read
+    for candidate in methods:
+        recipes_of(candidate, recipe or {})  # refuses what makes no sense, before any image is read
     if search and val is None:
         raise InputError("`search` needs validation images: give `val`.")
     check_detector_folder(out, overwrite)
@@ -128,15 +135,15 @@ def tune_detector(
         loaded = model
     scored = asked or make_score(default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
-        methods = [one for one in methods if one.name in WITHOUT_TEXTS]
-    for one in methods:
-        check_fits(one, loaded, names, shots * len(names), recipe or {})
+        methods = [candidate for candidate in methods if candidate.name in WITHOUT_TEXTS]
+    for candidate in methods:
+        check_fits(candidate, loaded, names, shots * len(names), recipe or {})
     _check_score(scored, methods, to_calibrate, loaded)
-    workplace = out / FOLDER
+    run_folder = out / RUN_FOLDER
     with FolderLock(out):
         if overwrite:
-            clear_workplace(workplace)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, workplace, stage)
+            clear_run_folder(run_folder)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:
@@ -145,7 +152,7 @@ def tune_detector(
                     loaded,
                     names,
                     validation_items,
-                    needs=frozenset().union(*(one.needs_to_validate for one in methods)),
+                    needs=frozenset().union(*(candidate.needs_to_validate for candidate in methods)),
                     progress=progress,
                     who=methods[0].name,
                 )
@@ -153,21 +160,21 @@ def tune_detector(
         test, unreadable = _test_images(loaded, sets, methods, validation, rest)
         _check_comparable(methods, sets, test)
         tried = []
-        for number, one in enumerate(methods):
+        for number, candidate in enumerate(methods):
             tuned = tune(
                 loaded,
                 names,
-                sets.of(one),
-                one,
+                sets.of(candidate),
+                candidate,
                 seed=seed,
                 val=validation,
                 search=search,
-                recipe=recipe if one.trains or len(methods) == 1 else None,
-                checkpoints=place_of(workplace, number, len(methods)),
+                recipe=recipe if candidate.trains or len(methods) == 1 else None,
+                checkpoints=method_folder(run_folder, number, len(methods)),
                 on_epoch=on_epoch,
                 on_candidate=on_candidate,
             )
-            tried.append(TunedCandidate(tuned.method, tuned, sets.of(one)))
+            tried.append(TunedCandidate(tuned.method, tuned, sets.of(candidate)))
         comparison = None
         if test is not None:
             with stage("Measuring"):
@@ -176,7 +183,7 @@ def tune_detector(
                 comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, on.batch_size)
         classifier = tried[0].classifier
         if comparison is not None:
-            classifier = next(one.classifier for one in tried if one.method.spec == comparison.kept)
+            classifier = next(candidate.classifier for candidate in tried if candidate.method.spec == comparison.kept)
             for message in comparison.warnings():
                 warnings.warn(message, stacklevel=2)
         detector = Detector(classifier, scored)
@@ -184,12 +191,12 @@ def tune_detector(
             readable = None if test is None or test.drawn else test
             images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
             detector.calibrate(images, keep, confidence, trained=trained, batch_size=on.batch_size, progress=progress)
-        with saving("The tuned detector", out, f"The finished training is in {workplace}."):
+        with saving("The tuned detector", out, f"The finished training is in {run_folder}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
             record["comparison"] = None if comparison is None else comparison.to_dict()
             write_json(out / TRAINING, {**record, "sample": prepared.sample.record()})
             detector.save(out)
-        clear_workplace(workplace)
+        clear_run_folder(run_folder)
     skipped = {image.id: image for image in (*prepared.unreadable, *unreadable, *detector.unreadable)}
     return TunedDetector(detector, source, len(prepared.sample.items), list(skipped.values()), comparison)
 
@@ -203,7 +210,7 @@ def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
         raise InputError("method is empty: name a tuning method, several, or auto.")
     if len(several) > 1 and "auto" in several:
         raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
-    return list({one.spec: one for one in map(make_method, several)}.values())
+    return list({method.spec: method for method in map(make_method, several)}.values())
 
 
 def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem], model: Model | None = None) -> None:
@@ -212,8 +219,8 @@ def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem
     if model is not None and has_no_pictures(model, images):
         features = Lack("features were given", "give it images, not features.")
         lacks = {"labels": features, "patches": features, "pixels": features}
-    for one in methods:
-        check_runnable([score], given_by([images], model=model, method=one.name).without(**lacks))
+    for method in methods:
+        check_runnable([score], given_by([images], model=model, method=method.name).without(**lacks))
 
 
 def _test_images(
@@ -229,12 +236,14 @@ def _test_images(
         return TestImages(validation.images, labels, validation.features, "validation images"), []
     if rest:
         with stage("Encoding images that were not drawn") as progress:
-            found, unreadable = encode_readable(model, sets.classes, rest, progress)
-        if len(found.labels):
-            labels = found.labels.cpu().numpy()
-            return TestImages(found.images, labels, found.features, "training images that were not drawn"), unreadable
+            encoded, unreadable = encode_readable(model, sets.classes, rest, progress)
+        if len(encoded.labels):
+            labels = encoded.labels.cpu().numpy()
+            return TestImages(
+                encoded.images, labels, encoded.features, "training images that were not drawn"
+            ), unreadable
     # Without a method that can be tuned anew for each fold there is nothing to encode for.
-    if not any(can_tune_again(one, sets.of(one)) for one in methods):
+    if not any(can_tune_again(method, sets.of(method)) for method in methods):
         return None, []
     drawn = sets.test_view()
     assert isinstance(drawn.images, CachedViews)
@@ -249,7 +258,7 @@ def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImag
     """Refuse to choose among methods that cannot be measured, before they are trained."""
     if len(methods) == 1 or (test is not None and not test.drawn):
         return
-    dear = [one.name for one in methods if not can_tune_again(one, sets.of(one))]
+    dear = [method.name for method in methods if not can_tune_again(method, sets.of(method))]
     if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
@@ -277,7 +286,7 @@ def _compare(
     else:
         tried.insert(0, TunedCandidate(zero_shot.method, zero_shot, train))
         predicted = zero_shot.similarities(test.features).argmax(axis=1)
-        check_predictions(zero_shot.classes, test.labels, predicted, stacklevel=3)
+        warn_of_guesses(zero_shot.classes, test.labels, predicted, stacklevel=3)
     return measure_gain(model, tried, test, score, kept=kept, seed=seed, recipe=recipe, batch_size=batch_size)
 
 
@@ -323,8 +332,7 @@ def _calibration_images(
     images: Any
     trained = False
     classifier, score = detector.classifier, detector.score
-    features_do = not (score.needs_images or Need.LABELS in score.needs or classifier.prompts_images)
-    features_do = features_do and classifier.needs_to_predict <= {Need.FEATURES}
+    features_suffice = classifier.takes_features and not (score.needs_images or Need.LABELS in score.needs)
     if held_out is not None:
         images, source = train.without_trained(held_out), "in-distribution images"
         if len(images) < len(held_out):
@@ -338,7 +346,7 @@ def _calibration_images(
     elif validation is not None or rest:
         source = "training images that were not drawn" if validation is None else "validation images"
         images = list(rest if validation is None else validation.images)
-        if features_do and encoded is not None:
+        if features_suffice and encoded is not None:
             images = encoded.features  # known already
     else:
         images, source, trained = train.sample.items, "training images", True

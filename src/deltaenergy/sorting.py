@@ -25,8 +25,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deltaenergy.core.progress import Progress, stage
+from deltaenergy.data.file import user_path
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import user_path
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.score import Scoring, no_threshold
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.detector.verdicts import Verdicts
@@ -128,8 +129,8 @@ def sort(verdicts: Scoring | Verdicts, into: str | Path, how: str = "copy", *, d
     if isinstance(verdicts, Scoring):
         if not verdicts.has_threshold:
             raise no_threshold("sort")
-        if isinstance(verdicts.images, str | Path):
-            raise InputError(f"A feature store has no image files to {how}: give the folder of images.")
+        if not isinstance(verdicts.images, ImageStream | list):
+            raise InputError(f"Features have no image files to {how}: give the folder of images.")
         for item in verdicts.images:
             _file_of(item, how)
         given = [verdicts.given] if isinstance(verdicts.given, str | os.PathLike) else verdicts.given
@@ -154,9 +155,9 @@ def sort(verdicts: Scoring | Verdicts, into: str | Path, how: str = "copy", *, d
 
 def _file_of(item: ImageItem, how: str) -> Path:
     """The image's own file; an image in an archive has none."""
-    if isinstance(item.source, Path):
-        return item.source
-    if item.refused:
+    if item.path is not None:
+        return item.path
+    if item.problem is not None:
         return Path(item.id)
     raise InputError(f"{item.id} is inside an archive or feature store: unpack it to {how} it, and give the folder.")
 

@@ -29,8 +29,8 @@ from deltaenergy.classifiers.bayes_cal import (
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.data import CachedViews, Domains
-from deltaenergy.tuning.fit import fit
+from deltaenergy.tuning.tune import fit
+from deltaenergy.tuning.views import CachedViews, Domains
 from tests.labelled_pictures import CLASSES, write_pictures
 
 SCALE = 100.0

@@ -293,7 +293,7 @@ def test_the_log_holds_r_once_per_step(tiny_clip: Model, train_set: TrainSet) ->
 
 
 def one_view(train_set: TrainSet) -> TrainSet:
-    from deltaenergy.tuning.data import CachedViews
+    from deltaenergy.tuning.views import CachedViews
 
     images = train_set.images
     return TrainSet(train_set.sample, CachedViews(images.features[:, :1], images.labels), 1)  # type: ignore[attr-defined]

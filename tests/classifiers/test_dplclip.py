@@ -23,8 +23,8 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.report.html import Markup
 from deltaenergy.report.page import provenance_section
 from deltaenergy.scoring import score_images
-from deltaenergy.tuning.data import CachedViews, Domains, Validation
-from deltaenergy.tuning.fit import fit
+from deltaenergy.tuning.tune import fit
+from deltaenergy.tuning.views import CachedViews, Domains, Validation
 from tests.labelled_pictures import CLASSES
 
 # Uneven: 6, 4 and 2 images.
@@ -160,7 +160,7 @@ class TestServing:
         np.testing.assert_allclose(classifier.context.numpy(), by_domain.mean(axis=0), atol=1e-5)
         assert np.abs(by_domain.mean(axis=0) - contexts.mean(axis=0)).max() > 1e-4  # not the mean over images
         np.testing.assert_allclose(classifier.similarities(z), z @ texts_of(tiny_clip, classifier.context).T, atol=1e-5)
-        coop = CoOp().blank(tiny_clip, CLASSES)
+        coop = CoOp().build_empty(tiny_clip, CLASSES)
         coop.context.data.copy_(classifier.context)  # type: ignore[operator, union-attr]
         np.testing.assert_allclose(coop.eval().similarities(z), classifier.similarities(z), atol=1e-6)
 

@@ -149,7 +149,7 @@ def test_locoop_entropy_by_hand() -> None:
 @pytest.mark.parametrize(("classes", "top_k"), [(1000, 200), (400, 200), (100, 50), (3, 1)])
 def test_locoop_looks_at_the_paper_s_top_classes(tiny_clip: Model, classes: int, top_k: int) -> None:
     """200 as for ImageNet, or half of the classes where they are few."""
-    blank = make_method("locoop").blank(tiny_clip, [f"class {k}" for k in range(classes)])
+    blank = make_method("locoop").build_empty(tiny_clip, [f"class {k}" for k in range(classes)])
     assert isinstance(blank, LoCoOpClassifier) and blank.ranks == top_k
 
 

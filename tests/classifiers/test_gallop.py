@@ -97,8 +97,9 @@ def test_similarities_are_the_formula(tiny_clip: Model, states: TrainSet, colour
 
 def de_open(path: Path) -> object:
     from deltaenergy.data.decode import open_image
+    from deltaenergy.data.file import LocalFile
 
-    return open_image(path)
+    return open_image(LocalFile(path))
 
 
 def test_untrained_it_is_gl_mcm_s(tiny_clip: Model, states: TrainSet, coloured: Path) -> None:
@@ -164,7 +165,7 @@ def test_on_a_cnn_and_with_too_many_patches_asked_for(coloured: Path) -> None:
     assert tuned.similarities(coloured).shape == (18, 3)
     assert tuned.get_parameter("patch_map").shape == (lite.feature_dim, lite.feature_dim)
     with pytest.raises(InputError, match="'lite' has a convolutional"):
-        make_method("gallop(projection=hidden)").blank(lite, CLASSES)
+        make_method("gallop(projection=hidden)").build_empty(lite, CLASSES)
 
 
 def test_features_are_not_enough(tiny_clip: Model, states: TrainSet) -> None:

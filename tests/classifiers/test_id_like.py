@@ -19,9 +19,9 @@ from deltaenergy.classifiers.id_like import IdLikeClassifier, mean_likeness, sel
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 from deltaenergy.scores.id_like import id_like
-from deltaenergy.tuning.data import CachedViews
-from deltaenergy.tuning.fit import recipes_of
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
+from deltaenergy.tuning.tune import recipes_of
+from deltaenergy.tuning.views import CachedViews
 from tests.labelled_pictures import CLASSES
 
 SMALL = "id-like(crops=6,selected=2,outliers=4)"

@@ -12,7 +12,7 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.coop import CoOp
 from deltaenergy.source import labelled_folders
-from deltaenergy.tuning.data import CachedViews
+from deltaenergy.tuning.views import CachedViews
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 

@@ -14,16 +14,16 @@ from torch import nn
 import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers import estimate
-from deltaenergy.classifiers.base import TrainBatch
+from deltaenergy.classifiers.base import Outputs, TrainBatch
 from deltaenergy.classifiers.cocoop import CoCoOp
 from deltaenergy.classifiers.coop import CoOp
-from deltaenergy.classifiers.lsn import NEGATIVES, POSITIVES, Lsn, LsnClassifier, LsnOutputs, likeness
+from deltaenergy.classifiers.lsn import NEGATIVES, POSITIVES, Lsn, LsnClassifier, likeness
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.prompts import LearnedPrompts
-from deltaenergy.tuning.data import CachedViews, Validation
-from deltaenergy.tuning.fit import fit, recipes_of
 from deltaenergy.tuning.prepare import TrainSet
+from deltaenergy.tuning.tune import fit, recipes_of
+from deltaenergy.tuning.views import CachedViews, Validation
 from tests.labelled_pictures import CLASSES
 
 
@@ -119,7 +119,7 @@ class TestLoss:
         classifier, batch = in_second_stage(tiny_clip, images, as_released=as_released)
         classifier.phase = POSITIVES
         outputs = classifier(batch)
-        assert not isinstance(outputs, LsnOutputs)
+        assert outputs.negative_texts is None
         logits = tiny_clip.logit_scale * (batch.features @ classifier.positives.texts().T)  # type: ignore[operator]
         expected = nn.functional.cross_entropy(logits.softmax(dim=1) if as_released else logits, batch.labels)
         found = classifier.losses(outputs, batch)
@@ -128,7 +128,7 @@ class TestLoss:
     def test_the_one_in_one_minus_cosine_is_irrelevant(self, tiny_clip: Model, images: CachedViews) -> None:
         classifier, batch = in_second_stage(tiny_clip, images)
         outputs = classifier(batch)
-        assert isinstance(outputs, LsnOutputs) and outputs.negatives is not None
+        assert outputs.negative_texts is not None and outputs.negatives is not None
         without = sum(nn.functional.cross_entropy(-20 * outputs.negatives[:, m], batch.labels) for m in range(3))
         torch.testing.assert_close(classifier.losses(outputs, batch)["ce"], without)
 
@@ -138,8 +138,8 @@ class TestLoss:
         own = nn.functional.one_hot(batch.labels, 3).float()
         best = (1 - 2 * own)[:, None].expand(-1, 3, -1)
         outputs = classifier(batch)
-        assert isinstance(outputs, LsnOutputs)
-        perfect = LsnOutputs(outputs.similarities, outputs.features, outputs.texts, best, outputs.negative_texts)
+        assert outputs.negative_texts is not None
+        perfect = Outputs(outputs.similarities, outputs.features, outputs.texts, best, outputs.negative_texts)
         floor = 3 * math.log(1 + 2 / math.e)
         assert classifier.losses(perfect, batch)["ce"].item() == pytest.approx(floor, rel=1e-6)
         assert classifier.losses(outputs, batch)["ce"].item() > floor
@@ -330,10 +330,10 @@ class TestCost:
         self, tiny_clip: Model, coloured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from deltaenergy import pipeline as tuned_detector
-        from deltaenergy.tuning import train_sets
+        from deltaenergy.tuning import prepare
 
         monkeypatch.setattr(estimate, "memory_of", lambda _: 100_000)
-        monkeypatch.setattr(train_sets, "prepare_training", lambda *_, **__: pytest.fail("images were encoded"))
+        monkeypatch.setattr(prepare, "prepare_training", lambda *_, **__: pytest.fail("images were encoded"))
         with pytest.raises(InputError, match="this machine has"):
             tuned_detector.tune_detector(tiny_clip, coloured, tmp_path / "out", "lsn", shots=2)
 

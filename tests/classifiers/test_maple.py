@@ -24,8 +24,8 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.vision import VisionTower
 from deltaenergy.source import load_images
 from deltaenergy.training.recipe import Recipe
-from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training, prepare_validation
+from deltaenergy.tuning.tune import fit
 from tests.checkpoints import write_clip
 from tests.classifiers.prompted_reference import Reference, double
 from tests.labelled_pictures import CLASSES, write_pictures
@@ -132,7 +132,7 @@ def test_initial_maps(clip: TowerModel) -> None:
 
 def test_the_parameters_of_vit_b16(vit_b16: ClipModel) -> None:
     """9 · (2 · 512) + 9 · (512 · 768 + 768)."""
-    classifier = Maple().blank(vit_b16, CLASSES)
+    classifier = Maple().build_empty(vit_b16, CLASSES)
     assert sum(p.numel() for p in classifier.parameters()) == 3_555_072
 
 

@@ -80,7 +80,7 @@ def test_one_prompt_is_coop_on_the_mean_patch(tiny_clip: Any) -> None:
     classifier = built(tiny_clip, Plot(prompts=1, context_length=4))
     batch = seen(tiny_clip)
     assert batch.patches is not None
-    coop: Any = CoOp(context_length=4).blank(tiny_clip, CLASSES)
+    coop: Any = CoOp(context_length=4).build_empty(tiny_clip, CLASSES)
     coop.context.data.copy_(classifier.contexts[0])
     mean = batch.patches.mean(dim=1)
     assert (mean.norm(dim=1) < 0.99).all()

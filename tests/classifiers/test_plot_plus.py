@@ -19,8 +19,8 @@ from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
 from deltaenergy.training.recipe import Recipe
-from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet
+from deltaenergy.tuning.tune import fit
 from tests.classifiers.prompted_reference import Reference, double
 from tests.classifiers.test_transport import reference_plan
 from tests.labelled_pictures import CLASSES, write_pictures
@@ -186,7 +186,7 @@ def test_features_and_stores_are_refused(tiny_clip: Any, coloured: Path, tmp_pat
     store = de.build_store(tiny_clip, coloured, tmp_path / "store")
     with pytest.raises(InputError, match="pixels are needed"):
         classifier.similarities(store)
-    with pytest.raises(InputError, match=r"needs pixels.*feature store"):
+    with pytest.raises(InputError, match=r"pixels are needed.*store"):
         de.Detector(classifier, "mcm").calibrate(store)
 
 

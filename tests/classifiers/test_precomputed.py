@@ -68,3 +68,24 @@ def test_subset_removes_columns_and_is_not_saved(features: np.ndarray) -> None:
     np.testing.assert_allclose(subset.patch_similarities(patches).numpy(), expected, atol=1e-6)
     with pytest.raises(InputError, match="cannot be saved"):
         subset.save("nowhere")
+
+
+@pytest.mark.parametrize("count", [1, 31, 33, 1025])
+def test_a_row_has_the_same_bits_alone_with_others_and_in_a_verdict(count: int) -> None:
+    """In similarities, probabilities and the closest classes alike."""
+    rng = np.random.default_rng(count)
+    rows, texts = rng.normal(size=(count, 24)), rng.normal(size=(37, 24))
+    features, vectors = ((one / np.linalg.norm(one, axis=1, keepdims=True)).astype(np.float32) for one in (rows, texts))
+    classifier = PrecomputedClassifier(vectors, [f"class {k}" for k in range(37)])
+    similarities, shares = classifier.similarities(features), classifier.predict_proba(features)
+    np.testing.assert_allclose(similarities, features.astype(np.float64) @ vectors.T, atol=1e-6)
+    verdicts = Detector(classifier, "mcm").calibrate(features).predict(features, top_k=4)
+    assert classifier.top_k(features, 4) == [list(verdict.top) for verdict in verdicts]
+    for row, best in zip(shares.tolist(), classifier.top_k(features, 40)):
+        assert dict(best) == {f"class {k}": share for k, share in enumerate(row)}
+        assert [share for _, share in best] == sorted(row, reverse=True)
+    for row in {0, count // 2, count - 1}:
+        alone = features[row : row + 1]
+        assert (classifier.similarities(alone)[0] == similarities[row]).all()
+        assert (classifier.predict_proba(alone)[0] == shares[row]).all()
+        assert classifier.top_k(alone, 4)[0] == list(verdicts[row].top)

@@ -23,9 +23,9 @@ from deltaenergy.classifiers.promptsrc import PromptSrc, PromptSrcClassifier, ep
 from deltaenergy.core.needs import Need
 from deltaenergy.data.catalogue.class_names import template_ensemble
 from deltaenergy.errors import InputError
-from deltaenergy.tuning.data import CachedViews
-from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
+from deltaenergy.tuning.tune import fit
+from deltaenergy.tuning.views import CachedViews
 from tests.classifiers.prompted_reference import Reference, double
 from tests.labelled_pictures import CLASSES
 

@@ -8,7 +8,7 @@ import pytest
 
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.training.recipe import Recipe
-from deltaenergy.tuning.fit import recipes_of
+from deltaenergy.tuning.tune import recipes_of
 
 # What is set, and how each stage departs from the common recipe.
 PUBLISHED: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {

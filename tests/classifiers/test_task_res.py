@@ -68,7 +68,7 @@ def test_ebm_masks_by_the_moved_texts() -> None:
     labels = np.array([0, 1, 2, 1, 0])
     model = de.PrecomputedModel(10, logit_scale=10, class_vectors=(["a", "b", "c"], t))
     method = make_method("task-res+ebm(weight=2,p=0.4,loss_tau=0.1)")
-    built = method.blank(model, ["a", "b", "c"]).double()
+    built = method.build_empty(model, ["a", "b", "c"]).double()
     built.frozen_texts.copy_(torch.from_numpy(t))
     built.residual.data.copy_(torch.from_numpy(x))
     built.train()

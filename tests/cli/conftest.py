@@ -12,8 +12,8 @@ from types import FrameType
 import pytest
 
 from deltaenergy import Model
-from deltaenergy.data.remote.client import Connections, forget_connections
-from deltaenergy.data.remote.stores import RequestLimits
+from deltaenergy.data.remote.client import Connections, use_connections
+from deltaenergy.data.remote.errors import RequestLimits
 from tests.cli.runner import Runner
 from tests.cli.world import World, content, make_world
 
@@ -69,6 +69,6 @@ def no_hang() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_patience() -> Iterator[None]:
     """A server that refuses the connection is asked again at once."""
-    forget_connections(Connections(RequestLimits(first_wait=0.001)))
+    use_connections(Connections(RequestLimits(first_wait=0.001)))
     yield
-    forget_connections()
+    use_connections()

@@ -82,18 +82,6 @@ def unique(names: list[str]) -> list[str]:
     return [name if names.index(name) == place else f"{name} (2)" for place, name in enumerate(names)]
 
 
-def test_what_is_wrong_in_a_later_row_is_said_before_the_model_is_loaded(
-    command: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deltaenergy.models.on.On.load_model", lambda *_, **__: pytest.fail("loaded"))
-    table = tmp_path / "t.csv"
-    table.write_bytes(b"path\n" + b"".join(b"%d.png\n" % row for row in range(20_000)) + b"\xff\n")
-    result = command("score", table, "--classes", "dog,cat", "--out", tmp_path / "out.csv")
-    assert result.code == 2
-    assert "cannot be read" in result.err
-    assert not (tmp_path / "out.csv").exists()
-
-
 def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Path) -> None:
     """Eight images, half kept on average: the threshold is the ⌊0.5 · 9⌋ = 4th lowest score, which three are below."""
     result = command("score", photos, *base, "--score", "mcm", "--id", photos, "--keep", "0.5")

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from deltaenergy.data.content import content_or_error
-from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import ImageItem, decoded, hash_content
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
 
@@ -107,19 +107,19 @@ def outcome(data: bytes, path: Path) -> str:
             return "refused"
         assert 0 < len(items) < 100
         for item in items:
-            content, error = content_or_error(item)
+            content, error = hash_content(item)
             assert (content is None) != (error is None)
-            picture_outcome(item.source)
+            picture_outcome(item)
     return "listed"
 
 
-def picture_outcome(source: object) -> str:
+def picture_outcome(item: ImageItem) -> str:
     """`read` or `refused`, and never anything else."""
     try:
-        image = open_image(source)  # type: ignore[arg-type]
+        with decoded(item) as image:
+            assert image.mode == "RGB"
     except UnreadableImage as error:
         assert str(error)
         assert "\n" not in str(error)
         return "refused"
-    assert image.mode == "RGB"
     return "read"

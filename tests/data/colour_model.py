@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import ImageItem, Unreadable, load_rgb
 
 
 class MeanColour:
@@ -26,7 +26,7 @@ class MeanColour:
         features, items, unreadable = [], [], []
         for item in images:
             try:
-                mean = np.asarray(open_image(item.source), np.float32).mean((0, 1))
+                mean = np.asarray(load_rgb(item), np.float32).mean((0, 1))
             except UnreadableImage as error:
                 unreadable.append(Unreadable(item.id, str(error)))
             else:

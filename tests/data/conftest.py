@@ -10,42 +10,42 @@ from typing import Any
 
 import pytest
 
-from deltaenergy.data.formats.parquet import forget_readers
-from deltaenergy.data.remote.blocks import forget_parts
-from deltaenergy.data.remote.client import Connections, forget_connections
-from deltaenergy.data.remote.stores import RequestLimits
-from deltaenergy.data.remote.tar import forget_lists
+from deltaenergy.data.formats.parquet import close_readers
+from deltaenergy.data.formats.tar import use_lists
+from deltaenergy.data.remote.blocks import use_cache
+from deltaenergy.data.remote.client import Connections, use_connections
+from deltaenergy.data.remote.errors import RequestLimits
 from tests.clouds import (
     AzureBucket,
     Front,
     GoogleBucket,
     GoogleFront,
+    S3Bucket,
     azure_emulator,
     azurite,
     connection_string,
-    google_emulator,
 )
-from tests.servers import Bucket, FaultyServer, faulty_server
+from tests.servers import FaultyServer, faulty_server
 
 _NUMBERS = itertools.count()
 
 
-IMPATIENT = RequestLimits(first_wait=0.001, inner_attempts=1)
+IMPATIENT = RequestLimits(first_wait=0.001)
 
 
 def forget_all() -> None:
     """Nothing is known, or kept, of servers, archives and tables."""
-    forget_connections()
-    forget_lists()
-    forget_parts()
-    forget_readers()
+    use_connections()
+    use_lists()
+    use_cache()
+    close_readers()
 
 
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Attempts follow each other at once, and nothing is known, or kept, of servers of other tests."""
     forget_all()
-    forget_connections(Connections(IMPATIENT))
+    use_connections(Connections(IMPATIENT))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield
     forget_all()
@@ -54,16 +54,14 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def web(no_patience: None) -> Iterator[FaultyServer]:
     """A web server on this machine."""
-    pytest.importorskip("aiohttp", reason="addresses need the extra cloud")
-    pytest.importorskip("fsspec", reason="addresses need the extra cloud")
     with faulty_server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_store() -> Iterator[Any]:
-    """An S3 store on this machine, and a client of it."""
-    pytest.importorskip("s3fs", reason="S3 needs the extra cloud")
+    """An S3 store on this machine: a client of it, and its port."""
+    pytest.importorskip("obstore", reason="S3 needs the extra cloud")
     threaded = pytest.importorskip("moto.server", reason="the S3 store of the tests needs moto[server]")
     import boto3
     from botocore.loaders import JSONFileLoader
@@ -73,18 +71,17 @@ def s3_store() -> Iterator[Any]:
     server = threaded.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
-    endpoint = f"http://127.0.0.1:{port}"
     options = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "region_name": "us-east-1"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JSONFileLoader, "load_file", read)
-        yield boto3.client("s3", endpoint_url=endpoint, **options), endpoint
+        yield boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", **options), port
     server.stop()
 
 
 @pytest.fixture
 def s3_environment(no_patience: None, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Credentials in the environment, and none of the user's own."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "FSSPEC_S3_ANON"):
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_SKIP_SIGNATURE", "AWS_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere/config")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")
@@ -96,40 +93,33 @@ def s3_environment(no_patience: None, monkeypatch: pytest.MonkeyPatch) -> pytest
 
 
 @pytest.fixture
-def s3_bucket(s3_store: Any, s3_environment: pytest.MonkeyPatch) -> Bucket:
+def s3_bucket(s3_store: Any, s3_environment: pytest.MonkeyPatch) -> Iterator[S3Bucket]:
     """A new bucket."""
-    client, endpoint = s3_store
-    s3_environment.setenv("AWS_ENDPOINT_URL", endpoint)
-    return Bucket(client, f"photos-{next(_NUMBERS)}")
-
-
-@pytest.fixture(scope="session")
-def gs_emulator() -> Iterator[int]:
-    """Google's store on this machine: its port."""
-    pytest.importorskip("gcsfs", reason="Google Cloud Storage needs the extra cloud: make test-cloud")
-    reason = "the Google store of the tests needs gcp-storage-emulator: make test-cloud"
-    with google_emulator(pytest.importorskip("gcp_storage_emulator.server", reason=reason)) as port:
-        yield port
+    client, port = s3_store
+    front = Front(port)
+    s3_environment.setenv("AWS_ENDPOINT_URL", front.url)
+    yield S3Bucket(front, client, f"photos-{next(_NUMBERS)}")
+    front.stop()
 
 
 @pytest.fixture
-def gs_bucket(gs_emulator: int, no_patience: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleBucket]:
-    """A new bucket, asked by nobody in particular."""
-    import fsspec.config
-
-    front = GoogleFront(gs_emulator)
-    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+def gs_bucket(s3_store: Any, no_patience: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleBucket]:
+    """A new bucket, and none of the user's own credentials."""
+    client, port = s3_store
+    front = GoogleFront(port)
+    for name in list(os.environ):
+        if name.startswith("GOOGLE_"):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", front.url)
-    monkeypatch.setenv("FSSPEC_GS_TOKEN", "anon")  # for other processes; in this one fsspec has read it already
-    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})
-    yield GoogleBucket(front, f"photos-{next(_NUMBERS)}")
+    yield GoogleBucket(front, client, f"photos-{next(_NUMBERS)}")
     front.stop()
 
 
 @pytest.fixture(scope="session")
 def az_emulator() -> Iterator[int]:
     """Azure's store on this machine: its port."""
-    pytest.importorskip("adlfs", reason="Azure Blob Storage needs the extra cloud: make test-cloud")
+    pytest.importorskip("obstore", reason="Azure Blob Storage needs the extra cloud")
+    pytest.importorskip("azure.storage.blob", reason="the Azure store of the tests needs a client: make test-cloud")
     program = azurite()
     if program is None:
         pytest.skip("the Azure store of the tests needs the npm package azurite: make test-cloud")
@@ -149,13 +139,7 @@ def az_bucket(az_emulator: int, no_patience: None, monkeypatch: pytest.MonkeyPat
     front.stop()
 
 
-@pytest.fixture(params=["s3", "gs", "az"])
+@pytest.fixture(params=["s3", *(pytest.param(kind, marks=pytest.mark.campaign) for kind in ("gs", "az"))])
 def bucket(request: pytest.FixtureRequest) -> Any:
     """A new bucket of each kind of object store that can be had here."""
-    return request.getfixturevalue(f"{request.param}_bucket")
-
-
-@pytest.fixture(params=["gs", "az"])
-def fronted(request: pytest.FixtureRequest) -> Any:
-    """A new bucket whose store can be told to fail."""
     return request.getfixturevalue(f"{request.param}_bucket")

@@ -20,6 +20,7 @@ from PIL import Image, ImageFile
 
 from deltaenergy.data import decode
 from deltaenergy.data.decode import MAX_PIXELS, UnreadableImage, open_image
+from deltaenergy.data.file import LocalFile
 from deltaenergy.errors import InputError
 from tests.sampling import examples
 
@@ -40,12 +41,14 @@ def picture(width: int = 40, height: int = 30) -> Image.Image:
 
 
 def pixels(source: Path | Image.Image | bytes) -> np.ndarray:
+    source = LocalFile(source) if isinstance(source, Path) else source
     image = open_image(source)
     assert image.mode == "RGB"
     return np.asarray(image)
 
 
 def reason(source: object) -> str:
+    source = LocalFile(source) if isinstance(source, Path) else source
     with pytest.raises(UnreadableImage) as caught:
         open_image(source)  # type: ignore[arg-type]
     return str(caught.value)
@@ -251,7 +254,7 @@ def test_truncated_jpeg_is_called_truncated() -> None:
 def test_text_renamed_to_jpg(tmp_path: Path, text: str) -> None:
     path = tmp_path / "text.jpg"
     path.write_text(text, encoding="utf-8")
-    assert reason(path) == "not an image: it holds text"
+    assert reason(path) == "not an image: it contains text"
 
 
 def test_other_binary_file() -> None:
@@ -313,7 +316,7 @@ def test_folder_pipe_and_impossible_name(tmp_path: Path) -> None:
     assert reason(tmp_path) == "a folder, not an image file"
     os.mkfifo(tmp_path / "pipe.jpg")
     assert reason(tmp_path / "pipe.jpg") == "a named pipe, not a regular file"
-    assert reason(Path("a\0b.jpg")) == "no file has this name: it holds a NUL character"
+    assert reason(Path("a\0b.jpg")) == "no file has this name: it contains a NUL character"
     assert reason(Path("a\ud800.jpg")) == "no file has this name: it is not valid text"
     assert reason(Path("x" * 5000 + ".jpg")).startswith("cannot be read: ")
     (tmp_path / "file").touch()

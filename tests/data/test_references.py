@@ -1,4 +1,4 @@
-"""An image source as text is the same source again, in another process, too."""
+"""Where an image is, as text, is the same image again, also in another process."""
 
 from __future__ import annotations
 
@@ -7,47 +7,52 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from deltaenergy.data.decode import Refusal
-from deltaenergy.data.formats.parquet import ParquetImage
-from deltaenergy.data.formats.tar import TarMember
-from deltaenergy.data.references import in_memory, refer, resolve
+from deltaenergy.data.file import LocalFile, RemoteFile, Slice
+from deltaenergy.data.formats.parquet import ParquetCell
+from deltaenergy.data.items import Content, ImageItem, from_reference, is_in_memory, to_reference
 from deltaenergy.errors import ArtifactError
 
-SOURCES = [
-    Path("/photos/a dog.jpg"),
-    Path("/photos/\udcff.jpg"),  # a name that is not valid text
-    TarMember(Path("/photos/a.tar"), 512, 20_000, "20480 bytes, 17 ns"),
-    ParquetImage(Path("/photos/a.parquet"), "image", 7, "20480 bytes, 17 ns"),
-    Refusal("no permission to read it"),
+REMOTE = RemoteFile("s3://bucket/ü.tar", 20_480, "17")
+IMAGES = [
+    ImageItem("a", Path("/photos/a dog.jpg"), "dog", "photo"),
+    ImageItem("b", Path("/photos/\udcff.jpg")),  # a name that is not valid text
+    ImageItem("c", Slice(LocalFile(Path("/photos/a.tar"), "20480 bytes, 17 ns"), 512, 20_000)),
+    ImageItem("d", ParquetCell(LocalFile(Path("/photos/a.parquet"), "20480 bytes, 17 ns"), "image", 7)),
+    ImageItem("e", REMOTE),
+    ImageItem("f", RemoteFile("https://host/a.jpg")),
+    ImageItem("g", Slice(REMOTE, 512, 9)),
+    ImageItem("h", ParquetCell(REMOTE, "image", 7), "cat"),
+    ImageItem("i", None, problem="no permission to read it"),
 ]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: type(source).__name__)
-def test_it_comes_back_as_it_was(source: object) -> None:
-    reference = refer(source)  # type: ignore[arg-type]
-    assert reference is not None
-    assert reference.isascii()
-    assert resolve(reference) == source
-    assert not in_memory(source)  # type: ignore[arg-type]
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.id)
+def test_it_comes_back_as_it_was(image: ImageItem) -> None:
+    reference = to_reference(image)
+    assert reference is not None and reference.isascii()
+    assert from_reference(image.id, reference, image.label, image.domain) == image
+    assert not is_in_memory(image)
 
 
 def test_relative_paths_hold_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for source in (Path("dog.jpg"), TarMember(Path("a.tar"), 0, 1, "")):
-        reference = refer(source)
-        assert reference is not None
-        found = resolve(reference)
-        place = found if isinstance(found, Path) else getattr(found, "archive")  # noqa: B009
-        assert place.parent == tmp_path
+    for content in (Path("dog.jpg"), Slice(LocalFile(Path("a.tar"), ""), 0, 1)):
+        found = from_reference("a", to_reference(ImageItem("a", content)) or "").source
+        file = found.file if isinstance(found, Slice) else found
+        assert isinstance(file, LocalFile) and file.path.parent == tmp_path
 
 
-@pytest.mark.parametrize("source", [Image.new("RGB", (2, 2)), b"bytes", lambda: b"later"])
-def test_pictures_in_memory_have_none(source: object) -> None:
-    assert refer(source) is None  # type: ignore[arg-type]
-    assert in_memory(source)  # type: ignore[arg-type]
+@pytest.mark.parametrize("content", [Image.new("RGB", (2, 2)), b"bytes", lambda: b"later", None])
+def test_images_in_memory_have_none(content: Content) -> None:
+    image = ImageItem("a", content)
+    assert to_reference(image) is None
+    assert is_in_memory(image)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '["file"]', '["pickle", "x"]', '["tar", "a.tar"]', '["file", 3]'])
-def test_what_is_no_reference_is_refused(text: str) -> None:
-    with pytest.raises(ArtifactError, match="says of no image where it is"):
-        resolve(text)
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "3", '{"path": 3}', '{"path": "a", "row": 1}', '{"url": "s3://b/a"}', '{"path": "a", "other": 1}'],
+)
+def test_what_is_not_a_reference_is_refused(text: str) -> None:
+    with pytest.raises(ArtifactError):
+        from_reference("a", text)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.calibration import Calibration
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.detector.verdict import verdict_columns
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scoring import Scored
-from deltaenergy.stats.thresholds import Guarantee, threshold_at
+from deltaenergy.stats.thresholds import threshold_at
 from tests.checkpoints import write_clip
 from tests.sampling import examples
 

@@ -18,6 +18,7 @@ from scipy import stats
 import deltaenergy as de
 from deltaenergy.data.items import ImageItem
 from deltaenergy.detector.calibration import Calibration, rows_next_to, slack_of_changes
+from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import ArtifactError, InputError, NotFittedError
 from deltaenergy.files import read_json, write_json
@@ -25,7 +26,6 @@ from deltaenergy.files.artifact import sealed
 from deltaenergy.scores.base import ScoreInputs
 from deltaenergy.scores.registry import list_scores, make_score
 from deltaenergy.scoring import Scored, deal_folds
-from deltaenergy.stats.thresholds import Guarantee, NoGuarantee
 from tests.sampling import examples
 
 CLASSES = ("dog", "cat", "red car")
@@ -157,7 +157,7 @@ def test_a_fitted_score_has_no_exact_p_values(classifier: de.Classifier) -> None
     single = de.Detector(classifier, "react").calibrate(unit_features(1))
     assert single.guarantee is not None and not single.guarantee.holds
     assert [verdict.p_value for verdict in single.predict(unit_features(3))] == [None] * 3
-    with pytest.raises(InputError, match="fit=True"):
+    with pytest.raises(InputError, match="cross_fit"):
         detector.calibrate_scored(scored(np.arange(50.0), spec="react"))
 
 

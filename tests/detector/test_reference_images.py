@@ -12,7 +12,7 @@ from PIL import Image
 import deltaenergy as de
 from deltaenergy.cli.main import run
 from deltaenergy.detector.reference_images import SIDE, KeptImages
-from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json, write_json
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scoring import score_images
@@ -26,14 +26,15 @@ def classifier(tiny_clip: de.Model) -> de.Classifier:
 
 
 def kept(detector: de.Detector) -> KeptImages:
-    return detector.require_kept_images("This test")
+    assert detector.kept_images is not None
+    return detector.kept_images
 
 
 def test_rows_are_those_of_the_calibration_scores(classifier: de.Classifier, photos: Path) -> None:
     detector = de.Detector(classifier, "max-logit").calibrate(photos, confidence=None, keep_images=True)
     found, items = kept(detector), {item.id: item for item in load_images(photos)}
     assert sorted(found.names) == sorted(items)
-    features = classifier.model.encode_images([items[name].source for name in found.names], batch_size=8)
+    features = classifier.model.encode_images([items[name] for name in found.names], batch_size=8)
     assert found.features == pytest.approx(features, abs=1e-5)
     cosines = classifier.similarities(features)
     assert found.named.tolist() == cosines.argmax(axis=1).tolist()
@@ -84,9 +85,7 @@ def test_detectors_without_them_are_as_before(classifier: de.Classifier, photos:
     detector.save(tmp_path / "detector")
     # Nothing in the files says a word of kept images, so that these are what earlier versions wrote.
     assert "kept_images" not in read_json(tmp_path / "detector" / "detector.json")
-    loaded = de.Detector.load(tmp_path / "detector", model=classifier.model)
-    with pytest.raises(InputError, match="keep_images=True"):
-        loaded.require_kept_images("This")
+    assert de.Detector.load(tmp_path / "detector", model=classifier.model).kept_images is None
 
 
 @pytest.mark.parametrize(

@@ -190,8 +190,8 @@ def test_sort_from_verdicts_and_back(saved: Path, photos: Path, tmp_path: Path) 
     done = de.sort(de.score(photos, saved), tmp_path / "s", "move")
     assert done.done == 8 and done.verdicts is not None and done.undo is not None
     for verdict, item in zip(done.verdicts, done.verdicts.items):
-        assert isinstance(item.source, Path) and item.source.is_file()
-        assert item.source.parent.name == verdict.answer
+        assert item.path is not None and item.path.is_file()
+        assert item.path.parent.name == verdict.answer
     assert de.undo(done.undo).done == 8
     assert {path.relative_to(photos): path.read_bytes() for path in photos.rglob("*.png")} == before
     copied = de.sort(de.Detector.load(saved).predict(photos), tmp_path / "copies")

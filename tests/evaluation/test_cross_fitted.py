@@ -52,15 +52,15 @@ def test_folds_are_dealt_by_class_for_features_and_class_folders(
     """Folders are sorted by class: a fold in order of the files would hold whole classes."""
     labels = [CLASSES[k] for k in np.sort(np.arange(240) % 8)]
     found = evaluate(classifier, "knn", [ImageSet("known", drawn(1), labels)], open_sets=[("open", drawn(3))])
-    fitted = found.sets[0].scored.scorers["knn"]
+    fitted = found.sets[0].scorers["knn"]
     assert isinstance(fitted, CrossFitted)
     assert (np.bincount(fitted.folds * 8 + np.sort(np.arange(240) % 8)) == 6).all()
     sets = paint_sets(tmp_path)
     colours = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
-    painted = evaluate(colours, "knn", sets / "known", open_sets=sets / "grey").sets[0].scored
+    painted = evaluate(colours, "knn", sets / "known", open_sets=sets / "grey").sets[0]
     fitted = painted.scorers["knn"]
     assert isinstance(fitted, CrossFitted)
-    np.testing.assert_array_equal(fitted.folds, deal_folds([item.label for item in painted.items]))
+    np.testing.assert_array_equal(fitted.folds, deal_folds([item.label for item in painted.scored.items]))
 
 
 def test_several_known_sets_are_dealt_as_one(classifier: PrecomputedClassifier) -> None:
@@ -71,8 +71,10 @@ def test_several_known_sets_are_dealt_as_one(classifier: PrecomputedClassifier) 
     halves = evaluate(classifier, "mahalanobis", parts, (), [("open", drawn(3))])
     joined = np.concatenate([one.scored.values["mahalanobis"] for one in halves.sets[:2]])
     np.testing.assert_allclose(joined, whole.sets[0].scored.values["mahalanobis"], rtol=1e-5)
-    folds = [one.scored.scorers["mahalanobis"].folds for one in halves.sets[:2]]  # type: ignore[union-attr]
-    np.testing.assert_array_equal(np.concatenate(folds), deal_folds(names))
+    first, second = (one.scorers["mahalanobis"] for one in halves.sets[:2])
+    assert isinstance(first, CrossFitted) and isinstance(second, CrossFitted)
+    np.testing.assert_array_equal(first.folds, deal_folds(names))
+    np.testing.assert_array_equal(second.folds, deal_folds(names)[100:])
 
 
 def test_thresholds_are_set_on_the_scores_of_known_images_alone(classifier: PrecomputedClassifier) -> None:

@@ -21,7 +21,7 @@ from deltaenergy.evaluation.disagreement import PooledRows, pooled_scores
 from deltaenergy.evaluation.stored_items import StoredItems, each_of
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import deal_folds, fit_scorers, score_images
+from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
 from deltaenergy.store.store import FeatureStore
 from tests.colours import ColourModel, paint_sets
 
@@ -140,7 +140,8 @@ def out_of_fold(classifier, spec, store, every, items=None):
     for fold in range(1 + dealt.max()):
         seen = taught[dealt != fold]
         lesson = np.array(store.features)[seen] if items is None else [items[row] for row in seen]
-        scorers = fit_scorers(classifier, [make_score(spec)], lesson)
+        bound = bind(classifier, [make_score(spec)])
+        scorers = fit(bound, known_images([encode(classifier, bound, lesson)], bound))
         found = score_images(classifier, scorers, np.array(store.features)).values[make_score(spec).spec]
         values[scorer_of == fold] = found[scorer_of == fold]
     return values

@@ -108,7 +108,7 @@ def test_words_that_speak_loudest(tiny_clip: de.Model) -> None:
     (why,) = RejectionReasons(detector).of(
         detector.predict(features[:1]), classifier.similarities(features[:1]), features[:1]
     )
-    from deltaenergy.scores.neglabel import wordnet_pool
+    from deltaenergy.scores.negatives.mining import wordnet_pool
 
     nouns = set(wordnet_pool(["noun.animal", "noun.food"]).nouns)
     prompts = [f"the nice {word}" if word in nouns else f"This is a {word} photo" for word in words]

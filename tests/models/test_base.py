@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,9 @@ def test_a_store_of_the_bare_model_is_refused_by_name(tiny_clip: TowerModel, pho
 def test_tokens_need_a_vision_transformer_and_the_right_shape(tiny_clip: TowerModel) -> None:
     with pytest.raises(InputError, match="must be a vision transformer"):
         ColourModel().with_vision_prompts(torch.zeros(1, 2, 32))
-    with pytest.raises(InputError, match=r"3 blocks.* has 2"):
-        tiny_clip.with_vision_prompts(torch.zeros(3, 2, 32))
-    with pytest.raises(InputError, match="must have the shape"):
-        tiny_clip.with_vision_prompts(torch.zeros(2, 0, 32))
+    for shape in ((3, 2, 32), (2, 0, 32), (2, 32), (1, 2, 33)):
+        with pytest.raises(InputError, match=rf"32\).*at most 2 blocks.*{re.escape(str(shape))}"):
+            tiny_clip.with_vision_prompts(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("what", ["similarities", "detector"])

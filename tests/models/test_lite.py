@@ -296,17 +296,16 @@ def test_quality_on_pets(lite: LiteModel, shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        (lambda tensors: tensors.pop("head.look"), RuntimeError, r"head\.look"),
-        (lambda tensors: tensors.update({"head.more": torch.ones(2)}), RuntimeError, r"head\.more"),
-        (lambda tensors: tensors["head.look"].fill_(float("nan")), ArtifactError, r"head\.look"),
+        (lambda tensors: tensors.pop("head.look"), r"head\.look"),
+        (lambda tensors: tensors.update({"head.more": torch.ones(2)}), r"head\.more"),
+        (lambda tensors: tensors["head.look"].fill_(float("nan")), r"head\.look"),
     ],
     ids=["missing", "more", "nan"],
 )
 def test_weights_that_are_not_its_own(
     change: Callable[[dict[str, torch.Tensor]], object],
-    error: type[Exception],
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -316,7 +315,7 @@ def test_weights_that_are_not_its_own(
     change(tensors)
     save_file(tensors, folder / "weights.safetensors")
     monkeypatch.setattr("deltaenergy.models.lite.model.FOLDER", folder)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ArtifactError, match=message):
         load_lite(torch.device("cpu"), torch.float32)
 
 

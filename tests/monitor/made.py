@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from deltaenergy import Detector, PrecomputedClassifier
 from deltaenergy.detector.calibration import Calibration
-from deltaenergy.stats.thresholds import Guarantee
+from deltaenergy.detector.guarantee import Guarantee
 
 CLASSES = ["dog", "cat", "horse"]
 

@@ -315,7 +315,7 @@ mutant(
     "classifiers/test_bayes_cal.py",
 )
 mutant(
-    "classifiers.cocoop.CoCoOpClassifier.start",
+    "classifiers.cocoop.CoCoOpClassifier.initialise",
     "the first training image is the neutral one",
     "data.mean_features().mean(dim=0)",
     "data.mean_features()[0]",
@@ -343,7 +343,7 @@ mutant(
     "training/test_loop.py",
 )
 mutant(
-    "classifiers.maple.MapleClassifier.start",
+    "classifiers.maple.MapleClassifier.initialise",
     "maps begin at another scale than torch's Linear",
     "* width**-0.5",
     "* 0.02",
@@ -455,7 +455,7 @@ mutant(
     "classifiers/test_transport.py",
 )
 mutant(
-    "classifiers.clap.ClapClassifier.start",
+    "classifiers.clap.ClapClassifier.initialise",
     "every class has the same multiplier",
     "sums / torch.bincount(labels, minlength=len(self.classes))",
     "sums.mean()",
@@ -492,8 +492,8 @@ mutant(
 mutant(
     "classifiers.lsn.LsnClassifier.losses",
     "negatives are drawn to their class",
-    "SCALE * (1 - one)",
-    "SCALE * one",
+    "SCALE * (1 - negatives)",
+    "SCALE * negatives",
     "classifiers/test_lsn.py",
 )
 mutant(
@@ -521,7 +521,7 @@ mutant(
     "training/test_loop.py",
 )
 mutant(
-    "training.checkpoints.CheckpointFolder._check_identity",
+    "training.checkpoints.CheckpointFolder._refuse_another_run",
     "what only the saved run has is not compared",
     "sorted({*saved, *self.identity})",
     "sorted(self.identity)",
@@ -598,8 +598,8 @@ mutant(
 mutant(
     "evaluation.run._thresholds",
     "thresholds are set on shifted images too",
-    "if one.group is Group.ID and",
-    "if one.group is not Group.OPEN and",
+    "if image_set.group is Group.ID and",
+    "if image_set.group is not Group.OPEN and",
     "evaluation/test_evaluate.py",
 )
 
@@ -614,9 +614,44 @@ mutant(
 mutant(
     "scoring.cross_fit",
     "a scorer learns from its own fold",
-    "of_known != fold",
-    "of_known >= 0",
+    "dealt != fold",
+    "dealt >= 0",
     "test_scoring.py",
+)
+mutant(
+    "scoring.cross_fit",
+    "images that are not learned from are all scored by the first scorer",
+    "np.arange(known.images) % count",
+    "np.arange(known.images) * 0",
+    "test_scoring.py",
+)
+mutant(
+    "scoring.known_images",
+    "every batch begins with an image to learn from",
+    "-done % step",
+    "0",
+    "test_scoring.py",
+)
+mutant(
+    "scoring.Encoded.batches",
+    "held features serve scores that look at patches",
+    "self._held is not None and not needs",
+    "self._held is not None",
+    "test_scoring.py",
+)
+mutant(
+    "classifiers.base.Classifier.compare",
+    "blocks are not filled up",
+    "-len(block) % ROW_BLOCK",
+    "0",
+    "classifiers/test_precomputed.py",
+)
+mutant(
+    "evaluation.run._score_sets",
+    "every known set takes the folds of the first",
+    "_from_row(scorer, row)",
+    "_from_row(scorer, 0)",
+    "evaluation/test_cross_fitted.py",
 )
 mutant(
     "scoring.CrossFitted.folds_of",
@@ -626,10 +661,10 @@ mutant(
     "test_scoring.py",
 )
 mutant(
-    "scoring._most_similar",
+    "classifiers.base.closest_classes",
     "confidence without the logit scale",
-    "(similarities - top[:, None]) * logit_scale",
-    "similarities - top[:, None]",
+    "(similarities - best) * logit_scale",
+    "similarities - best",
     "test_scoring.py",
 )
 mutant(
@@ -764,10 +799,10 @@ mutant(
     VERDICTS,
 )
 mutant(
-    "detector.detector.Detector.predict_proba",
+    "classifiers.base.Classifier.predict_proba",
     "probabilities in the order of their size, not of the classes",
-    "np.put_along_axis(probabilities, top, shares, axis=1)",
-    "probabilities = shares",
+    "torch.zeros_like(shares).scatter_(1, positions, shares)",
+    "shares",
     VERDICTS,
 )
 mutant(

@@ -146,7 +146,6 @@ def test_the_command(tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsy
 @pytest.mark.campaign
 def test_workers_read_archives_at_addresses(tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fetches the parts that its shards need, from the lines of the plan."""
-    pytest.importorskip("aiohttp", reason="addresses need the extra cloud")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with faulty_server() as web:
         url = f"{web.url}/{{0,1}}.tar"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,7 +153,7 @@ def test_every_score_and_preset_is_a_candidate_once() -> None:
 def test_what_encodes_many_prompts_runs_when_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counts are those of the pools' documentation: 56,788 + 14,006, and 8 × 46,446 + 4 × 11,047."""
     assert "neglabel" in specs(runnable_scores(Given())[0])  # a few words here, see conftest
-    monkeypatch.setattr(importlib.import_module("deltaenergy.scores.neglabel"), "wordnet_pool", wordnet_pool)
+    monkeypatch.setattr("deltaenergy.scores.negatives.mining.wordnet_pool", wordnet_pool)
     assert make_score("neglabel").prompts == 70_794
     assert make_score("csp").prompts == 415_756
     assert make_score("mcm").prompts == 0

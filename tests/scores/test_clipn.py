@@ -15,11 +15,11 @@ from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_score
 from deltaenergy.cli.main import run
-from deltaenergy.cli.shell.common import make_scores
-from deltaenergy.data.formats.table import table_file_texts
+from deltaenergy.data.formats.table import read_columns
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scores import clipn
+from deltaenergy.scores.availability import Given, chosen_scores
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.clipn.training import NoRecipe, Pairs, encode_pairs, train_no_tower, yes_no_losses
 from tests.checkpoints import write_clip
@@ -276,12 +276,14 @@ def test_recipes_that_make_no_sense(wrong: dict[str, float]) -> None:
         NoRecipe(**wrong)  # type: ignore[arg-type]
 
 
-def test_all_scores_are_those_that_can_run(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [score.name for score in make_scores(["all"])]
+def test_all_scores_are_those_that_can_run() -> None:
+    scores, left_out = chosen_scores("all", Given())
+    names = [score.spec for score in scores]
     assert "clipn" not in names
     assert {"delta-energy", "multi-delta-energy", "mcm"} <= set(names)
-    assert "train_no_tower" in capsys.readouterr().err
-    assert [score.name for score in make_scores(["clipn(no_tower=somewhere)"])] == ["clipn"]
+    assert left_out is not None and "train_no_tower" in left_out
+    [named], _ = chosen_scores("clipn(no_tower=somewhere)", Given())
+    assert named.spec.startswith("clipn")
 
 
 def test_a_tower_of_files_serves_the_command_line(
@@ -292,7 +294,8 @@ def test_a_tower_of_files_serves_the_command_line(
         file.write("broken.png,a photo of a red car\n")
     (table.parent / "broken.png").write_bytes(b"no picture")
     model, tower = load_model(tiny_clip_folder), tmp_path / "tower"
-    pairs = encode_pairs(model, table, table_file_texts(table))
+    [texts] = read_columns(table, [("caption",)])
+    pairs = encode_pairs(model, table, texts or [])
     assert len(pairs.texts) == 24 and [Path(one.id).name for one in pairs.unreadable] == ["broken.png"]
     losses = train_no_tower(model, pairs, tower, NoRecipe(epochs=2, batch_size=8, prompts=2))
     assert [set(epoch) for epoch in losses] == [{"loss", "itbo_yes", "itbo_no", "tso"}] * 2
@@ -305,7 +308,3 @@ def test_a_tower_of_files_serves_the_command_line(
             run([*scored, "--score", score, "--json"])
         assert int(stop.value.code or 0) == code
     assert "train_no_tower" in capsys.readouterr().err
-
-    (tmp_path / "no_text.csv").write_text("path\na.png\n")
-    with pytest.raises(InputError, match="no column with texts"):
-        table_file_texts(tmp_path / "no_text.csv")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from pathlib import Path
 
@@ -11,10 +10,11 @@ import pytest
 import torch
 
 from deltaenergy import Model, ZeroShotClassifier, make_score
+from deltaenergy.core.lru import LruCache
 from deltaenergy.errors import InputError
+from deltaenergy.scores import negrefine
 from deltaenergy.scores.availability import Given, runnable_scores
 from deltaenergy.scores.base import ScoreInputs
-from deltaenergy.scores.negatives import pairs
 from deltaenergy.scores.negatives.mining import Negatives
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scores.negrefine import matches, refine
@@ -125,13 +125,12 @@ def test_settings_that_make_no_sense_are_refused(params: dict[str, float]) -> No
 def test_few_texts_are_kept_and_dropped_ones_come_back_as_they_were(
     tiny_clip: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "_kept", type(pairs._kept)())
-    monkeypatch.setattr(pairs, "MOST_KEPT", 3)
-    texts = [pairs.joined("dog", word) for word in KEPT]
+    monkeypatch.setattr(negrefine, "_kept", LruCache(3))
+    texts = [f"dog and {word}" for word in KEPT]
     templates = ("the nice {}", "a photo of {}")
-    first = pairs.text_features(tiny_clip, texts, templates)
-    assert len(pairs._kept) == 3
-    again = pairs.text_features(tiny_clip, texts[::-1], templates).flip(0)
+    first = negrefine.text_features(tiny_clip, texts, templates)
+    assert len(negrefine._kept) == 3
+    again = negrefine.text_features(tiny_clip, texts[::-1], templates).flip(0)
     assert torch.equal(first, again)
     # The mean over templates of vectors that are not yet of unit length, then of unit length.
     assert tiny_clip.text is not None
@@ -141,8 +140,7 @@ def test_few_texts_are_kept_and_dropped_ones_come_back_as_they_were(
 
 
 def test_all_leaves_it_out_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interneg", "neglabel"):
-        monkeypatch.setattr(importlib.import_module(f"deltaenergy.scores.{name}"), "wordnet_pool", wordnet_pool)
+    monkeypatch.setattr("deltaenergy.scores.negatives.mining.wordnet_pool", wordnet_pool)
     usable, left_out = runnable_scores(Given())
     assert not {"negrefine", "interneg"} & {score.name for score in usable}
     assert left_out is not None and "negrefine" in left_out and "interneg" in left_out

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from deltaenergy.detector.calibration import Calibration, class_groups
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.stats.thresholds import (
-    Guarantee,
     benjamini_hochberg,
     binomial,
+    binomial_tail,
     check_confidence,
     check_fdr,
     check_keep,
@@ -315,3 +316,12 @@ def test_slack_by_hand() -> None:
     assert slack_of(np.array([-3.0, 0.5, 1.0])) == pytest.approx(2e-5 * 4 + 4e-6 * 3, rel=1e-12)
     assert slack_of(np.array([7.0, 7.0])) == pytest.approx(4e-6 * 7, rel=1e-12)
     assert slack_of(np.array([])) == 0
+
+
+@settings(max_examples=examples(200))
+@given(trials=st.integers(1, 3000), share=st.floats(0, 1), chance=st.floats(1e-4, 0.9999))
+def test_the_tail_is_scipy_s(trials: int, share: float, chance: float) -> None:
+    successes = round(share * trials)
+    expected = stats.binom.sf(successes - 1, trials, chance)
+    # scipy itself gives 0 for tails of 1e-260.
+    assert binomial_tail(successes, trials, chance) == pytest.approx(expected, rel=1e-7, abs=1e-200)

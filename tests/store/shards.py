@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaenergy.data.remote.blocks import Parts, forget_parts
-from deltaenergy.data.remote.version import RemoteObject, fetch_unchanged
+from deltaenergy.data.remote.blocks import BlockCache, use_cache
+from deltaenergy.data.remote.client import RemoteObject, get_range
 from tests.data.archives import picture_bytes
 
 
@@ -71,9 +71,9 @@ class Fetched:
         def counted(of: RemoteObject, start: int, end: int) -> bytes:
             with self._lock:
                 self.parts.append((start, end))
-            return fetch_unchanged(of, start, end)
+            return get_range(of, start, end)
 
-        forget_parts(Parts(counted, part_bytes=part_bytes, kept_bytes=kept_bytes))
+        use_cache(BlockCache(counted, block_bytes=part_bytes, kept_bytes=kept_bytes))
 
     @property
     def bytes(self) -> int:

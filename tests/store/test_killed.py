@@ -22,6 +22,7 @@ PROGRAM = """
 import os, signal, sys, time
 from types import SimpleNamespace
 import numpy as np
+from deltaenergy.data.items import load_rgb
 from deltaenergy.data.decode import UnreadableImage, open_image
 from deltaenergy.data.items import Unreadable
 from deltaenergy.source import build_store
@@ -35,7 +36,7 @@ class MeanColour:
         for item in images:
             time.sleep(0.002)
             try:
-                mean = np.asarray(open_image(item.source), np.float32).mean((0, 1))
+                mean = np.asarray(load_rgb(item), np.float32).mean((0, 1))
             except UnreadableImage as error:
                 unreadable.append(Unreadable(item.id, str(error)))
             else:

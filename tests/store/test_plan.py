@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from deltaenergy.data.content import content_or_error
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.client import RemoteFile
+from deltaenergy.data.file import RemoteFile
+from deltaenergy.data.items import ImageItem, hash_content
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.source import build_store, image_stream
 from deltaenergy.store.filling import Filled, Filler, InThisProcess, PlanGone, Task
@@ -91,7 +90,7 @@ def test_the_plan_says_what_each_shard_will_hold(pictures: Path, tmp_path: Path)
     ]
     # Copies bring nothing: neither of a picture that can be read nor of one that cannot.
     assert [Path(line.id).stem for shard in lines for line in shard if not line.brings] == ["08", "09"]
-    assert json.loads(lines[0][0].source or "") == ["file", str(pictures / "00.png")]
+    assert json.loads(lines[0][0].source or "") == {"path": str(pictures / "00.png")}
 
 
 def test_shards_filled_in_any_order_by_several_runs_end_with_the_same_bytes(
@@ -317,7 +316,7 @@ def test_files_that_no_manifest_lists_are_not_taken_for_new_shards(pictures: Pat
 
 def test_a_picture_far_away_is_known_by_address_and_stamp_without_being_fetched() -> None:
     def content(address: str, stamp: str) -> str | None:
-        found, error = content_or_error(ImageItem(address, RemoteFile(address, 10, stamp)))
+        found, error = hash_content(ImageItem(address, RemoteFile(address, 10, stamp)))
         assert error is None
         return found
 

@@ -399,7 +399,7 @@ def test_bad_archives(tiny_clip: Model, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Compressed"):
         de.load_images(tmp_path / "packed.tar")
     write_tar(tmp_path / "none.tar", {"a.txt": b"hello"})
-    with pytest.raises(InputError, match="holds no image"):
+    with pytest.raises(InputError, match="contains no image"):
         de.load_images(tmp_path / "none.tar")
     with pytest.raises(InputError, match="does not exist"):
         de.load_images([tmp_path / "absent.tar"])

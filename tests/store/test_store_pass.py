@@ -21,6 +21,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scoring import score_images
 from deltaenergy.store.store_pass import names_a_store, pass_over
 from tests.checkpoints import write_clip
+from tests.cross_fitting import cross_fitted
 
 
 @pytest.fixture
@@ -48,10 +49,8 @@ def test_scores_are_those_of_the_opened_store(store: FeatureStore, tiny_clip: Mo
     classifier = ZeroShotClassifier(tiny_clip, ["cat", "dog"])
     scores = [make_score(spec) for spec in ("delta-energy", "gl-mcm", "react")]
     seen: list[tuple[int, int | None]] = []
-    streamed = score_images(
-        classifier, scores, store.path, fit=True, progress=lambda done, total: seen.append((done, total))
-    )
-    opened = score_images(classifier, scores, store, fit=True)
+    streamed, _ = cross_fitted(classifier, scores, store.path, progress=lambda done, total: seen.append((done, total)))
+    opened, _ = cross_fitted(classifier, scores, store)
     assert [item.id for item in streamed.items] == [item.id for item in opened.items]
     assert streamed.unreadable == opened.unreadable and len(streamed.unreadable) == 1
     for spec, values in opened.values.items():

@@ -140,7 +140,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_hessian_distance_equals_that_of_whole_matrices(tiny_clip: Model, pictures: Path) -> None:
     learned = de.tune(tiny_clip, CLASSES, pictures, "ebm(p=0.5)", shots=3, views=1, recipe={"epochs": 2})
     # One vector of 24 entries: small enough for a whole Hessian.
-    tuned = make_method("coop(context_length=1)").blank(tiny_clip, CLASSES)
+    tuned = make_method("coop(context_length=1)").build_empty(tiny_clip, CLASSES)
     assert isinstance(tuned, PromptClassifier)
     tuned.context.data.copy_(learned.get_parameter("context")[:1])
     tuned.eval()

@@ -23,9 +23,9 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.training.checkpoints import TrainingError
 from deltaenergy.training.recipe import Recipe, Stage
-from deltaenergy.tuning.data import CachedViews, Validation
-from deltaenergy.tuning.fit import fit
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
+from deltaenergy.tuning.tune import fit
+from deltaenergy.tuning.views import CachedViews, Validation
 from tests.checkpoints import write_clip
 from tests.labelled_pictures import CLASSES
 

@@ -15,10 +15,9 @@ from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.models.preprocessing import Preprocessing
-from deltaenergy.tuning.data import CachedViews, LiveViews
 from deltaenergy.tuning.fewshot import sample_few_shots
 from deltaenergy.tuning.prepare import prepare_training
-from deltaenergy.tuning.views import encode_views, random_box, random_view
+from deltaenergy.tuning.views import CachedViews, LiveViews, encode_views, random_box, random_view
 
 
 def items_in(folder: Path) -> list[ImageItem]:

@@ -25,7 +25,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedImages
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import fit_scorers, score_images
+from deltaenergy.scoring import encode, fit, known_images, score_images
 
 # A fast score is repeated until it took this long, and its fastest repetition counts.
 MEASURED_SECONDS = 0.2
@@ -71,8 +71,10 @@ class CostRunner(Runner):
         encoded, encoding, encoding_peak = self.encoded(items)
         images: Any = encoded.items if score.needs_images else encoded.features
         with peak_memory(self.model.device) as peak:
-            fitted = fit_scorers(classifier, [scorer], images, batch_size=self.batch_size)
-            scoring = fastest(lambda: score_images(classifier, fitted, images, batch_size=self.batch_size))
+            if not scorer.fitted:
+                known = encode(classifier, [scorer], images, batch_size=self.batch_size)
+                (scorer,) = fit([scorer], known_images([known], [scorer]))
+            scoring = fastest(lambda: score_images(classifier, [scorer], images, batch_size=self.batch_size))
         # The pass over the images of a score that needs them encodes them, too.
         seconds = scoring if score.needs_images else encoding + scoring
         found = {"seconds": seconds, "encoding_seconds": encoding, "scoring_seconds": scoring}

@@ -27,7 +27,7 @@ from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows
 from deltaenergy.benchmarks.sets import DataRoot
 from deltaenergy.benchmarks.spec import BenchmarkSpec
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
@@ -38,7 +38,7 @@ from deltaenergy.files import check_writable, hash_strings, hash_value
 from deltaenergy.scores.availability import MOST_PROMPTS
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import OF_IMAGES, fit_scorers
+from deltaenergy.scoring import encode, fit, known_images
 from deltaenergy.stats.metrics import RankedScores
 from deltaenergy.store.store import FeatureStore, StoredImage
 
@@ -268,7 +268,8 @@ class Runner:
         # Stored features are rows without labels.
         whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
         images: Any = items if whole else self.features.of(items, classifier.model)
-        return fit_scorers(classifier, [scorer], images, batch_size=self.batch_size)[0]
+        encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
+        return fit([scorer], known_images([encoded], [scorer]))[0]
 
     def cells(
         self,

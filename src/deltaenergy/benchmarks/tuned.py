@@ -37,9 +37,8 @@ def tuned_classifier(
     On `validation` images the best epoch is kept, and with `search` the best of the tuner's grid.
     """
     from deltaenergy.classifiers.methods import make_method
-    from deltaenergy.tuning.prepare import DEFAULT_VIEWS, prepare_training
+    from deltaenergy.tuning.prepare import DEFAULT_VIEWS, clear_run_folder, prepare_training
     from deltaenergy.tuning.tune import check_fits, tune
-    from deltaenergy.tuning.workplace import clear_workplace
 
     sample = planned.train
     if sample is None:
@@ -79,7 +78,7 @@ def tuned_classifier(
         )
         tuned.save(whole)
     # Now, or after a run that was killed between its last two steps.
-    clear_workplace(checkpoints)
+    clear_run_folder(checkpoints)
     if any(path.name == LOCK or is_temporary(path.name) for path in whole.iterdir()):
         with FolderLock(whole):
             remove_litter(whole)

@@ -33,10 +33,10 @@ from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.precomputed import PrecomputedClassifier
 from deltaenergy.detector.class_check import UnknownClassesWarning
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.guarantee import NoGuarantee
 from deltaenergy.models.precomputed import PrecomputedModel
-from deltaenergy.scores.arrays import EVEN
 from deltaenergy.scoring import Scored, score_images
-from deltaenergy.stats.thresholds import NoGuarantee, least_images
+from deltaenergy.stats.thresholds import least_images
 from deltaenergy.tuning.stored import LabelledFeatures
 from deltaenergy.tuning.tune import tune
 
@@ -95,7 +95,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: the labels.
         threshold_: scores below it are of no class; None for a score that learns from features (it is cross-fitted).
-        guarantee_: what the threshold guarantees, a `deltaenergy.stats.thresholds.Guarantee`.
+        guarantee_: what the threshold guarantees, a `deltaenergy.detector.guarantee.Guarantee`.
         detector_: the detector.
     """
 
@@ -153,9 +153,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities (N, K) of the classes among themselves."""
         z = self._features(X)
-        # A row must not depend on the others: where their number is odd, processors round the last few otherwise.
-        full = np.concatenate([z, np.repeat(z[-1:], -len(z) % EVEN, axis=0)])
-        shares = np.asarray(self.detector_.classifier.predict_proba(full)[: len(z)], dtype=np.float64)
+        shares = np.asarray(self.detector_.classifier.predict_proba(z), dtype=np.float64)
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def score_samples(self, X: Any) -> Floats:
@@ -198,7 +196,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         offset_: 0: `score_samples` is counted from where rows are outliers.
-        guarantee_: what the threshold guarantees, a `deltaenergy.stats.thresholds.Guarantee`.
+        guarantee_: what the threshold guarantees, a `deltaenergy.detector.guarantee.Guarantee`.
         detector_: the detector.
     """
 

@@ -17,13 +17,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from deltaenergy.core.arrays import ROW_BLOCK, round_to_block
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
 from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.needs import Need
-from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.core.needs import OF_IMAGES, Need
+from deltaenergy.errors import ArtifactError, InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings
-from deltaenergy.models.base import Model, check_model, require_towers
-from deltaenergy.models.features import check_features, is_feature_array
+from deltaenergy.models.base import Model, check_model
+from deltaenergy.models.encoding import EncodedBatch
+from deltaenergy.models.features import feature_batches, is_feature_array
 
 if TYPE_CHECKING:
     from typing import Self
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.classifiers.methods import Method, TrainViews
+
+# Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
+BLOCK_ENTRIES = 4_194_304
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Inputs:
         """The tensor for `what`, or an error if it was not given."""
         given: torch.Tensor | None = getattr(self, what.name.lower())
         if given is None:
-            raise InputError(f"{what.value} are needed, and were not given: give images, not features.")
+            raise InputError(f"{what.value} are needed: give images, not features or a feature store.")
         return given
 
 
@@ -82,18 +87,20 @@ class Outputs:
         texts: unit text features, (K, D), or per image (N, K, D) while a method with such texts is trained.
         negatives: similarities with texts that stand for none of the classes, where a method has them: (N, n), or
             (N, n, K) where each class has n of its own.
+        negative_texts: those texts themselves, (n, D) or (n, K, D).
     """
 
     similarities: torch.Tensor
     features: torch.Tensor
     texts: torch.Tensor
     negatives: torch.Tensor | None = None
+    negative_texts: torch.Tensor | None = None
 
 
 class Classifier(HasRepr, nn.Module, ABC):
     """A model with K named classes.
 
-    A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `start`, and
+    A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `initialise`, and
     implements `forward`, which serves to train and to predict. If class texts are learned, `texts` computes them with
     gradients; whenever the classifier is put to use (`eval()`) they are computed once and kept as `text_features`.
     What is saved is `method.spec` and `state_dict()`, here and nowhere else.
@@ -120,11 +127,11 @@ class Classifier(HasRepr, nn.Module, ABC):
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     text_features: torch.Tensor
 
-    def __init__(self, model: Model, classes: str | Sequence[str], method: Method) -> None:
+    def __init__(self, model: Model, classes: Sequence[str], method: Method) -> None:
         check_model(model, f"A classifier by {method.name}")
         super().__init__()
         self.base_model = self.model = model
-        self.classes = check_classes(classes, warn=False)
+        self.classes = tuple(classes)
         self.method = method
         self.record: dict[str, Any] = {}
         self.phase = ""
@@ -142,7 +149,7 @@ class Classifier(HasRepr, nn.Module, ABC):
         """Whether an image's answer depends on the others of its batch; reports say so."""
         return False
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""
 
     @abstractmethod
@@ -150,7 +157,6 @@ class Classifier(HasRepr, nn.Module, ABC):
         """Similarities, and the features and texts behind them."""
 
     def __call__(self, x: Inputs) -> Outputs:
-        """As `forward`."""
         outputs: Outputs = super().__call__(x)
         return outputs
 
@@ -186,10 +192,10 @@ class Classifier(HasRepr, nn.Module, ABC):
         if not mode:
             with torch.no_grad():
                 self.text_features = self.texts().detach()
-                self.settle()
+                self.build_derived()
         return self
 
-    def settle(self) -> None:
+    def build_derived(self) -> None:
         """Derive from the parameters what is not saved, such as the prompted model."""
 
     def class_texts(self, features: torch.Tensor) -> torch.Tensor:
@@ -199,10 +205,6 @@ class Classifier(HasRepr, nn.Module, ABC):
     def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
         """Unit image features (N, D) -> similarities (N, K), for classifiers that need no more."""
         return self(Inputs(features)).similarities
-
-    def adapted_features(self, features: torch.Tensor) -> torch.Tensor:
-        """The image features that the class texts are compared with: changed by adapters, else as they are."""
-        return self(Inputs(features)).features
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
         """Unit patch features (..., D) -> similarities (..., K) with the class texts."""
@@ -220,48 +222,72 @@ class Classifier(HasRepr, nn.Module, ABC):
 
         They say which of the classes an image is if it is one of them, not whether it is.
         """
-        logits = torch.from_numpy(self.similarities(images, batch_size=batch_size)) * self.model.logit_scale
-        array: npt.NDArray[np.float32] = torch.softmax(logits, dim=1).numpy()
-        return array
+        positions, shares = self._closest(images, len(self.classes), batch_size)
+        return torch.zeros_like(shares).scatter_(1, positions, shares).numpy()
 
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities, the best first."""
         if k < 1:
             raise InputError(f"k must be at least 1, got {k!r}.")
-        probabilities = self.predict_proba(images, batch_size=batch_size)
-        # Of equal ones the first, as everywhere.
-        order = np.argsort(-probabilities, axis=1, kind="stable")[:, :k]
-        return [[(self.classes[i], float(row[i])) for i in best] for row, best in zip(probabilities, order)]
+        found = (part.tolist() for part in self._closest(images, k, batch_size))
+        return [[(self.classes[i], share) for i, share in zip(*row)] for row in zip(*found)]
 
     def similarities(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Similarities (N, K) for images, or for unit features given as an (N, D) array or tensor."""
-        blocks = [torch.zeros(0, len(self.classes))]
-        with torch.inference_mode():
-            for inputs in self._inputs_of(images, batch_size):
-                blocks.append(self(inputs).similarities.float().cpu())
-        array: npt.NDArray[np.float32] = torch.cat(blocks).numpy()
-        return array
+        found = [similarities[:rows].cpu() for rows, similarities in self._compared(images, batch_size)]
+        return torch.cat([torch.zeros(0, len(self.classes)), *found]).numpy()
 
-    def _inputs_of(self, images: Any, batch_size: int) -> Iterator[Inputs]:
-        from deltaenergy.errors import UnreadableImagesError
+    def _closest(self, images: Any, k: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions and probabilities of the k closest classes (N, k), as verdicts have them."""
+        k = min(k, len(self.classes))
+        parts = [(torch.zeros(0, k, dtype=torch.long), torch.zeros(0, k))]
+        for rows, similarities in self._compared(images, batch_size):
+            top, shares = closest_classes(similarities, self.model.logit_scale, k)
+            parts.append((top[:rows].cpu(), shares[:rows].cpu()))
+        return torch.cat([top for top, _ in parts]), torch.cat([shares for _, shares in parts])
 
+    @torch.inference_mode()
+    def _compared(self, images: Any, batch_size: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """How many images a block has, and their similarities, with further rows behind; all must be readable."""
         if is_feature_array(images):
             self.check_takes_features()
-            yield Inputs(check_features(images, self.model).to(self.model.device))
-            return
-        for batch in require_towers(self.model, self.method.name).stream(
-            images, patches=Need.PATCHES in self.needs_to_predict, batch_size=batch_size
-        ):
+        patches, who = Need.PATCHES in self.needs_to_predict, self.method.name
+        for batch in feature_batches(self.model, images, patches=patches, batch_size=batch_size, who=who):
             if batch.unreadable:
                 raise UnreadableImagesError(batch.unreadable)
-            if batch.items:
-                yield Inputs(batch.features, batch.patches, pixels=batch.pixels)
+            for rows, _, outputs in self.compare(batch):
+                yield rows.stop - rows.start, outputs.similarities.float()
+
+    def compare(self, batch: EncodedBatch) -> Iterator[tuple[slice, torch.Tensor, Outputs]]:
+        """A batch in blocks: the rows of each, their features, and what this classifier makes of them.
+
+        An image's similarities must not depend on how many others came with it, so the last row is repeated up to a
+        multiple of `ROW_BLOCK`: features and outputs may have more rows than the block. A classifier that looks at
+        patches, pixels or the whole batch gets the batch as it is: filling it up would cost as much as more images.
+        """
+        features = batch.features.float()
+        as_it_is = bool(self.needs_to_predict & OF_IMAGES) or self.batch_dependent
+        size = max(1, len(features)) if as_it_is else round_to_block(BLOCK_ENTRIES // len(self.classes))
+        for start in range(0, len(features), size):
+            rows = slice(start, min(start + size, len(features)))
+            block = features[rows]
+            if as_it_is:
+                yield rows, block, self(Inputs(block, batch.patches, pixels=batch.pixels))
+                continue
+            lacking = -len(block) % ROW_BLOCK
+            filled = torch.cat([block, block[-1:].expand(lacking, -1)]) if lacking else block
+            yield rows, filled, self(Inputs(filled))
 
     @property
     def prompts_images(self) -> bool:
         """Whether it has learned tokens in the image tower, so that its image features are not the base model's."""
         own, bare = (getattr(model, "vision_prompts", None) for model in (self.model, self.base_model))
         return own is not bare
+
+    @property
+    def takes_features(self) -> bool:
+        """Whether unit features of the base model are all that it looks at."""
+        return self.needs_to_predict <= {Need.FEATURES} and not self.prompts_images
 
     def check_takes_features(self) -> None:
         """Raise `InputError` if it cannot be given an array of features, which does not say what model made them."""
@@ -282,7 +308,7 @@ class Classifier(HasRepr, nn.Module, ABC):
             raise InputError(
                 f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
             )
-        other = self.method.blank(self.base_model, classes)
+        other = self.method.build_empty(self.base_model, check_classes(classes, warn=False))
         room = other.state_dict()
         # What has a row for each class belongs to the old names, and is computed anew.
         learned = {
@@ -334,16 +360,12 @@ class Classifier(HasRepr, nn.Module, ABC):
             if not torch.isfinite(tensor).all():
                 raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} holds NaN or infinity.")
         self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
-        self.check_state()
         self.requires_grad_(False)
-        self.settle()
+        self.build_derived()
         return self
 
     def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Before `restore`: make room for tensors whose size the settings do not tell."""
-
-    def check_state(self) -> None:
-        """After `restore`: raise `ArtifactError` for values that make no sense."""
 
 
 def check_classifier(classifier: Any, who: str) -> None:
@@ -360,3 +382,17 @@ def check_classifier(classifier: Any, who: str) -> None:
             "deltaenergy.scores.delta_energy(similarities); class vectors serve PrecomputedClassifier."
         )
     raise InputError(f"{who} takes a classifier, as ZeroShotClassifier or tune gives one, not {classifier!r:.80}.")
+
+
+def closest_classes(similarities: torch.Tensor, logit_scale: float, k: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions (N, k) of the k closest classes, best first, and their probabilities: softmax(L·s).
+
+    The first is the most similar one, whatever ties there are.
+    """
+    best, top = similarities.max(dim=1, keepdim=True)
+    confidence = 1 / ((similarities - best) * logit_scale).exp_().sum(dim=1, keepdim=True)
+    if k == 1:
+        return top, confidence
+    values, positions = similarities.scatter(1, top, -torch.inf).topk(k - 1, dim=1)
+    shares = ((values - best) * logit_scale).exp() * confidence
+    return torch.cat([top, positions], dim=1), torch.cat([confidence, shares], dim=1)

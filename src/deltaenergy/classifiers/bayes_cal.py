@@ -51,12 +51,12 @@ class BayesCalClassifier(PromptClassifier):
         self.domain_prompts: LearnedPrompts | None = None
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Two Gaussians, and the prompts of the training domains."""
         warn_of_one_domain(
             self.method.name, data, "there is nothing to tell apart, so it trains on class prompts alone"
         )
-        super().start(data, generator)
+        super().initialise(data, generator)
         shape = tuple(self.domain_context.shape)
         self.domain_context.data.copy_(initial_context(self.tower, shape, self.method.context_init, generator))
         for log_sigma in (self.log_sigma, self.domain_log_sigma):
@@ -77,7 +77,7 @@ class BayesCalClassifier(PromptClassifier):
         return mean + scale * normal_like(mean, self.generator)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
-        assert self.domain_prompts is not None  # made by `start`
+        assert self.domain_prompts is not None  # made by `initialise`
         method, z, domains = self.method, outputs.features, batch.need(Need.DOMAINS)
         domain_texts = self.domain_prompts(self.sampled(self.domain_context, self.domain_log_sigma))
         logits, domain_logits = (self.model.logit_scale * z @ texts.T for texts in (outputs.texts, domain_texts))

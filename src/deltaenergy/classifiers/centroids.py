@@ -19,7 +19,7 @@ from deltaenergy.classifiers.zero_shot import CosineClassifier
 class CentroidClassifier(CosineClassifier):
     """Cosines with the classes' mean images, which stand in the place of class texts."""
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_means(data.mean_features(), data.labels, len(self.classes))
 
 

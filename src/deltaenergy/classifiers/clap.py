@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Outputs, TrainBatch
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
@@ -37,9 +37,9 @@ class ClapClassifier(FrozenTextClassifier):
         self.prototypes = nn.Parameter(torch.zeros_like(self.text_features))
         self.register_buffer("multipliers", torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Prototypes at the texts, multipliers from what zero-shot makes of the training images."""
-        super().start(data, generator)
+        super().initialise(data, generator)
         self.prototypes.data.copy_(self.method.length * self.frozen_texts)
         features, labels = data.mean_features(), data.labels
         probabilities = torch.softmax(self.model.logit_scale * features @ self.frozen_texts.T, dim=1)

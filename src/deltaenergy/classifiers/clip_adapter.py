@@ -35,8 +35,8 @@ class ClipAdapterClassifier(TemplateClassifier):
         self.w1, self.w2 = nn.Parameter(torch.zeros(hidden, dim)), nn.Parameter(torch.zeros(dim, hidden))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
-        super().start(data, generator)
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
+        super().initialise(data, generator)
         set_linear(generator, self.w1, self.w2)
 
     def forward(self, x: Inputs) -> Outputs:

@@ -41,9 +41,9 @@ class CoCoOpClassifier(PromptClassifier):
         self.register_buffer("neutral", torch.zeros(dim))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Context and network; the mean training image stands for the neutral one."""
-        super().start(data, generator)
+        super().initialise(data, generator)
         set_linear(generator, self.w1, self.w2)
         self.neutral.copy_(nn.functional.normalize(data.mean_features().mean(dim=0), dim=0))
 

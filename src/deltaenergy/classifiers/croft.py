@@ -24,9 +24,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
-from deltaenergy.classifiers.zero_shot import class_features
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod, class_features
+from deltaenergy.core.classes import check_classes
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import NonNegative, Share
 from deltaenergy.models.base import Model
@@ -60,8 +60,8 @@ class CroftClassifier(FrozenTextClassifier):
         self.gradient_size = 0.0
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
-        super().start(data, generator)
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
+        super().initialise(data, generator)
         for matrix in (self.image_map, self.text_map, self.generator_map):
             nn.init.eye_(matrix)
 
@@ -129,7 +129,7 @@ class CroftClassifier(FrozenTextClassifier):
 
     def with_classes(self, classes: str | Sequence[str]) -> CroftClassifier:
         """The learned maps on the texts of other class names."""
-        other = CroftClassifier(self.base_model, classes, self.method)
+        other = CroftClassifier(self.base_model, check_classes(classes, warn=False), self.method)
         other.load_state_dict(dict(self.named_parameters()), strict=False)
         other.frozen_texts.copy_(class_features(self.base_model, other.classes, self.templates))
         other.record = self.record

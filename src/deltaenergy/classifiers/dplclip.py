@@ -63,7 +63,7 @@ class DplClipClassifier(Classifier):
         """Only the released way to serve looks at a whole batch."""
         return self.method.serve == "batch"
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Xavier-uniform weights, biases 0.01."""
         warn_of_one_domain(self.method.name, data, "it learns one context for all")
         for weight in (self.w1, self.w2, self.w3):

@@ -32,31 +32,27 @@ class CostEstimate:
     operations: float
     instead: str
 
+    def refuse_beyond_memory(self, method: str, device: torch.device) -> None:
+        """Raise `InputError` if the training does not fit into the memory there is."""
+        needed, there = sum(self.memory.values()), memory_of(device)
+        if needed > there:
+            parts = ", ".join(f"{size / 2**30:,.1f} GB for {what}" for what, size in self.memory.items())
+            raise InputError(
+                f"{method} would take about {needed / 2**30:,.1f} GB of memory ({parts}), and this machine has "
+                f"{there / 2**30:,.1f} GB. A step runs {self.step}. {self.instead}"
+            )
 
-def check_memory(method: str, estimate: CostEstimate | None, device: torch.device) -> None:
-    """Refuse a training that does not fit into the memory there is."""
-    if estimate is None:
-        return
-    needed, there = sum(estimate.memory.values()), memory_of(device)
-    if needed > there:
-        parts = ", ".join(f"{size / 2**30:,.1f} GB for {what}" for what, size in estimate.memory.items())
-        raise InputError(
-            f"{method} would take about {needed / 2**30:,.1f} GB of memory ({parts}), and this machine has "
-            f"{there / 2**30:,.1f} GB. A step runs {estimate.step}. {estimate.instead}"
+    def warn_if_long(self, method: str, device: torch.device) -> None:
+        """Warn if the training will take long on a processor."""
+        hours = self.operations / CPU_SPEED / 3600
+        if device.type != "cpu" or hours < LONG_HOURS:
+            return
+        shown = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"
+        warnings.warn(
+            f"{method} is work for a GPU here: a step runs {self.step}, {self.operations:.1e} operations in all, which "
+            f"is about {shown} at {CPU_SPEED / 1e9:.0f} GFLOP/s. {self.instead}",
+            stacklevel=3,
         )
-
-
-def warn_of_cost(method: str, estimate: CostEstimate | None, device: torch.device) -> None:
-    """Say so when a training will take long on a processor."""
-    hours = 0.0 if estimate is None else estimate.operations / CPU_SPEED / 3600
-    if estimate is None or device.type != "cpu" or hours < LONG_HOURS:
-        return
-    shown = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:,.0f} days"
-    warnings.warn(
-        f"{method} is work for a GPU here: a step runs {estimate.step}, {estimate.operations:.1e} operations in all, "
-        f"which is about {shown} at {CPU_SPEED / 1e9:.0f} GFLOP/s. {estimate.instead}",
-        stacklevel=3,
-    )
 
 
 def memory_of(device: torch.device) -> int:

@@ -67,7 +67,7 @@ class GallopClassifier(Classifier):
             self.register_buffer(name, torch.zeros(count, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """All prompts begin as the same words, V as the identity."""
         for contexts in (self.global_contexts, self.local_contexts):
             contexts.data.copy_(initial_context(self.tower, tuple(contexts.shape), self.method.context_init, generator))
@@ -86,7 +86,7 @@ class GallopClassifier(Classifier):
                 self.local_features = self.prompts.each(self.local_contexts)
         return self
 
-    def settle(self) -> None:
+    def build_derived(self) -> None:
         """V on patch states is a part of the image tower: the model that has it is another than the bare one."""
         if self.hidden is not None:
             digest = hashlib.blake2b(self.patch_map.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()

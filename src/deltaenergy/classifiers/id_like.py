@@ -42,13 +42,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-@dataclass(frozen=True)
-class IdLikeOutputs(Outputs):
-    """`negatives` are z·o_j, (N, 100); `outliers` the o_j themselves, (100, D)."""
-
-    outliers: torch.Tensor | None = None
-
-
 class IdLikeClassifier(Classifier):
     """Cosines with the class texts, and beside them those with the outlier texts."""
 
@@ -70,7 +63,7 @@ class IdLikeClassifier(Classifier):
         self._known = self._strange = torch.zeros(0)
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
         for parameter in (self.context, self.outlier_context, self.words):
             # Drawn on the host, so that every device starts alike.
@@ -102,12 +95,12 @@ class IdLikeClassifier(Classifier):
         z = x.need(Need.FEATURES)
         texts = self.class_texts(z)
         outliers = self.outliers() if self.training else self.outlier_features.to(z)
-        return IdLikeOutputs(z @ texts.T, z, texts, z @ outliers.T, outliers)
+        return Outputs(z @ texts.T, z, texts, z @ outliers.T, outliers)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """The three terms, on all selected crops of the batch's images."""
-        assert isinstance(outputs, IdLikeOutputs) and outputs.outliers is not None and batch.indices is not None
-        everything = self.model.logit_scale * torch.cat([outputs.texts, outputs.outliers])
+        assert outputs.negative_texts is not None and batch.indices is not None
+        everything = self.model.logit_scale * torch.cat([outputs.texts, outputs.negative_texts])
         rows = batch.indices.to(self._known.device)
         known, strange = (crops[rows].flatten(0, 1).to(everything) for crops in (self._known, self._strange))
         labels = batch.labels.repeat_interleave(self.method.selected)
@@ -118,7 +111,7 @@ class IdLikeClassifier(Classifier):
             nll = self.method.outlier_loss == "nll"
             term = -torch.logsumexp(outside, dim=1) if nll else torch.logsumexp(inside, dim=1)
             losses["outliers"] = self.method.outlier_weight * term.mean()
-            losses["apart"] = self.method.apart * mean_likeness(outputs.outliers)
+            losses["apart"] = self.method.apart * mean_likeness(outputs.negative_texts)
         return losses
 
 

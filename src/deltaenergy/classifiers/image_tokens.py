@@ -75,7 +75,7 @@ class TokenClassifier(Classifier):
         texts = self.class_texts(features)
         return Outputs(features @ texts.T, features, texts)
 
-    def settle(self) -> None:
+    def build_derived(self) -> None:
         """The model that encodes images as they were learned from."""
         tokens = self.image_tokens()
         if tokens is not None:
@@ -125,14 +125,11 @@ class TokenMethod(Method):
             )
         return self.depth or min(PAPER_DEPTH, fewest)
 
-    def check_model(self, model: Model) -> None:
-        """A vision transformer, if tokens are to be learned in it, and blocks enough."""
-        self.depth_on(model)
-
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the prompted image tower, which is the most of it."""
+        """Of the prompted image tower, which is the most of it; the towers must have blocks enough."""
+        self.depth_on(model)
         if not self.tokens_of_image:
             return None
         return image_tower_estimate(require_vision(model, self.name), self.tokens_of_image, 1, images, recipes)

@@ -35,7 +35,7 @@ class LinearProbeClassifier(Classifier):
         self.bias = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
         self.register_buffer("c", torch.zeros((), device=model.device))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         features, labels = data.mean_features(), data.labels
         c = self.method.c or choose_c(features, labels, len(self.classes))
         found = fit_logistic(features, labels, len(self.classes), c)

@@ -34,9 +34,9 @@ class LoCoOpClassifier(PromptClassifier):
         super().__init__(model, classes, method)
         self.ranks = method.top_k or min(PAPER_TOP_K, max(1, len(self.classes) // 2))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The context; K must leave room for patches that do not show the label."""
-        super().start(data, generator)
+        super().initialise(data, generator)
         if self.ranks >= len(self.classes):
             raise InputError(
                 f"locoop: with top_k={self.ranks} and {len(self.classes)} classes every patch would show its label. "

@@ -87,19 +87,19 @@ def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int, grid: S
     z, losses = features.double(), [0.0] * len(grid)
     for fold in folds:
         held_out = fold_of == fold
-        found: Weights | None = None
+        weights: Weights | None = None
         for position, c in enumerate(sorted(grid)):
-            found = fit_logistic(z[~held_out], labels[~held_out], classes, c, start=found, tolerance=ROUGH)
-            logits = found.logits(z[held_out])
+            weights = fit_logistic(z[~held_out], labels[~held_out], classes, c, start=weights, tolerance=ROUGH)
+            logits = weights.logits(z[held_out])
             losses[position] += float(nn.functional.cross_entropy(logits, labels[held_out], reduction="sum"))
     return sorted(grid)[losses.index(min(losses))]
 
 
 def held_out_in(labels: torch.Tensor, folds: int = FOLDS) -> torch.Tensor:
     """The fold (N,) in which each image is held out: 0, 1, … in turn within its class; −1 for a class of one image."""
-    found = torch.full_like(labels, -1)
+    folds_of = torch.full_like(labels, -1)
     for label in sorted(set(labels.tolist())):
         rows = torch.nonzero(labels == label)[:, 0]
         if len(rows) > 1:
-            found[rows] = torch.arange(len(rows), device=labels.device) % folds
-    return found
+            folds_of[rows] = torch.arange(len(rows), device=labels.device) % folds
+    return folds_of

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Inputs, Outputs
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
@@ -42,8 +42,8 @@ class LpPlusPlusClassifier(FrozenTextClassifier):
         self.visual = nn.Parameter(torch.zeros_like(self.text_features))
         self.alpha = nn.Parameter(torch.zeros(len(self.classes), device=model.device))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
-        super().start(data, generator)
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
+        super().initialise(data, generator)
         visual, alpha = solve(data.mean_features(), data.labels, self.frozen_texts, self.method.rounds)
         self.visual.data.copy_(visual)
         self.alpha.data.copy_(alpha)

@@ -39,13 +39,6 @@ POSITIVES, NEGATIVES = "positives", "negatives"
 SCALE = 20.0
 
 
-@dataclass(frozen=True)
-class LsnOutputs(Outputs):
-    """`negatives` are z·n_mk, (N, 3, K); `negative_texts` the n_mk themselves, (3, K, D)."""
-
-    negative_texts: torch.Tensor | None = None
-
-
 class LsnClassifier(Classifier):
     """The positives' similarities, and those with the negatives of each class."""
 
@@ -56,16 +49,16 @@ class LsnClassifier(Classifier):
 
     def __init__(self, model: Model, classes: Sequence[str], method: Lsn) -> None:
         super().__init__(model, classes, method)
-        self.positives = make_method(method.positives).blank(model, classes)
+        self.positives = make_method(method.positives).build_empty(model, classes)
         self.prompts = method.prompts(model, self.classes)
         shape = (method.negatives, len(self.classes), method.context_length, self.prompts.tower.width)
         self.contexts = nn.Parameter(torch.zeros(shape))
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positives as their method begins, and random negatives."""
-        self.positives.start(data, generator)
+        self.positives.initialise(data, generator)
         # Drawn on the host, so that every device starts alike.
         self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
 
@@ -97,19 +90,21 @@ class LsnClassifier(Classifier):
             return self.positives(x)
         if self.training:
             # Learned texts need not be run again; cocoop's are those of the neutral image then, for the log alone.
-            found = Outputs(features @ self.text_features.T, features, self.text_features)
+            positive = Outputs(features @ self.text_features.T, features, self.text_features)
             negatives = self.negative_texts()
         else:
-            found, negatives = self.positives(x), self.negative_features.to(features)
+            positive, negatives = self.positives(x), self.negative_features.to(features)
         compared = torch.einsum("nd,mkd->nmk", features, negatives)
-        return LsnOutputs(found.similarities, found.features, found.texts, compared, negatives)
+        return Outputs(positive.similarities, positive.features, positive.texts, compared, negatives)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the positives; later, cross-entropy of the negatives, and what holds them apart."""
-        if not isinstance(outputs, LsnOutputs):
+        if outputs.negative_texts is None:
             return {"ce": self._cross_entropy(self.model.logit_scale * outputs.similarities, batch.labels)}
-        assert outputs.negatives is not None and outputs.negative_texts is not None
-        ce = [self._cross_entropy(SCALE * (1 - one), batch.labels) for one in outputs.negatives.unbind(dim=1)]
+        assert outputs.negatives is not None
+        ce = [
+            self._cross_entropy(SCALE * (1 - negatives), batch.labels) for negatives in outputs.negatives.unbind(dim=1)
+        ]
         apart = likeness(outputs.negative_texts, absolute=self.method.orthogonality == "abs")
         return {"ce": torch.stack(ce).sum(), "apart": self.method.weight * apart}
 

@@ -34,7 +34,7 @@ class MapleClassifier(TokenClassifier):
         self.biases = nn.Parameter(torch.zeros(self.depth, width))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts, and maps as torch's Linear begins: one for the first block, one copied for all others."""
         self.start_contexts(generator)
         _, height, width = self.maps.shape

@@ -110,9 +110,6 @@ class Method(TuningPart):
         """
         return self.classifier.needs_to_predict
 
-    def check_model(self, model: Model) -> None:
-        """Raise `InputError` for a model that it cannot tune: called before any image is read."""
-
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The parts of the training, one after the other."""
@@ -123,7 +120,8 @@ class Method(TuningPart):
     ) -> CostEstimate | None:
         """What training on so many images will take, for methods that can be too much for a machine.
 
-        It is asked before the classifier is built; `recipes` are those of the stages.
+        It is asked before any image is read, and raises `InputError` for a model that cannot be tuned so; `recipes` are
+        those of the stages.
         """
         return None
 
@@ -141,15 +139,14 @@ class Method(TuningPart):
         """The shortest text that `make_method` turns into this."""
         return "+".join([super().spec, *(term.spec for term in self.terms)])
 
-    def blank(self, model: Model, classes: Sequence[str]) -> Classifier:
+    def build_empty(self, model: Model, classes: Sequence[str]) -> Classifier:
         """The classifier before any parameter has its value: what a saved state is put into."""
-        self.check_model(model)
         return self.classifier(model, classes, self)
 
     def build(self, model: Model, classes: Sequence[str], data: TrainViews, generator: torch.Generator) -> Classifier:
         """The classifier with its initial parameters."""
-        classifier = self.blank(model, classes)
-        classifier.start(data, generator)
+        classifier = self.build_empty(model, classes)
+        classifier.initialise(data, generator)
         return classifier.eval()
 
     def candidates(self, classes: int) -> Iterator[Method]:

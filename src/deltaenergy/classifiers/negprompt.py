@@ -39,13 +39,6 @@ POSITIVES, NEGATIVES = "positives", "negatives"
 NOISE = 1e-5
 
 
-@dataclass(frozen=True)
-class NegPromptOutputs(Outputs):
-    """`negatives` are z·n_km as (N, n, K); `negative_texts` the n_km themselves, (n, K, D)."""
-
-    negative_texts: torch.Tensor | None = None
-
-
 class NegPromptClassifier(Classifier):
     """Cosines with the positives, and beside them those with the negatives."""
 
@@ -64,7 +57,7 @@ class NegPromptClassifier(Classifier):
         self.register_buffer("negative_features", torch.zeros(method.negatives, len(self.classes), model.feature_dim))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positive begins as words; the negatives wait for it to be learned."""
         shape = tuple(self.context.shape)
         self.context.data.copy_(initial_context(self.tower, shape, self.method.context_init, generator))
@@ -101,13 +94,13 @@ class NegPromptClassifier(Classifier):
         texts = self.text_features.to(z)  # learned already: they need not be run again
         negatives = self.negative_texts() if self.training else self.negative_features.to(z)
         compared = torch.einsum("nd,mkd->nmk", z, negatives)
-        return NegPromptOutputs(z @ texts.T, z, texts, compared, negatives)
+        return Outputs(z @ texts.T, z, texts, compared, negatives)
 
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy of the positives; later, what the negatives are taught."""
-        if not isinstance(outputs, NegPromptOutputs):
+        if outputs.negative_texts is None:
             return super().losses(outputs, batch)
-        assert outputs.negatives is not None and outputs.negative_texts is not None
+        assert outputs.negatives is not None
         negatives = self.model.logit_scale * outputs.negatives
         near = (outputs.negative_texts * outputs.texts).sum(dim=-1).mean()
         if self.method.as_released:

@@ -59,7 +59,7 @@ class TextsClassifier(Classifier):
         raw = self.raw_texts()
         return self.tower.finish(raw), self.tower.finish(raw.mean(dim=0))
 
-    def settle(self) -> None:
+    def build_derived(self) -> None:
         """The texts as they are used."""
         with torch.no_grad():
             raw = self.raw_texts()
@@ -78,7 +78,7 @@ class PlotClassifier(TextsClassifier):
         self.contexts = nn.Parameter(torch.zeros(method.prompts, method.context_length, self.tower.width))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
 
     def raw_texts(self) -> torch.Tensor:

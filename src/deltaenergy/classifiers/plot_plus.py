@@ -54,7 +54,7 @@ class PlotPlusClassifier(TextsClassifier):
         self.contexts = nn.ParameterList(torch.zeros(len(ids), self.tower.width) for ids in self.phrases)
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts as words, tokens ~ N(0, 0.02²)."""
         for context, ids in zip(self.contexts, self.phrases):
             context.data.copy_(self.tower.embed(ids))
@@ -104,14 +104,11 @@ class PlotPlus(Method):
         """Tokens alone, then tokens and contexts, with the same recipe."""
         return (Stage((Phase(TOKENS_FIRST, ("tokens",)),)), Stage((Phase("both"),)))
 
-    def check_model(self, model: Model) -> None:
-        require_text(model, self.name)
-        require_vision(model, self.name)
-
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
         """Of all runs of the image tower."""
+        require_text(model, self.name)
         vision = shared_budget(require_vision(model, self.name), self.prompts)
         return image_tower_estimate(vision, self.tokens, self.prompts, images, recipes)
 

@@ -55,7 +55,7 @@ class Precomputed(Method):
     trains = False
     listed = False
 
-    def blank(self, model: Model, classes: Sequence[str]) -> PrecomputedClassifier:
+    def build_empty(self, model: Model, classes: Sequence[str]) -> PrecomputedClassifier:
         """The classifier before its class vectors are known."""
         return PrecomputedClassifier(
             torch.nn.functional.normalize(torch.ones(len(classes), model.feature_dim)), classes, model

@@ -44,7 +44,7 @@ class PromptClassifier(Classifier):
         self.context = nn.Parameter(torch.zeros((len(self.classes), *shape) if method.class_specific else shape))
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         initial = initial_context(self.tower, tuple(self.context.shape), self.method.context_init, generator)
         self.context.data.copy_(initial)
 

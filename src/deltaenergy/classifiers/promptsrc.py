@@ -53,7 +53,7 @@ class PromptSrcClassifier(TokenClassifier):
             self.register_buffer(f"sum_of_{name}", torch.zeros_like(parameter), persistent=False)
         self.to(model.device)
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Contexts, tokens ~ N(0, 0.02²), and the frozen texts."""
         self.start_contexts(generator)
         if self.method.vision_tokens:

@@ -40,12 +40,13 @@ def save_classifier(classifier: Classifier, folder: str | Path) -> None:
     write_bound(folder, RECORD, {"format": FORMAT, **described(classifier)}, classifier.state_dict())
 
 
+_RECORD = record(DESCRIBED)
+
+
 def load_classifier(folder: str | Path, model: Model | None, device: str | torch.device) -> Classifier:
     """Read a classifier. The model is loaded by its recorded name unless one is given; either must match."""
     folder = Path(folder)
-    saved, tensors = read_described(folder, RECORD, FORMAT)
-    record(DESCRIBED)(saved, Where(str(folder / RECORD)))
-    check_classes_hash(saved, folder / RECORD)
+    saved, tensors = read_described(folder, RECORD, FORMAT, _RECORD)
     return rebuild(saved, tensors, model_of(saved, model, device, folder), folder)
 
 
@@ -60,27 +61,27 @@ def described(classifier: Classifier) -> dict[str, Any]:
     }
 
 
-def read_described(folder: Path, name: str, expected: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """A record of the format `expected`, and its tensors."""
+def read_described(
+    folder: Path, name: str, expected: str, schema: Check
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """A record of the format `expected` and its tensors; `ArtifactError` if it is not what `schema` says."""
     if not folder.is_dir():
         raise ArtifactError(f"{folder} is not a folder. {name} and its tensors are in one that deltaenergy wrote.")
-    found = read_json(folder / name)
-    version = found.get("format") if isinstance(found, dict) else None
+    described_as = read_json(folder / name)
+    version = described_as.get("format") if isinstance(described_as, dict) else None
     if version != expected:
         raise ArtifactError(
-            f"{folder / name} has format {version!r}; deltaenergy {__version__} reads {expected!r}. "
-            "Make it again (deltaenergy calibrate or tune), or install the version that wrote it."
+            f"{folder / name} has format {version!r}, which deltaenergy {__version__} does not read: make it again "
+            "with `deltaenergy calibrate` or `deltaenergy tune`."
         )
-    return read_bound(folder, name)
-
-
-def check_classes_hash(saved: Mapping[str, Any], file: Path) -> None:
-    """Raise `ArtifactError` if the class list is not the one that was saved."""
+    saved, tensors = read_bound(folder, name)
+    schema(saved, Where(str(folder / name)))
     if hash_strings(saved["classes"]) != saved["classes_hash"]:
         raise ArtifactError(
-            f"{file}: the class list was changed after it was saved. "
+            f"{folder / name}: the class list was changed after it was saved. "
             "Similarities belong to the old list: make it again with the new one."
         )
+    return saved, tensors
 
 
 def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:
@@ -94,11 +95,11 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
         )
     if model is None:
         model = load_recorded(recorded, device)
-    found = model.describe()
-    if found["fingerprint"] == recorded["fingerprint"]:
+    own = model.describe()
+    if own["fingerprint"] == recorded["fingerprint"]:
         return model
-    keys = [key for key in sorted({*recorded, *found}) if recorded.get(key) != found.get(key)]
-    differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {found.get(key)!r}" for key in keys)
+    keys = [key for key in sorted({*recorded, *own}) if recorded.get(key) != own.get(key)]
+    differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {own.get(key)!r}" for key in keys)
     raise ArtifactError(
         f"{folder} was made with another model, and means nothing for this one.\n{differs}\n"
         "Give the model it was made with, or make it again."
@@ -108,6 +109,6 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
 def rebuild(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Model, folder: Path) -> Classifier:
     """The classifier that `described()` and `state_dict()` stand for."""
     with rebuilding(str(folder), "the saved classifier"):
-        classifier = make_method(saved["classifier"]["method"]).blank(model, saved["classes"]).restore(tensors)
+        classifier = make_method(saved["classifier"]["method"]).build_empty(model, saved["classes"]).restore(tensors)
     classifier.record = dict(saved["classifier"]["record"])
     return classifier

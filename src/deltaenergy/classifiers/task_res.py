@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.frozen_texts import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.classifiers.methods import register_method
+from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod
 from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 

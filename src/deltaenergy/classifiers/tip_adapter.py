@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -38,9 +38,9 @@ class TipAdapterClassifier(TemplateClassifier):
         self.keys = nn.Parameter(torch.zeros(images, self.model.feature_dim, device=device))
         self.register_buffer("labels", torch.zeros(images, dtype=torch.long, device=device))
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Keys are the mean features over each image's views."""
-        super().start(data, generator)
+        super().initialise(data, generator)
         self._make_room(len(data.labels))
         self.keys.data.copy_(data.mean_features())
         self.labels.copy_(data.labels)
@@ -58,10 +58,11 @@ class TipAdapterClassifier(TemplateClassifier):
         if "labels" in tensors and tensors["labels"].ndim == 1:
             self._make_room(len(tensors["labels"]))
 
-    def check_state(self) -> None:
-        """Every key is of one of the classes."""
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
+        restored = super().restore(tensors)
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ArtifactError(f"{self.method.name}: a saved label lies outside of the {len(self.classes)} classes.")
+        return restored
 
 
 @register_method

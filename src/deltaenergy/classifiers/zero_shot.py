@@ -1,6 +1,9 @@
 """Zero-shot: a class is the mean direction of its prompts, and similarity the cosine (Radford et al., ICML 2021).
 
-t_k = norm( mean_m norm( text(template_m(name_k)) ) ),   s_k = z · t_k
+    t_k = norm( mean_m norm( text(template_m(name_k)) ) ),   s_k = z · t_k
+
+And what methods share that learn beside such class texts, or on top of them. The text tower runs once, when training
+begins; stored class vectors serve as well (`PrecomputedModel`).
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class ZeroShot(Method):
     listed = False
     templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)
 
-    def blank(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
+    def build_empty(self, model: Model, classes: Sequence[str]) -> ZeroShotClassifier:
         classifier = ZeroShotClassifier.__new__(ZeroShotClassifier)
         classifier._blank(model, classes, self)
         return classifier
@@ -91,7 +94,7 @@ class TemplateClassifier(CosineClassifier):
 
     method: TemplateMethod
 
-    def start(self, data: TrainViews, generator: torch.Generator) -> None:
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         self.text_features = class_features(self.model, self.classes, [self.method.template])
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
@@ -107,6 +110,33 @@ class TemplateMethod(Method):
 
     quick = True
     template: Template = DEFAULT_TEMPLATE
+
+
+class FrozenTextClassifier(CosineClassifier):
+    """Keeps the class texts as the model gave them beside those that are learned from them.
+
+    Attributes:
+        frozen_texts: t⁰, unit text features (K, D).
+    """
+
+    method: FrozenTextMethod
+    frozen_texts: torch.Tensor
+
+    def __init__(self, model: Model, classes: Sequence[str], method: FrozenTextMethod) -> None:
+        super().__init__(model, classes, method)
+        self.templates = method.templates
+        self.register_buffer("frozen_texts", torch.zeros_like(self.text_features))
+
+    def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
+        self.frozen_texts.copy_(class_features(self.base_model, self.classes, self.templates))
+
+
+@dataclass(frozen=True)
+class FrozenTextMethod(Method):
+    """Base of the methods that learn on top of fixed class texts, from one template or several."""
+
+    quick = True
+    templates: tuple[Template, ...] = (DEFAULT_TEMPLATE,)
 
 
 def class_features(

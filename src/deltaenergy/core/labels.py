@@ -75,7 +75,7 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
     finder = ClassFinder(classes)
     found: list[int] = []
     for item in items:
-        if item.label is None and item.refused:
+        if item.label is None and item.problem is not None:
             found.append(-1)
             continue
         if item.label is None:

@@ -17,3 +17,7 @@ class Need(StrEnum):
     LABELS = "labels"  # the classes of the ID data that it is fitted on
     TEXTS = "texts"  # encodes further texts (negative labels, "no" prompts) with the model
     PAIRS = "texts of each image"  # runs the text tower whenever it scores, for texts that an image asks for
+
+
+# What is not in features: whoever needs one of these is given images.
+OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})

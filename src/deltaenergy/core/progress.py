@@ -75,6 +75,13 @@ def _wanted() -> bool:
     return _setting
 
 
+def part_of(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """`progress` for a part of the work that begins after `before` steps of `total`."""
+    if progress is None:
+        return None
+    return lambda done, _: progress(before + done, total)
+
+
 class _Line:
     """`Encoding images  ███████·················  120/400`, erased at the end."""
 

@@ -13,27 +13,24 @@ import contextlib
 import functools
 import io
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from deltaenergy.data.pixel_budget import PIXELS, PixelBudget
-from deltaenergy.data.regular import why_not_a_file
 from deltaenergy.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# About twice Pillow's own warning limit, where Pillow refuses too. Larger pictures are taken for decompression bombs.
+# About twice Pillow's own warning limit, where Pillow refuses too. Larger images are taken for decompression bombs.
 MAX_PIXELS = 178_956_970
 
 # Huge JPEG files are decoded at 1/2, 1/4 or 1/8 of their size (the format's own coarser steps), as small as leaves both
-# sides at this length: nine times the input of a CLIP. Other pictures are decoded in full.
+# sides at this length: nine times the input of a CLIP. Other images are decoded in full.
 DRAFT_SIDE = 2048
 
 # Conversions that need several copies of the pixels are made in strips of about this many.
@@ -76,15 +73,11 @@ class UnreadableImage(Exception):
     """The image cannot be decoded; the message is the reason."""
 
 
-class Streamed(ABC):
-    """An encoded picture that is read piece by piece from where it lies, such as a file inside an archive."""
+class Openable(Protocol):
+    """An encoded image that is read from where it is: a file, or a part of one."""
 
-    # Whether reading means to wait for a network: many at a time then hide the delay.
-    far: ClassVar[bool] = False
-
-    @abstractmethod
     def open(self) -> IO[bytes]:
-        """The picture's bytes as a file. Raises `UnreadableImage`."""
+        """The image's bytes as a file. Raises `UnreadableImage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,28 +92,12 @@ class DecodeLimits:
 _LIMITS = DecodeLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Stands for a picture that cannot be read, so that it is listed with the others of its kind."""
-
-    reason: str
-
-    @property
-    def stamp(self) -> str:
-        """While the reason is the same, nothing has changed."""
-        return self.reason
-
-    def __call__(self) -> NoReturn:
-        """There is nothing to read."""
-        raise UnreadableImage(self.reason)
-
-
-ImageSource: TypeAlias = Path | Image.Image | bytes | Streamed | Callable[[], "ImageSource"]
+ImageSource: TypeAlias = Openable | Image.Image | bytes | Callable[[], Any] | None
 
 
 def reading_threads(sources: Iterable[object], near: int) -> int:
-    """How many threads read pictures at a time: `near` from disks, more if some lie behind a network."""
-    return max(near, FAR_THREADS) if any(isinstance(one, Streamed) and one.far for one in sources) else near
+    """How many threads read images at a time: `near` from disks, more if some are at URLs."""
+    return max(near, FAR_THREADS) if any(getattr(source, "is_remote", False) for source in sources) else near
 
 
 def open_image(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Image.Image:
@@ -134,8 +111,8 @@ def open_image(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Image.Ima
 
 @contextlib.contextmanager
 def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Image.Image]:
-    """`open_image` for a block that needs the picture but a moment: until it ends, its pixels count as decoded."""
-    _ = limits.budget.limit  # a wrong setting is no fault of the picture's
+    """`open_image` for a block that needs the image only for a moment: until it ends, its pixels count as decoded."""
+    _ = limits.budget.limit  # a wrong setting is not the image's fault
     with contextlib.ExitStack() as held:
         with reasons():
             image = _open(source, held, limits)
@@ -144,7 +121,7 @@ def opened(source: ImageSource, limits: DecodeLimits = _LIMITS) -> Iterator[Imag
 
 @contextlib.contextmanager
 def reasons() -> Iterator[None]:
-    """Whatever goes wrong while a picture is read becomes `UnreadableImage`, unless it is no fault of the picture's."""
+    """Whatever goes wrong while an image is read becomes `UnreadableImage`, unless it is not the image's fault."""
     try:
         yield
     except (UnreadableImage, UnreachableError):
@@ -161,13 +138,6 @@ def alone_with(image: Image.Image) -> Iterator[None]:
         yield
 
 
-def open_file(path: Path) -> IO[bytes]:
-    """The picture's file, open. What is no regular file is refused unopened."""
-    if (reason := why_not_a_file(path)) is not None:
-        raise UnreadableImage(reason)
-    return path.open("rb")
-
-
 def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
     if isinstance(source, Image.Image):
         # The budget first: a thread that waited for it with the lock in hand could stop another with the same lock.
@@ -178,10 +148,12 @@ def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits)
         return rgb.copy() if rgb is source else rgb
     if isinstance(source, bytes):
         return _decode(io.BytesIO(source), held, limits)
-    if isinstance(source, Path | Streamed):
-        with open_file(source) if isinstance(source, Path) else source.open() as stream:
-            return _decode(stream, held, limits)
-    return _open(source(), held, limits)
+    if source is None:
+        raise UnreadableImage("only its name is known")
+    if callable(source):
+        return _open(source(), held, limits)
+    with source.open() as stream:
+        return _decode(stream, held, limits)
 
 
 def _decode(stream: IO[bytes], held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
@@ -197,7 +169,7 @@ def _decode(stream: IO[bytes], held: contextlib.ExitStack, limits: DecodeLimits)
 
 
 def open_header(stream: IO[bytes]) -> Image.Image:
-    """The picture with its size known and no pixel decoded. Raises `UnreadableImage`, and whatever Pillow does."""
+    """The image with its size known and no pixel decoded. Raises `UnreadableImage`, and whatever Pillow does."""
     start = stream.read(512)
     if not start:
         raise UnreadableImage("the file is empty")
@@ -212,7 +184,7 @@ def open_header(stream: IO[bytes]) -> Image.Image:
             raise UnreadableImage("a HEIC image, which this service was not started to read (option heic)") from None
         if _is_heic(start) and not reads_heic:
             raise UnreadableImage(f"a HEIC image, which needs an extra: {_INSTALL_HEIC}") from None
-        kind = "it holds text" if _is_text(start) else "unknown format or damaged header"
+        kind = "it contains text" if _is_text(start) else "unknown format or damaged header"
         raise UnreadableImage(f"not an image: {kind}") from None
 
 
@@ -280,7 +252,7 @@ def _to_rgb(image: Image.Image, strip_pixels: int) -> Image.Image:
 
 
 def strips(image: Image.Image, pixels: int = STRIP_PIXELS) -> Iterator[tuple[tuple[int, int, int, int], Image.Image]]:
-    """The picture from top to bottom in parts of bounded size, each with its place (left, top, right, bottom)."""
+    """The image from top to bottom in parts of bounded size, each with its position (left, top, right, bottom)."""
     rows = max(1, pixels // max(1, image.width))
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))

@@ -1,8 +1,8 @@
 """How many decoded pixels may be in memory at once, over all threads of the process.
 
-A picture of 13,000 × 13,000 pixels is a small PNG and two gigabytes in memory. Each thread that decodes takes the
-picture's pixels from one budget, waits while too many are out, and gives them back when the picture is shrunk to the
-model's input. A picture that is larger than the whole budget passes when it is alone.
+An image of 13,000 × 13,000 pixels is a small PNG and two gigabytes in memory. Each thread that decodes takes the
+image's pixels from one budget, waits while too many are out, and gives them back when the image is shrunk to the
+model's input. An image that is larger than the whole budget passes when it is alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from deltaenergy.errors import InputError
 
 VARIABLE = "DELTAENERGY_PIXEL_BUDGET"
-# Decoding takes 4 to 12 bytes per pixel: about a gigabyte, and room for four pictures of an ordinary camera.
+# Decoding takes 4 to 12 bytes per pixel: about a gigabyte, and room for four images of an ordinary camera.
 DEFAULT_PIXELS = 100_000_000
 
 
 class PixelBudget:
-    """Pixels that may be decoded at once: first come, first served, so that a large picture is never passed over.
+    """Pixels that may be decoded at once: first come, first served, so a large image gets its turn.
 
     Args:
         limit: the number of pixels; None for that of the environment variable DELTAENERGY_PIXEL_BUDGET, or 100 million.
@@ -37,7 +37,7 @@ class PixelBudget:
 
     @property
     def limit(self) -> int:
-        """The number of pixels. Raises `InputError` if the environment variable is no number."""
+        """The number of pixels. Raises `InputError` if the environment variable is not a number."""
         if self._given is not None:
             return self._given
         text = os.environ.get(VARIABLE, "").strip()
@@ -51,7 +51,7 @@ class PixelBudget:
     def hold(self, pixels: int) -> Iterator[None]:
         """Take `pixels` from the budget while the block runs, waiting until they are there."""
         depth = getattr(self._thread, "depth", 0)
-        # Who holds a picture already must not wait for pixels that only its own end would free.
+        # Who holds an image already must not wait for pixels that only its own end would free.
         self._take(pixels, wait=not depth)
         self._thread.depth = depth + 1
         try:
@@ -71,7 +71,7 @@ class PixelBudget:
                     self._changed.wait_for(
                         lambda: self._queue[0] is ticket and (not self._held or self._held + pixels <= limit)
                     )
-                finally:  # also on an interrupt: a ticket that nobody waits with would stop all others
+                finally:  # also on an interrupt: a ticket without a waiting thread would stop all others
                     self._queue.remove(ticket)
                     self._changed.notify_all()
             self._held += pixels

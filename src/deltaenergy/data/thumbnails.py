@@ -1,4 +1,4 @@
-"""Small pictures: the central square of an image as a JPEG file, for pages and for detectors that keep some."""
+"""Thumbnails: the central square of an image as a JPEG file, for pages and for detectors that keep some."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 
 from PIL import Image
 
-from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.file import LocalFile
+from deltaenergy.data.items import ImageItem, load_rgb
 
 
 def square_jpeg(item: ImageItem, side: int, quality: int = 80) -> bytes | None:
-    """The picture's central square, at most `side` pixels wide, or None if there is no picture to show.
+    """The image's central square, at most `side` pixels wide, or None if there is no image to show.
 
-    That is so for features without pictures, and for a file that is gone since it was scored. A feature store holds
-    no pictures, but calls them by their paths: where these still exist, they are shown.
+    That is so for features without images, and for a file that is gone since it was scored. A feature store has no
+    images, but calls them by their paths: where these still exist, they are shown.
     """
     image = _open(item)
     if image is None:
@@ -32,7 +33,7 @@ def square_jpeg(item: ImageItem, side: int, quality: int = 80) -> bytes | None:
 
 
 def _open(item: ImageItem) -> Image.Image | None:
-    for source in (item.source, Path(item.id)):
+    for one in (item, ImageItem(item.id, LocalFile(Path(item.id)))):
         with contextlib.suppress(UnreadableImage):
-            return open_image(source)
+            return load_rgb(one)
     return None

@@ -120,21 +120,8 @@ def _regroup(batches: Iterator[Scored], size: int) -> Iterator[Scored]:
     for batch in batches:
         held.append(batch)
         while sum(len(part.items) for part in held) >= size:
-            whole = _join(held)
+            whole = Scored.join(held)
             yield whole.take(np.arange(size))
             held = [replace(whole.take(np.arange(size, len(whole.items))), unreadable=[])]
     if held and (any(part.items for part in held) or any(part.unreadable for part in held)):
-        yield _join(held)
-
-
-def _join(parts: list[Scored]) -> Scored:
-    """Several batches as one."""
-    return replace(
-        parts[0],
-        items=[item for part in parts for item in part.items],
-        unreadable=[image for part in parts for image in part.unreadable],
-        predicted=np.concatenate([part.predicted for part in parts]),
-        confidence=np.concatenate([part.confidence for part in parts]),
-        features=np.concatenate([part.features for part in parts if part.features is not None]),
-        similarity=np.concatenate([part.similarity for part in parts if part.similarity is not None]),
-    )
+        yield Scored.join(held)

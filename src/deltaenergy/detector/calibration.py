@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deltaenergy.core.labels import ClassFinder, class_indices, first_of_name
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import Scored
-from deltaenergy.stats.thresholds import (
-    Guarantee,
-    check_confidence,
-    check_keep,
-    conformal_p_values,
-    count_at_most,
-    least_images,
-)
+from deltaenergy.stats.thresholds import check_confidence, check_keep, conformal_p_values, count_at_most, least_images
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -81,14 +75,14 @@ class Calibration:
     @cached_property
     def by_class(self) -> dict[int, Calibration]:
         """By position, the classes that are judged by their own images, each with its part of the calibration."""
-        found: dict[int, Calibration] = {}
+        parts: dict[int, Calibration] = {}
         if self.groups is not None:
             for c in np.unique(self.groups[self.groups >= 0]).tolist():
                 own = self.groups == c
                 guarantee = replace(self.guarantee, images=int(own.sum()), own=(), pooled=())
                 folds = None if self.folds is None else self.folds[own]
-                found[c] = Calibration(self.scores[own], guarantee, self.slack, folds)
-        return found
+                parts[c] = Calibration(self.scores[own], guarantee, self.slack, folds)
+        return parts
 
     def rejects(self, values: Floats, named: Ints | None = None) -> npt.NDArray[np.bool_]:
         """Which images are rejected: fewer than k of the scores are at most theirs, or theirs is not a number.
@@ -124,12 +118,12 @@ class Calibration:
         For a score that is not cross-fitted this is f(x) − s_(k). Not for thresholds by class.
         """
         most = max(1, MARGINS_AT_ONCE // len(self.scores))
-        found = [np.zeros(0)]
+        margins = [np.zeros(0)]
         for start in range(0, len(values), most):
             block = values[start : start + most]
             each = (block[:, None] if self.folds is None else block[:, self.folds]) - self.scores
-            found.append(np.partition(each, -self.rank, axis=1)[:, -self.rank] + self.slack)
-        return np.concatenate(found)
+            margins.append(np.partition(each, -self.rank, axis=1)[:, -self.rank] + self.slack)
+        return np.concatenate(margins)
 
     def _too_low(self, values: Floats) -> npt.NDArray[np.bool_]:
         return count_at_most(self.scores, values + self.slack, self.folds) < self.rank
@@ -181,7 +175,7 @@ def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] |
                 "by_class needs to know the class of each image. Give a folder with one subfolder per class, a table "
                 "with a label column, or labels with rows of features."
             )
-        found = class_indices(scored.items, classes, "by_class")
+        positions_of_images = class_indices(scored.items, classes, "by_class")
     else:
         if len(labels) != len(scored.items) or scored.unreadable:
             raise InputError(
@@ -192,8 +186,8 @@ def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] |
         for row, position in enumerate(positions):
             if position is None:
                 raise finder.unknown("by_class", f"row {row}", [str(labels[row])])
-        found = [position for position in positions if position is not None]
-    return np.array(first_of_name(classes), dtype=np.int64)[np.array(found, dtype=np.int64)]
+        positions_of_images = [position for position in positions if position is not None]
+    return np.array(first_of_name(classes), dtype=np.int64)[np.array(positions_of_images, dtype=np.int64)]
 
 
 def check_numbers(scored: Scored, spec: str) -> None:

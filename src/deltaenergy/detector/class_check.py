@@ -25,7 +25,7 @@ import torch
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier, class_features
 from deltaenergy.core.labels import ClassFinder, first_of_name, normal_name
 from deltaenergy.scores.negatives.pools import lexicographer_lists
-from deltaenergy.stats.thresholds import binomial
+from deltaenergy.stats.thresholds import binomial_tail
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -52,7 +52,6 @@ class ClassAccuracy:
 
     @property
     def images(self) -> int:
-        """All of them."""
         return sum(images for _, images, _ in self.rows)
 
     @property
@@ -87,15 +86,6 @@ def _positions(classes: Sequence[str], items: Sequence[ImageItem]) -> list[int |
     return [None if item.label is None else finder.find(item.label) for item in items]
 
 
-def binomial_tail(successes: int, trials: int, chance: float) -> float:
-    """P(Binomial(trials, chance) ≥ successes)."""
-    if successes <= 0:
-        return 1.0
-    if not 0 < chance < 1:
-        return float(chance >= 1)
-    return min(1.0, float(binomial(trials, chance)[successes:].sum()))
-
-
 def names_by_chance(correct: int, images: int, classes: int) -> bool:
     """Whether so many right answers are no sign of knowing the classes; False where there are too few to tell."""
     if classes < 2 or images < 1:
@@ -123,7 +113,7 @@ def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The m
     return True
 
 
-def check_predictions(
+def warn_of_guesses(
     classes: Sequence[str], truth: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], *, stacklevel: int = 2
 ) -> None:
     """Warn if predictions of labelled images are no better than guesses; a name that stands twice is one class."""
@@ -132,7 +122,7 @@ def check_predictions(
     warn_of_chance(correct, len(truth), len(set(first.tolist())), stacklevel=stacklevel + 1)
 
 
-def check_known(
+def warn_if_unknown(
     classifier: Classifier,
     items: Sequence[ImageItem],
     predicted: npt.NDArray[np.int64],
@@ -147,9 +137,9 @@ def check_known(
     """
     truth = _positions(classifier.classes, items)
     if truth and None not in truth:
-        check_predictions(classifier.classes, np.array(truth, dtype=np.int64), predicted, stacklevel=stacklevel + 1)
-    elif not any(place is not None for place in truth) and features is not None and asks_words(classifier):
-        check_words(classifier, features, stacklevel=stacklevel + 1)
+        warn_of_guesses(classifier.classes, np.array(truth, dtype=np.int64), predicted, stacklevel=stacklevel + 1)
+    elif not any(position is not None for position in truth) and features is not None and asks_words(classifier):
+        _warn_by_words(classifier, features, stacklevel=stacklevel + 1)
 
 
 def asks_words(classifier: Classifier) -> bool:
@@ -157,7 +147,7 @@ def asks_words(classifier: Classifier) -> bool:
     return isinstance(classifier, ZeroShotClassifier) and classifier.base_model.text is not None
 
 
-def check_words(classifier: Classifier, features: npt.NDArray[np.float32], *, stacklevel: int = 2) -> None:
+def _warn_by_words(classifier: Classifier, features: npt.NDArray[np.float32], *, stacklevel: int = 2) -> None:
     """Warn if images are no nearer to the class names than to as many random words."""
     if len(features) < FEWEST_IMAGES:
         return

@@ -26,19 +26,29 @@ from deltaenergy.detector.calibration import (
     slack_of_changes,
     true_classes,
 )
-from deltaenergy.detector.class_check import ClassAccuracy, asks_words, check_known, class_accuracy
+from deltaenergy.detector.class_check import ClassAccuracy, asks_words, class_accuracy, warn_if_unknown
+from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
-from deltaenergy.errors import InputError, NotFittedError, SkippedImages, UnreadableImagesError
-from deltaenergy.models.features import is_feature_array
+from deltaenergy.errors import InputError, NotFittedError, SkippedImages
 from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
 from deltaenergy.scores.registry import default_score, make_score
-from deltaenergy.scoring import NOTHING_SCORED, CrossFitted, Scored, score_images, stream_scores
-from deltaenergy.stats.thresholds import Guarantee, NoGuarantee, benjamini_hochberg, check_fdr, percent, slack_of
-from deltaenergy.store.store_pass import names_a_store
+from deltaenergy.scoring import (
+    NOTHING_SCORED,
+    AnyScorer,
+    CrossFitted,
+    Encoded,
+    Scored,
+    cross_fit,
+    known_images,
+    score_all,
+    score_images,
+    stream_scores,
+)
+from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -131,18 +141,14 @@ class Detector(HasRepr):
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
         given = given_by([images], self.classifier).without(labels=unlabelled(images))
         check_runnable([self.score], given)
-        scored = score_images(
-            self.classifier,
-            [self.unfitted_scorer],  # what it learned from other images is learned again
-            images,
-            fit=True,
-            measured=False,
-            labels=labels,
-            keep_features=keep_images or asks_words(self.classifier),
-            batch_size=batch_size,
-            progress=progress,
-        )
-        check_known(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
+        scorer = self.unfitted_scorer  # what it learned from other images is learned again
+        encoded = Encoded(self.classifier, images, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
+        fitted: AnyScorer = scorer
+        if not scorer.fitted:
+            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
+        keep_features = keep_images or asks_words(self.classifier)
+        scored = score_all(encoded, [fitted], known=True, keep_features=keep_features)
+        warn_if_unknown(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
         if scored.unreadable:
             first = scored.unreadable[0]
             warnings.warn(
@@ -152,10 +158,17 @@ class Detector(HasRepr):
                 stacklevel=2,
             )
         self.calibrate_scored(
-            scored, keep, confidence, by_class=by_class, labels=labels, trained=trained, keep_images=keep_images
+            scored,
+            keep,
+            confidence,
+            scorer=fitted,
+            by_class=by_class,
+            labels=labels,
+            trained=trained,
+            keep_images=keep_images,
         )
-        if not (is_feature_array(images) or names_a_store(images)):
-            self._widen_slack(scored)
+        if encoded.encodes:
+            self._widen_slack(scored, fitted)
         if keep < 1 and not self.require_calibration().guarantee.holds:
             warnings.warn(str(self.guarantee), NoGuarantee, stacklevel=2)
         return self
@@ -166,26 +179,23 @@ class Detector(HasRepr):
         keep: float = 0.95,
         confidence: float | None = None,
         *,
+        scorer: AnyScorer | None = None,
         by_class: bool = False,
         labels: Sequence[str] | None = None,
         trained: bool = False,
         keep_images: bool = False,
     ) -> Detector:
-        """`calibrate` from what `score_images(…, fit=True)` found."""
-        check_calibration(keep, confidence, by_class=by_class, labels=labels)
+        """`calibrate` from scores of known images; those of a score that learns are by a cross-fitted `scorer`."""
         spec = self.score.spec
         truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
         values, folds = scored.values[spec], None
         if not len(values):
             raise InputError("calibrate needs at least one readable known image, and got none.")
         check_numbers(scored, spec)
-        fitted = scored.scorers.get(spec)
-        if isinstance(fitted, CrossFitted):
-            self._scorer, folds = FoldScorer.of(fitted.scorers), fitted.folds
+        if isinstance(scorer, CrossFitted):
+            self._scorer, folds = FoldScorer.of(scorer.scorers), scorer.folds
         elif self.score.needs_fit:
-            raise InputError(
-                f"calibrate needs scores of {spec} that were cross-fitted: score the images with fit=True."
-            )
+            raise InputError(f"calibrate_scored needs the scorer of {spec} that scoring.cross_fit gives.")
         order = np.argsort(values, kind="stable")
         values = values[order]
         folds = None if folds is None else folds[order]
@@ -203,7 +213,7 @@ class Detector(HasRepr):
         self.kept_images = KeptImages.of(scored.take(order)) if keep_images else None
         return self
 
-    def _widen_slack(self, scored: Scored) -> None:
+    def _widen_slack(self, scored: Scored, scorer: AnyScorer) -> None:
         """Score the images next to the threshold again, one at a time; the slack is several times what that changes.
 
         How much a score is moved by the rounding of an encoder depends on both: some saturated scores by far more,
@@ -216,9 +226,8 @@ class Detector(HasRepr):
         alone = dict(zip((item.id for item in again.items), self.values_of(again)))
         rows = [row for row in near if scored.items[row].id in alone]
         moved = [alone[scored.items[row].id] for row in rows]
-        fitted = scored.scorers.get(spec)
-        if isinstance(fitted, CrossFitted):  # the number of the fold that had not seen the image
-            moved = [each[fitted.folds[row]] for each, row in zip(moved, rows)]
+        if isinstance(scorer, CrossFitted):  # the number of the fold that had not seen the image
+            moved = [each[scorer.folds[row]] for each, row in zip(moved, rows)]
         self.calibration = replace(known, slack=max(known.slack, slack_of_changes(values[rows], np.array(moved))))
 
     def predict(
@@ -360,36 +369,18 @@ class Detector(HasRepr):
 
     def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Probabilities (N, K) of the classes among themselves: softmax at the model's own temperature; no verdict."""
-        top, shares = self._closest(images, len(self.classifier.classes), batch_size)
-        probabilities = np.empty_like(shares)
-        np.put_along_axis(probabilities, top, shares, axis=1)
-        return probabilities
+        return self.classifier.predict_proba(images, batch_size=batch_size)
 
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities, the best first; no verdict."""
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k!r}.")
-        classes = self.classifier.classes
-        top, shares = self._closest(images, k, batch_size)
-        return [[(classes[i], share) for i, share in zip(*row)] for row in zip(top.tolist(), shares.tolist())]
-
-    def _closest(self, images: Any, k: int, batch_size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Positions and probabilities of the k closest classes (N, k); every image must be readable."""
-        k = min(k, len(self.classifier.classes))
-        tops, shares = [np.zeros((0, k), np.int64)], [np.zeros((0, k), np.float32)]
-        for batch in stream_scores(self.classifier, [], images, top_k=k, batch_size=batch_size):
-            if batch.unreadable:
-                raise UnreadableImagesError(batch.unreadable)
-            tops.append((batch.predicted if batch.top is None else batch.top).reshape(-1, k))
-            shares.append((batch.confidence if batch.top_confidence is None else batch.top_confidence).reshape(-1, k))
-        return np.concatenate(tops), np.concatenate(shares)
+        return self.classifier.top_k(images, k, batch_size=batch_size)
 
     def plot(self, verdicts: Verdicts | None = None, ax: Any = None) -> Any:
         """A histogram of the calibration scores with the threshold, and of the scores of `verdicts` next to them.
 
         On matplotlib's axes `ax` or new ones, which are returned.
         """
-        from deltaenergy.core.plotting import score_histogram
+        from deltaenergy.detector.inline import score_histogram
 
         groups = {"calibration images": self.calibration_scores}
         if verdicts is not None:
@@ -470,15 +461,6 @@ class Detector(HasRepr):
         from deltaenergy.detector.saved import load_detector
 
         return load_detector(folder, model, device)
-
-    def require_kept_images(self, who: str) -> KeptImages:
-        """The calibration images that it kept, or an error that says what `who` cannot do without them."""
-        if self.kept_images is None:
-            raise InputError(
-                f"{who} compares with calibration images, and this detector kept none: calibrate it again with "
-                "`keep_images=True`."
-            )
-        return self.kept_images
 
     def require_calibration(self) -> Calibration:
         """What `calibrate` found, or an error that says to call it."""

@@ -17,6 +17,7 @@ from deltaenergy import __version__
 from deltaenergy.detector.saved import HUB, RECORD, save_detector
 from deltaenergy.errors import InputError, ModelUnavailableError
 from deltaenergy.files import write_text
+from deltaenergy.models.loading.hub import is_repository
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector
@@ -73,14 +74,14 @@ def push_detector(
             "This detector holds small pictures of its calibration images, which everyone who can read the repository "
             "could see. Give with_images=True if they may, or calibrate without keep_images."
         )
-    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as place:
-        folder = Path(place) / "detector"
+    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as temporary:
+        folder = Path(temporary) / "detector"
         save_detector(detector, folder)
         write_text(folder / CARD, model_card(detector, repo, evaluation))
         api = HfApi()
         try:
             api.create_repo(repo, private=private, exist_ok=True)
-            told = api.upload_folder(
+            commit = api.upload_folder(
                 repo_id=repo,
                 folder_path=str(folder),
                 commit_message=message or f"Detector by deltaenergy {__version__}",
@@ -93,7 +94,7 @@ def push_detector(
                 f"The detector could not be sent to {repo!r}: {_first_line(error)}\n"
                 "Sign in with `hf auth login`, and check that you may write to that repository."
             ) from error
-    return str(getattr(told, "commit_url", told))
+    return str(getattr(commit, "commit_url", commit))
 
 
 def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = None) -> str:
@@ -180,14 +181,8 @@ def _plain(text: str) -> str:
 
 
 def _check_repo(repo: str) -> None:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(repo)
-    except HFValidationError:
-        raise InputError(f"{repo!r} is no repository of the hub: write owner/name.") from None
-    if repo.count("/") != 1:
-        raise InputError(f"{repo!r} is no repository of the hub: write owner/name.")
+    if not is_repository(repo):
+        raise InputError(f"{repo!r} is not a repository of the Hugging Face Hub: write owner/name.")
 
 
 def _first_line(error: Exception) -> str:

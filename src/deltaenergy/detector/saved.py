@@ -15,7 +15,6 @@ import torch
 
 from deltaenergy.classifiers.saved import (
     DESCRIBED,
-    check_classes_hash,
     described,
     model_of,
     read_described,
@@ -24,6 +23,7 @@ from deltaenergy.classifiers.saved import (
 from deltaenergy.core.needs import Need
 from deltaenergy.detector.calibration import Calibration
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.detector.reference_images import CHECK as KEPT_CHECK
 from deltaenergy.detector.reference_images import restore as restore_kept_images
 from deltaenergy.detector.reference_images import specs as kept_specs
@@ -46,7 +46,6 @@ from deltaenergy.files.schema import (
 )
 from deltaenergy.scores.base import FoldScorer, ScoreInputs
 from deltaenergy.scores.registry import make_score
-from deltaenergy.stats.thresholds import Guarantee
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
@@ -127,7 +126,7 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
 
         folder = fetch_detector(folder.removeprefix(HUB))
     folder = Path(folder)
-    saved, tensors = read_described(folder, RECORD, FORMAT)
+    saved, tensors = read_described(folder, RECORD, FORMAT, _RECORD)
     _check(saved, tensors, folder)
     model = model_of(saved, model, device, folder)
 
@@ -141,10 +140,10 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
         if saved["calibration"] is not None:
             detector = Detector(classifier, score, state=state)
             _try(detector)
-            found = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
-            if found != saved["calibration"]["folds"]:
+            folds = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
+            if folds != saved["calibration"]["folds"]:
                 raise ArtifactError(
-                    f"What {score.spec!r} learned is of {found} folds, not of those of the calibration."
+                    f"What {score.spec!r} learned is of {folds} folds, not of those of the calibration."
                 )
             calibration = _calibration(saved["calibration"], tensors)
     kept = None
@@ -174,16 +173,14 @@ def _calibration(saved: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Cal
     own, pooled = tuple(saved["own"]), tuple(saved["pooled"])
     fields = {name: saved[name] for name in ("keep", "confidence", "images", "folds", "trained")}
     guarantee = Guarantee(**fields, own=own, pooled=pooled)
-    found = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
-    folds, groups = (None if one is None else one.numpy() for one in found)
+    arrays = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
+    folds, groups = (None if array is None else array.numpy() for array in arrays)
     return Calibration(tensors["calibration_scores"].numpy(), guarantee, saved["slack"], folds, groups)
 
 
 def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path) -> None:
     """Check every value, and what they say about each other."""
     where = Where(str(folder / RECORD))
-    _RECORD(saved, where)
-    check_classes_hash(saved, folder / RECORD)
     wanted: dict[str, TensorSpec] = {}
     known = saved["calibration"]
     if known is not None:
@@ -199,9 +196,9 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
         raise where.at("calibration").wrong(None, "an entry, since there are kept images")
     check_tensors(tensors, wanted, str(folder), prefixes=("classifier.", "score."))
     if "calibration_classes" in wanted:
-        found = [saved["classes"][k] for k in np.unique(tensors["calibration_classes"].numpy()).tolist() if k >= 0]
-        if found != known["own"]:
-            raise where.at("calibration").at("own").wrong(known["own"], f"{found}, as in calibration_classes")
+        own = [saved["classes"][k] for k in np.unique(tensors["calibration_classes"].numpy()).tolist() if k >= 0]
+        if own != known["own"]:
+            raise where.at("calibration").at("own").wrong(known["own"], f"{own}, as in calibration_classes")
 
 
 def _try(detector: Detector) -> None:

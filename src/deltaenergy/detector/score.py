@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deltaenergy.core.progress import stage
-from deltaenergy.data.items import Unreadable
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.adaptive import AdaptiveDetector
 from deltaenergy.detector.calibration import check_calibration
 from deltaenergy.detector.detector import Detector
@@ -37,7 +38,13 @@ from deltaenergy.source import image_stream, load_images
 from deltaenergy.stats.thresholds import check_fdr, check_keep
 from deltaenergy.store.store_pass import names_a_store
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
 Judge = Detector | AdaptiveDetector
+# Images whose names have been read, the path of a feature store, or an array of features.
+Listed: TypeAlias = "ImageStream | list[ImageItem] | str | Path | npt.NDArray[Any] | torch.Tensor"
 
 
 class Scoring(VerdictStream):
@@ -55,7 +62,7 @@ class Scoring(VerdictStream):
     def __init__(
         self,
         given: Any,
-        images: Any,
+        images: Listed,
         load: Callable[[], Judge],
         judge: Callable[[Judge], Iterator[Verdicts]],
         *,
@@ -299,13 +306,14 @@ def no_threshold(who: str) -> InputError:
     return InputError(f"{who} needs a threshold: pass `known`, or a calibrated detector as `by`.")
 
 
-def list_images(images: Any) -> Any:
+def list_images(images: Any) -> Listed:
     """Images whose names have been read, so that whatever is wrong with them is said now; a store is read later.
 
     They are not held in memory, unless they come from feature stores.
     """
     if names_a_store(images) or is_feature_array(images):
-        return images
+        given: Listed = images
+        return given
     stream = image_stream(images)
     if stream.stored:
         return list(stream)

@@ -85,7 +85,7 @@ def write_table(path: str | Path, parts: Iterable[Sequence[Row]], columns: Seque
     return rows
 
 
-def _kept(table: Table, file: Path, target: Path, rows: int) -> str:
+def _kept(table: TableFile, file: Path, target: Path, rows: int) -> str:
     """Move what there is to a free name, and say where; nothing if there is no row that could be read."""
     said = f"The first {rows} row{'' if rows == 1 else 's'} are in"
     try:
@@ -98,7 +98,7 @@ def _kept(table: Table, file: Path, target: Path, rows: int) -> str:
     return f"{said} {place}." if place else ""
 
 
-class Table(Protocol):
+class TableFile(Protocol):
     """A file that grows; after `close` it can be read."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None: ...
@@ -200,7 +200,7 @@ class SheetTable:
         self._sheet.write(text.encode("utf-8"))
 
 
-FORMATS: Mapping[str, type[Table]] = {
+FORMATS: Mapping[str, type[TableFile]] = {
     ".csv": CsvTable,
     ".jsonl": JsonTable,
     ".parquet": ParquetTable,

@@ -106,29 +106,29 @@ def from_cell(cell: str) -> str:
 
 
 def _numbers(values: Sequence[Any] | None, name: str, what: str, count: int) -> npt.NDArray[np.float64]:
-    found = np.full(count, math.nan)
+    numbers = np.full(count, math.nan)
     for row, value in enumerate(values or ()):
         if optional_text(value) is None:
             continue
         try:
-            found[row] = float(value)
+            numbers[row] = float(value)
         except (TypeError, ValueError):
             raise InputError(f"{what} has {value!r} as {name} in row {row + 1}, which is not a number.") from None
-    return found
+    return numbers
 
 
 def _truths(values: Sequence[Any] | None, words: Sequence[Any] | None, what: str) -> npt.NDArray[np.bool_] | None:
     """`is_ood`, or what the verdicts in words say; None if the table has neither."""
     known: dict[str, bool | None] = {"true": True, "false": False, "1": True, "0": False}
     known |= {NONE_OF_THESE: True, KNOWN: False, "": None}
-    found = []
+    truths = []
     for row, value in enumerate(values or words or []):
         text = (optional_text(value) or "").lower()
         if text not in known:
             raise InputError(f"{what} has {value!r} as is_ood in row {row + 1}, which is neither true nor false.")
-        found.append(known[text])
-    if not any(truth is not None for truth in found):
+        truths.append(known[text])
+    if not any(truth is not None for truth in truths):
         return None
-    if None in found:
-        raise InputError(f"{what} has no verdict (is_ood) in row {found.index(None) + 1}, and has one in others.")
-    return np.array(found, np.bool_)
+    if None in truths:
+        raise InputError(f"{what} has no verdict (is_ood) in row {truths.index(None) + 1}, and has one in others.")
+    return np.array(truths, np.bool_)

@@ -13,7 +13,7 @@ import numpy as np
 
 from deltaenergy.core.display import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.notebook import Shot, interleaved, pictures_html
+from deltaenergy.detector.inline import Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
 from deltaenergy.errors import InputError
 
@@ -197,7 +197,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
 
     def plot(self, ax: Any = None) -> Any:
         """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
-        from deltaenergy.core.plotting import score_histogram
+        from deltaenergy.detector.inline import score_histogram
 
         groups = {"images": self.scores}
         if self.is_ood is not None:

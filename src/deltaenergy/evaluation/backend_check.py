@@ -135,7 +135,6 @@ class BackendAgreement:
         return f"Not equal: {differ} of {self.judged} judged images get another label or verdict; {share}."
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         found = {name: value for name, value in asdict(self).items() if name not in ("unreadable", "difference")}
         change = None if self.difference is None else self.difference._asdict()
         ours = {"bound": self.bound, "equal": self.equal, "speed": self.speed, "conclusion": self.conclusion()}

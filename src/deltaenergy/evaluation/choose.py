@@ -22,10 +22,10 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.display import HasRepr
 from deltaenergy.core.labels import class_indices, class_names, first_of_name
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.class_check import check_predictions
+from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import InputError
@@ -37,7 +37,7 @@ from deltaenergy.models.on import On
 from deltaenergy.scores.availability import Given, Lack, check_runnable, chosen_scores, given_by, runnable_scores
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
-from deltaenergy.scoring import OF_IMAGES, bind_all, cross_fit, deal_folds, score_images, score_inputs
+from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, score_inputs
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 
@@ -93,7 +93,6 @@ class Candidate:
     fpr95: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "score": self.spec,
             "auroc": self.auroc._asdict(),
@@ -131,7 +130,6 @@ class Choice(HasRepr):
 
     @property
     def best(self) -> str:
-        """The spec of the best candidate."""
         return self.ranking[0].spec
 
     @property
@@ -153,7 +151,6 @@ class Choice(HasRepr):
         return facts
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         return {
             "best": self.best,
             "ranking": [candidate.to_dict() for candidate in self.ranking],
@@ -256,7 +253,7 @@ def choose_from_features(
     parts = leave_out.folds(len(seen), folds, seed)
     resampled = leave_out.resample_classes(parts, resamples, seed)
     inputs = _inputs(classifier, features)
-    check_predictions(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
+    warn_of_guesses(classifier.classes, truth, inputs.similarities.argmax(dim=1).cpu().numpy(), stacklevel=3)
     # Of each fold and candidate: AUROC, FPR95, and the AUROC of each resample.
     aurocs, fprs, drawn = [], [], []
     for number, left_out in enumerate(parts, start=1):
@@ -269,13 +266,13 @@ def choose_from_features(
         members = member[~unknown], member[unknown]
         with torch.inference_mode():
             # Bound and fitted again: nothing learned in another fold.
-            scorers = bind_all(ClassSubset(classifier, columns), candidates)
+            scorers = bind(ClassSubset(classifier, columns), candidates)
             values = [leave_out.score_both(scorer, sides[0], members[0], sides[1]) for scorer in scorers]
         ranked = [RankedScores(*both) for both in values]
-        aurocs.append([one.auroc() for one in ranked])
-        fprs.append([one.fpr() for one in ranked])
+        aurocs.append([ranks.auroc() for ranks in ranked])
+        fprs.append([ranks.fpr() for ranks in ranked])
         wins = [leave_out.wins_by_class(known, members[0], other, members[1], len(seen)) for known, other in values]
-        drawn.append([leave_out.resampled_auroc(one, *members, resampled) for one in wins])
+        drawn.append([leave_out.resampled_auroc(won, *members, resampled) for won in wins])
         if progress is not None:
             progress(number, len(parts))
     choice = Choice(
@@ -324,11 +321,13 @@ def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice
     """
     if len(choice.ranking) < 2:
         raise InputError("A disagreement takes two candidate scores, and there is one.")
-    rivals = [one.spec for one in choice.ranking[1:] if one.behind.low <= 0] or [choice.ranking[1].spec]
-    inputs, folds = _inputs(classifier, known.features), deal_folds(known.truth.tolist())
+    rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
+        choice.ranking[1].spec
+    ]
+    inputs = _inputs(classifier, known.features)
     with torch.inference_mode():
-        scorers = [make_score(spec).bind(classifier) for spec in (choice.best, *rivals)]
-    fitted = [scorer if scorer.fitted else cross_fit(scorer, inputs, folds) for scorer in scorers]
+        scorers = bind(classifier, [make_score(spec) for spec in (choice.best, *rivals)])
+    fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
     return disagreement_with(choice.best, score_inputs(fitted, inputs, known=True), count)
 
 
@@ -362,12 +361,12 @@ def labelled_features(
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))
-    found = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
-    assert found.features is not None
-    features = torch.from_numpy(found.features).to(classifier.model.device)
-    names = [item.id for item in found.items]
+    scored = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+    assert scored.features is not None
+    features = torch.from_numpy(scored.features).to(classifier.model.device)
+    names = [item.id for item in scored.items]
     return KnownFeatures(
-        features, np.array([position[name] for name in names], dtype=np.int64), names, found.unreadable
+        features, np.array([position[name] for name in names], dtype=np.int64), names, scored.unreadable
     )
 
 

@@ -93,7 +93,7 @@ class Classification:
                 for row in self.classes
             ],
             "confusion": [{"class": row.truth, "named": row.named, "images": row.images} for row in self.confusion],
-            "reliability": {"ece": self.ece, "bins": [vars(one) for one in self.bins]},
+            "reliability": {"ece": self.ece, "bins": [vars(confidence_bin) for confidence_bin in self.bins]},
             "risk_coverage": [
                 {
                     "of": curve.of,
@@ -109,31 +109,39 @@ class Classification:
 
 def classification(evaluation: Evaluation) -> list[Classification]:
     """For the ID and the shifted images that have labels; risk and coverage go by the primary score."""
-    found = []
+    groups = []
     opened = evaluation.in_group(Group.OPEN)
     for group in (Group.ID, Group.SHIFTED):
-        sets = [one for one in evaluation.in_group(group) if one.labelled.any()]
+        sets = [image_set for image_set in evaluation.in_group(group) if image_set.labelled.any()]
         if sets:
-            found.append(_of_group(evaluation, group, sets, opened if group is Group.ID else []))
-    return found
+            groups.append(_of_group(evaluation, group, sets, opened if group is Group.ID else []))
+    return groups
 
 
 def _of_group(
     evaluation: Evaluation, group: Group, sets: Sequence[EvaluatedSet], opened: Sequence[EvaluatedSet]
 ) -> Classification:
     first = same_class(evaluation.classes)
-    labels = np.concatenate([one.labels[one.labelled] for one in sets])
-    named = np.concatenate([first[one.scored.predicted[one.labelled]] for one in sets])
-    confidence = np.concatenate([one.scored.confidence[one.labelled] for one in sets]).astype(np.float64)
+    labels = np.concatenate([image_set.labels[image_set.labelled] for image_set in sets])
+    named = np.concatenate([first[image_set.scored.predicted[image_set.labelled]] for image_set in sets])
+    confidence = np.concatenate([image_set.scored.confidence[image_set.labelled] for image_set in sets]).astype(
+        np.float64
+    )
     right = labels == named
     ece, bins = reliability(confidence, right)
     curves = []
-    scored = [one for one in sets if evaluation.primary in one.scored.values]
+    scored = [image_set for image_set in sets if evaluation.primary in image_set.scored.values]
     if scored:
-        score = np.concatenate([one.scored.values[evaluation.primary][one.labelled] for one in scored])
-        correct = np.concatenate([one.correct[one.labelled] for one in scored])
+        score = np.concatenate(
+            [image_set.scored.values[evaluation.primary][image_set.labelled] for image_set in scored]
+        )
+        correct = np.concatenate([image_set.correct[image_set.labelled] for image_set in scored])
         curves.append(risk_coverage(score, correct, of=f"{group.value} images"))
-        others = [one.scored.values[evaluation.primary] for one in opened if evaluation.primary in one.scored.values]
+        others = [
+            image_set.scored.values[evaluation.primary]
+            for image_set in opened
+            if evaluation.primary in image_set.scored.values
+        ]
         if others:
             # Whatever an open image is called, keeping it is a mistake.
             score = np.concatenate([score, *others])
@@ -174,14 +182,16 @@ def reliability(confidence: Array, right: npt.NDArray[np.bool_], bins: int = BIN
             f"reliability needs a confidence and an answer per image, got {len(confidence)}, {len(right)}."
         )
     edges = np.linspace(0, 1, bins + 1)
-    place = np.searchsorted(edges[1:-1], confidence)
-    count = np.bincount(place, minlength=bins)
-    sure = np.bincount(place, confidence, bins) / np.maximum(count, 1)
-    hit = np.bincount(place, right.astype(np.float64), bins) / np.maximum(count, 1)
+    bin_of = np.searchsorted(edges[1:-1], confidence)
+    count = np.bincount(bin_of, minlength=bins)
+    sure = np.bincount(bin_of, confidence, bins) / np.maximum(count, 1)
+    hit = np.bincount(bin_of, right.astype(np.float64), bins) / np.maximum(count, 1)
     error = float((count * np.abs(hit - sure)).sum() / len(right))
     filled = np.flatnonzero(count)
-    found = [Bin(float(edges[i]), float(edges[i + 1]), int(count[i]), float(sure[i]), float(hit[i])) for i in filled]
-    return error, found
+    filled_bins = [
+        Bin(float(edges[i]), float(edges[i + 1]), int(count[i]), float(sure[i]), float(hit[i])) for i in filled
+    ]
+    return error, filled_bins
 
 
 def risk_coverage(score: Array, right: npt.NDArray[np.bool_], *, of: str = "images") -> RiskCoverage:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
@@ -26,7 +26,7 @@ from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import On
-from deltaenergy.scoring import OF_IMAGES
+from deltaenergy.scoring import needs_of_images
 from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.stats.thresholds import check_keep
 
@@ -62,15 +62,13 @@ class Comparison:
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Images that were skipped."""
-        found = {image.id: image for one in self.evaluations.values() for image in one.unreadable}
-        return list(found.values())
+        by_id = {image.id: image for evaluation in self.evaluations.values() for image in evaluation.unreadable}
+        return list(by_id.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
         return {
             "baseline": self.baseline,
-            "detectors": {name: one.to_dict() for name, one in self.evaluations.items()},
+            "detectors": {name: evaluation.to_dict() for name, evaluation in self.evaluations.items()},
             "differences": [
                 {
                     "detector": row.name,
@@ -153,12 +151,12 @@ def _evaluate_each(
     for name, detector in detectors.items():
         classifier = detector.classifier
         sets: Sequence[LoadedSet] = loaded
-        if _needs_features_only(detector) and all(one.features is None for one in loaded):
+        if _needs_features_only(detector) and all(image_set.features is None for image_set in loaded):
             key = classifier.model.fingerprint
             if key not in encoded:
                 encoded[key] = list(_encode(loaded, classifier.model, batch_size, progress))
             sets = encoded[key]
-        labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in sets]
+        labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in sets]
         evaluations[name] = evaluate_sets(
             classifier,
             [detector.scorer],
@@ -177,23 +175,18 @@ def _evaluate_each(
 
 
 def _needs_features_only(detector: Detector) -> bool:
-    needs = detector.score.needs | detector.classifier.needs_to_predict
-    takes_features = not detector.classifier.batch_dependent and isinstance(detector.classifier.model, TowerModel)
-    return takes_features and not needs & OF_IMAGES
+    classifier = detector.classifier
+    by_row = not classifier.batch_dependent and isinstance(classifier.model, TowerModel)
+    return by_row and not needs_of_images(classifier, [detector.score])
 
 
 def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Progress | None) -> Iterator[LoadedSet]:
     total, before = sum(map(len, sets)), 0
-    for one in sets:
-
-        def move(done: int, _: int | None, before: int = before) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        found = model.encode(one.items, batch_size=batch_size, progress=move)
-        before += len(one)
-        one.check_readable(found.items, found.unreadable)
-        yield replace(one, items=found.items, features=found.features, unreadable=tuple(found.unreadable))
+    for image_set in sets:
+        encoded = model.encode(image_set.items, batch_size=batch_size, progress=part_of(progress, before, total))
+        before += len(image_set)
+        image_set.check_readable(encoded.items, encoded.unreadable)
+        yield replace(image_set, items=encoded.items, features=encoded.features, unreadable=tuple(encoded.unreadable))
 
 
 def differences(
@@ -202,27 +195,27 @@ def differences(
     """What every evaluation but the first has more or less than the first, on the same images."""
     (_, base), *others = evaluations.items()
     rows = []
-    for name, one in others:
-        rows += _accuracy(name, base, one, resamples, seed)
-        rows += _detection(name, base, one, keep, resamples, seed)
-        rows += _kept(name, base, one, resamples, seed)
+    for name, other in others:
+        rows += _accuracy(name, base, other, resamples, seed)
+        rows += _detection(name, base, other, keep, resamples, seed)
+        rows += _kept(name, base, other, resamples, seed)
     return rows
 
 
-def _aligned(base: Evaluation, one: Evaluation, group: Group, name: str) -> list[tuple[Any, Any]]:
+def _aligned(base: Evaluation, other: Evaluation, group: Group, name: str) -> list[tuple[Any, Any]]:
     """The sets of both that a name stands for; their images must be the same."""
-    pairs = list(zip(members(base.in_group(group), name), members(one.in_group(group), name)))
+    pairs = list(zip(members(base.in_group(group), name), members(other.in_group(group), name)))
     for first, second in pairs:
         if [item.id for item in first.scored.items] != [item.id for item in second.scored.items]:
             raise InputError(f"The detectors could not read the same images of the set {first.name!r}.")
     return pairs
 
 
-def _accuracy(name: str, base: Evaluation, one: Evaluation, resamples: int, seed: int) -> list[Difference]:
+def _accuracy(name: str, base: Evaluation, other: Evaluation, resamples: int, seed: int) -> list[Difference]:
     rows = []
     for group in (Group.ID, Group.SHIFTED):
         for closed in pools(base.sets, group)[-1:]:
-            pairs = _aligned(base, one, group, closed)
+            pairs = _aligned(base, other, group, closed)
             both = [first.labelled & second.labelled for first, second in pairs]
             before = np.concatenate([first.correct[use] for (first, _), use in zip(pairs, both)])
             after = np.concatenate([second.correct[use] for (_, second), use in zip(pairs, both)])
@@ -233,16 +226,16 @@ def _accuracy(name: str, base: Evaluation, one: Evaluation, resamples: int, seed
 
 
 def _detection(
-    name: str, base: Evaluation, one: Evaluation, keep: float, resamples: int, seed: int
+    name: str, base: Evaluation, other: Evaluation, keep: float, resamples: int, seed: int
 ) -> list[Difference]:
     rows = []
     for group in (Group.ID, Group.SHIFTED):
         for closed in pools(base.sets, group)[-1:]:
             for opened in pools(base.sets, Group.OPEN)[-1:]:
-                known, unknown = _aligned(base, one, group, closed), _aligned(base, one, Group.OPEN, opened)
+                known, unknown = _aligned(base, other, group, closed), _aligned(base, other, Group.OPEN, opened)
                 first, second = (
                     (_values(known, side, evaluation.primary), _values(unknown, side, evaluation.primary))
-                    for side, evaluation in ((0, base), (1, one))
+                    for side, evaluation in ((0, base), (1, other))
                 )
                 found = paired_differences(first, second, keep, resamples=resamples, seed=seed)
                 images = len(first[0]) + len(first[1])
@@ -250,14 +243,14 @@ def _detection(
     return rows
 
 
-def _kept(name: str, base: Evaluation, one: Evaluation, resamples: int, seed: int) -> list[Difference]:
+def _kept(name: str, base: Evaluation, other: Evaluation, resamples: int, seed: int) -> list[Difference]:
     """What each keeps at its own threshold."""
     rows = []
     for group in Group:
         for pool in pools(base.sets, group)[-1:]:
-            pairs = _aligned(base, one, group, pool)
+            pairs = _aligned(base, other, group, pool)
             before = np.concatenate([~base.is_ood(first) for first, _ in pairs])
-            after = np.concatenate([~one.is_ood(second) for _, second in pairs])
+            after = np.concatenate([~other.is_ood(second) for _, second in pairs])
             change = paired_mean_difference(before, after, resamples=resamples, seed=seed)
             where = ("", pool) if group is Group.OPEN else (pool, "")
             rows.append(Difference(name, "kept", *where, len(before), change))

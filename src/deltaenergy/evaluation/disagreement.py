@@ -82,7 +82,7 @@ class PooledRows(Sequence[tuple["EvaluatedSet", int]]):
     def __init__(self, sets: Sequence[EvaluatedSet], rows: npt.NDArray[np.int64]) -> None:
         """`rows` count through all sets."""
         self._sets, self._rows = sets, rows
-        self._ends = np.cumsum([len(one) for one in sets])
+        self._ends = np.cumsum([len(image_set) for image_set in sets])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -105,9 +105,9 @@ def pooled_scores(evaluation: Evaluation) -> tuple[PooledRows, dict[str, npt.NDA
     Images without a number by some score are left out, since they have no place in its order.
     """
     sets = evaluation.sets
-    values = {spec: np.concatenate([one.scored.values[spec] for one in sets]) for spec in evaluation.scores}
-    told = ~np.any([np.isnan(found) for found in values.values()], axis=0)
-    return PooledRows(sets, np.flatnonzero(told)), {spec: found[told] for spec, found in values.items()}
+    values = {spec: np.concatenate([image_set.scored.values[spec] for image_set in sets]) for spec in evaluation.scores}
+    complete = ~np.any([np.isnan(scores) for scores in values.values()], axis=0)
+    return PooledRows(sets, np.flatnonzero(complete)), {spec: scores[complete] for spec, scores in values.items()}
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,14 @@ class ScoreDisagreement:
 
     def to_dict(self, image_of: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
         """As JSON values; `image_of` names the image of a row."""
-        images = [{**image_of(one.row), "by_first": one.first, "by_second": one.second} for one in self.images]
+        images = [{**image_of(image.row), "by_first": image.first, "by_second": image.second} for image in self.images]
         return {"first": self.first, "second": self.second, "correlation": self.correlation, "images": images}
 
 
 def disagreement_with(first: str, values: Mapping[str, Any], count: int = 8) -> ScoreDisagreement:
     """The score `first` beside the one of `values` whose order of the images is least like its own."""
     second = next(spec for spec in least_alike(values, [first]) if spec != first)
-    images = [one for one in disagreements(values[first], values[second], count) if one.difference]
+    images = [image for image in disagreements(values[first], values[second], count) if image.difference]
     return ScoreDisagreement(first, second, rank_correlation(values[first], values[second]), images)
 
 
@@ -139,8 +139,8 @@ def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any
         return None
 
     def image_of(row: int) -> dict[str, Any]:
-        one, own_row = where[row]
-        return {"set": one.name, "image": one.scored.items[own_row].id}
+        image_set, own_row = where[row]
+        return {"set": image_set.name, "image": image_set.scored.items[own_row].id}
 
     return disagreement_with(evaluation.primary, values, count).to_dict(image_of)
 

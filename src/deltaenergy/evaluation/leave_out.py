@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from deltaenergy.errors import InputError
 from deltaenergy.scores.base import ScoreInputs, Scorer
-from deltaenergy.scoring import cross_fit, deal_folds, score_inputs
+from deltaenergy.scoring import KnownImages, cross_fit, score_inputs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -29,9 +29,9 @@ def folds(classes: int, parts: int, seed: int) -> list[Ints]:
 
 def score_both(scorer: Scorer, known: ScoreInputs, member: Ints, unknown: ScoreInputs) -> tuple[Floats, Floats]:
     """The scores of known images, whose classes are `member`, and of unknown ones; cross-fitted if the score learns."""
-    fitted = scorer if scorer.fitted else cross_fit(scorer, known, deal_folds(member.tolist()))
-    of_known = score_inputs([fitted], known, known=True)[scorer.spec]
-    return of_known, score_inputs([fitted], unknown)[scorer.spec]
+    fitted = [scorer] if scorer.fitted else cross_fit([scorer], KnownImages(known, member.tolist()))
+    of_known = score_inputs(fitted, known, known=True)[scorer.spec]
+    return of_known, score_inputs(fitted, unknown)[scorer.spec]
 
 
 def wins_by_class(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
-from deltaenergy.detector.notebook import Shot, pictures_html
+from deltaenergy.detector.inline import Shot, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.detector.calibration import Calibration
-    from deltaenergy.scoring import Scored
+    from deltaenergy.scoring import AnyScorer, Scored
 
 
 class Group(StrEnum):
@@ -36,7 +36,8 @@ class Group(StrEnum):
 class EvaluatedSet:
     """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`.
 
-    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection.
+    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection, `scorers` what
+    scored them, by spec: a cross-fitted one has the folds of these images first.
     """
 
     name: str
@@ -45,6 +46,7 @@ class EvaluatedSet:
     labels: npt.NDArray[np.int64]
     correct: npt.NDArray[np.bool_]
     counted: npt.NDArray[np.bool_]
+    scorers: Mapping[str, AnyScorer] = field(default_factory=dict)
 
     @property
     def labelled(self) -> npt.NDArray[np.bool_]:
@@ -119,13 +121,14 @@ class Evaluation(HasRepr):
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """Images that were skipped."""
-        return [image for one in self.sets for image in one.scored.unreadable]
+        return [image for image_set in self.sets for image in image_set.scored.unreadable]
 
     def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "classes": f"{len(self.classes)} ({some_names(self.classes)})",
-            "sets": ", ".join(f"{one.name} ({one.group.value}, {len(one)} images)" for one in self.sets),
+            "sets": ", ".join(
+                f"{image_set.name} ({image_set.group.value}, {len(image_set)} images)" for image_set in self.sets
+            ),
             "scores": some_names(list(self.scores)),
         }
         if self.accuracy:
@@ -141,16 +144,16 @@ class Evaluation(HasRepr):
     def _repr_html_(self) -> str:
         """In a notebook: numbers, and the images that the primary score judges wrongly."""
         wrong = []
-        for one in self.sets:
-            for item, rejected in zip(one.scored.items, self.is_ood(one).tolist()):
-                if rejected != (one.group is Group.OPEN):
+        for image_set in self.sets:
+            for item, rejected in zip(image_set.scored.items, self.is_ood(image_set).tolist()):
+                if rejected != (image_set.group is Group.OPEN):
                     said = NONE_OF_THESE if rejected else KNOWN
-                    wrong.append(Shot(item, (f"{said}, wrongly", one.name), not rejected))
+                    wrong.append(Shot(item, (f"{said}, wrongly", image_set.name), not rejected))
         return super()._repr_html_() + pictures_html(wrong)
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
         """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
-        from deltaenergy.core.plotting import roc_curves
+        from deltaenergy.detector.inline import roc_curves
 
         spec = score or self.primary
         if spec not in self.scores:
@@ -165,8 +168,7 @@ class Evaluation(HasRepr):
         return roc_curves({name: self.ranked(row).roc_curve() for name, row in named.items()}, ax)
 
     def in_group(self, group: Group) -> list[EvaluatedSet]:
-        """The sets of one group."""
-        return [one for one in self.sets if one.group is group]
+        return [image_set for image_set in self.sets if image_set.group is group]
 
     def values(self, score: str, name: str) -> npt.NDArray[np.float64]:
         """The scores of a set, or of a pool such as `all open sets`."""
@@ -174,22 +176,22 @@ class Evaluation(HasRepr):
 
     def pair(self, row: DetectionRow) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The scores behind a row of `detection`: of the closed and of the open images."""
-        known = [one for one in self.sets if one.group is row.closed_group]
+        known = [image_set for image_set in self.sets if image_set.group is row.closed_group]
         return values_of(known, row.closed, row.score), values_of(self.in_group(Group.OPEN), row.open, row.score)
 
     def ranked(self, row: DetectionRow) -> RankedScores:
         """The same, ranked: for its ROC curve, or a metric at another rate."""
         return RankedScores(*self.pair(row))
 
-    def is_ood(self, one: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
+    def is_ood(self, image_set: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
         """The verdict on each image of a set: True where the score is below its threshold, or NaN."""
         spec = score or self.primary
-        values, known, threshold = one.scored.values[spec], self.calibrations.get(spec), self.thresholds[spec]
+        values, known, threshold = image_set.scored.values[spec], self.calibrations.get(spec), self.thresholds[spec]
         if known is None:
             assert threshold is not None  # set on the ID sets
             return ~(values >= threshold)
-        named = np.array(first_of_name(self.classes), dtype=np.int64)[one.scored.predicted]
-        return known.rejects(one.scored.by_fold.get(spec, values), named)
+        named = np.array(first_of_name(self.classes), dtype=np.int64)[image_set.scored.predicted]
+        return known.rejects(image_set.scored.by_fold.get(spec, values), named)
 
     @property
     def given_thresholds(self) -> frozenset[str]:
@@ -229,7 +231,7 @@ class Evaluation(HasRepr):
                 }
                 for row in self.kept
             ],
-            "classification": [one.to_dict() for one in classification(self)],
+            "classification": [group.to_dict() for group in classification(self)],
             "disagreement": disagreement_record(self),
             "unreadable": [{"path": image.id, "reason": image.reason} for image in self.unreadable],
             "provenance": self.provenance,
@@ -241,7 +243,7 @@ def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
 
     Of ID sets only the pool is reported: their threshold is a common one.
     """
-    names = [one.name for one in sets if one.group is group]
+    names = [image_set.name for image_set in sets if image_set.group is group]
     if len(names) < 2:
         return names
     together = f"all {group.value} sets"
@@ -251,7 +253,9 @@ def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
 def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
     """The sets that a name of `pools` stands for."""
     sets = list(sets)
-    return [one for one in sets if one.name == name] or [one for one in sets if name == f"all {one.group.value} sets"]
+    return [image_set for image_set in sets if image_set.name == name] or [
+        image_set for image_set in sets if name == f"all {image_set.group.value} sets"
+    ]
 
 
 def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
@@ -259,9 +263,10 @@ def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArra
 
     Those of a single set are not copied if all of its images count.
     """
-    scored = [one for one in members(sets, name) if score in one.scored.values]
+    scored = [image_set for image_set in members(sets, name) if score in image_set.scored.values]
     values = [
-        one.scored.values[score] if one.counted.all() else one.scored.values[score][one.counted] for one in scored
+        image_set.scored.values[score] if image_set.counted.all() else image_set.scored.values[score][image_set.counted]
+        for image_set in scored
     ]
     return values[0] if len(values) == 1 else np.concatenate([np.zeros(0), *values])
 
@@ -270,12 +275,12 @@ def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[Accurac
     """Of each closed set with labels, and with `pooled` of all ID and of all shifted sets together."""
     rows = []
     for group in (Group.ID, Group.SHIFTED):
-        names = [one.name for one in sets if one.group is group]
+        names = [image_set.name for image_set in sets if image_set.group is group]
         for name in dict.fromkeys([*names, *(pools(sets, group) if pooled else [])]):
-            chosen = members([one for one in sets if one.group is group], name)
-            labelled = sum(int(one.labelled.sum()) for one in chosen)
+            chosen = members([image_set for image_set in sets if image_set.group is group], name)
+            labelled = sum(int(image_set.labelled.sum()) for image_set in chosen)
             if labelled:
-                right = sum(int(one.correct.sum()) for one in chosen)
+                right = sum(int(image_set.correct.sum()) for image_set in chosen)
                 rows.append(AccuracyRow(name, group, labelled, proportion_estimate(right, labelled)))
     return rows
 
@@ -289,9 +294,9 @@ def detection_rows(
     out, and so are sets that were not scored.
     """
     rows = []
-    opened = [one for one in sets if one.group is Group.OPEN]
+    opened = [image_set for image_set in sets if image_set.group is Group.OPEN]
     for group in (Group.ID, Group.SHIFTED):
-        mine = [one for one in sets if one.group is group]
+        mine = [image_set for image_set in sets if image_set.group is group]
         for closed in _pools_or_sets(sets, group, pooled):
             for open_name in _pools_or_sets(sets, Group.OPEN, pooled):
                 for spec in scores:
@@ -315,15 +320,19 @@ def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
     """The share of each set that each score's threshold accepts."""
     rows = []
     for spec in evaluation.thresholds:
-        for one in evaluation.sets:
-            if spec in one.scored.values and len(one):
-                kept = int((~evaluation.is_ood(one, spec)).sum())
-                rows.append(KeptRow(spec, one.name, one.group, len(one), proportion_estimate(kept, len(one))))
+        for image_set in evaluation.sets:
+            if spec in image_set.scored.values and len(image_set):
+                kept = int((~evaluation.is_ood(image_set, spec)).sum())
+                rows.append(
+                    KeptRow(
+                        spec, image_set.name, image_set.group, len(image_set), proportion_estimate(kept, len(image_set))
+                    )
+                )
     return rows
 
 
 def _pools_or_sets(sets: Sequence[EvaluatedSet], group: Group, pooled: bool) -> list[str]:
-    return pools(sets, group) if pooled else [one.name for one in sets if one.group is group]
+    return pools(sets, group) if pooled else [image_set.name for image_set in sets if image_set.group is group]
 
 
 def _flat(name: str, estimate: Estimate) -> dict[str, float]:

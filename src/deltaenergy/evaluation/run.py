@@ -6,17 +6,18 @@ import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import accumulate, compress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.core.labels import class_names, first_of_name
-from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.detector.opening import By, DetectorSource
-from deltaenergy.errors import DeltaEnergyError, InputError
+from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
 from deltaenergy.evaluation.sets import (
@@ -33,7 +34,18 @@ from deltaenergy.evaluation.stored_items import StoredItems
 from deltaenergy.scores.availability import Given, chosen_scores, given_by
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import DEFAULT_SCORE
-from deltaenergy.scoring import AnyScorer, Scored, bind_all, score_images
+from deltaenergy.scoring import (
+    NOTHING_SCORED,
+    AnyScorer,
+    CrossFitted,
+    Encoded,
+    Scored,
+    bind,
+    cross_fit,
+    known_images,
+    needs_of_images,
+    score_all,
+)
 from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
@@ -85,7 +97,7 @@ def evaluate(
     source = DetectorSource.of(by, on, "evaluate")
     check_keep(keep)
     given = list_sets(grouped_sets(() if id_sets is None else id_sets, shifted_sets, open_sets, limit, "evaluate"))
-    images = [one.images for one, _ in given]
+    images = [image_set.images for image_set, _ in given]
     if source.is_detector:
         if scores is not None:
             chosen_scores(scores, Given())  # a misspelt name is told before the detector is loaded
@@ -104,10 +116,8 @@ def evaluate(
     used = _scorers(classifier, chosen, detector, lenient=left_out is not None)
     # Of all scores, a report shows the verdicts of the default one.
     primary = DEFAULT_SCORE if left_out is not None and DEFAULT_SCORE in used else None
-    # Feature stores are streamed, unless scores are still to learn from several ID sets as one.
-    alone = all(scorer.fitted for scorer in used.values()) or sum(group is Group.ID for _, group in given) == 1
-    loaded = load_sets(given, limit, seed, classifier.model if alone else None)
-    labelled = [replace(one, labels=match_labels(one, classifier.classes)) for one in loaded]
+    loaded = load_sets(given, limit, seed, classifier.model)
+    labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in loaded]
     with stage("Encoding images") as progress:
         found = evaluate_sets(
             classifier,
@@ -154,8 +164,11 @@ def evaluate_sets(
     """
     found = _score_sets(classifier, scorers, sets, batch_size, progress)
     if not allow_empty:
-        _check_readable(sets, found)
-    evaluated = [_evaluated(one, scored, classifier, by_name, correct_only) for one, scored in zip(sets, found)]
+        for image_set, (scored, _) in zip(sets, found):
+            image_set.check_readable(scored.items, scored.unreadable)
+    evaluated = [
+        _evaluated(image_set, *of_set, classifier, by_name, correct_only) for image_set, of_set in zip(sets, found)
+    ]
     specs = [scorer.spec for scorer in scorers]
     thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
     provenance = dict(provenance or {})
@@ -181,8 +194,10 @@ def evaluate_sets(
 
 def warn_of_unknown_classes(evaluation: Evaluation, *, who: str = "The model", stacklevel: int = 2) -> None:
     """Say so if the labelled ID images are named no better than by guessing."""
-    known = [one for one in evaluation.sets if one.group is Group.ID]
-    correct, told = (int(sum(getattr(one, rows).sum() for one in known)) for rows in ("correct", "labelled"))
+    known = [image_set for image_set in evaluation.sets if image_set.group is Group.ID]
+    correct, told = (
+        int(sum(getattr(image_set, rows).sum() for image_set in known)) for rows in ("correct", "labelled")
+    )
     warn_of_chance(correct, told, len(set(first_of_name(evaluation.classes))), who=who, stacklevel=stacklevel + 1)
 
 
@@ -208,7 +223,7 @@ def _scorers(
     with stage("Preparing the scores") as progress:
         for number, score in enumerate(scores, start=1):
             try:
-                bound |= {one.spec: one for one in bind_all(classifier, [own.get(score.spec, score)])}
+                bound |= {scorer.spec: scorer for scorer in bind(classifier, [own.get(score.spec, score)])}
             except DeltaEnergyError as error:
                 if not lenient:
                     raise
@@ -217,132 +232,146 @@ def _scorers(
     return bound
 
 
+class _ScoredSet(NamedTuple):
+    scored: Scored
+    scorers: dict[str, AnyScorer]
+
+
 def _score_sets(
     classifier: Classifier,
     scorers: Sequence[Scorer],
     sets: Sequence[LoadedSet],
     batch_size: int,
     progress: Progress | None,
-) -> list[Scored]:
-    """What is found for each set. All ID sets are scored as one if scores are cross-fitted on them."""
-    total, before = sum(map(len, sets)), 0
-
-    def run(who: Classifier, used: Sequence[AnyScorer], images: Any, **options: Any) -> Scored:
-        def move(done: int, _: int | None) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        return score_images(who, used, images, batch_size=batch_size, progress=move, **options)
-
-    found: dict[int, Scored] = {}
-    known = [i for i, one in enumerate(sets) if one.group is Group.ID and one.own_classes is None]
+) -> list[_ScoredSet]:
+    """What is found for each set, and by which scorers: those that must learn are cross-fitted on all ID sets."""
+    learning = not all(scorer.fitted for scorer in scorers)
+    learned_from = [learning and part.group is Group.ID and part.own_classes is None for part in sets]
+    starts = [0, *accumulate(map(len, sets))]
+    encoded = [
+        Encoded(
+            classifier if image_set.classifier is None else image_set.classifier,
+            image_set.to_score,
+            hold=known,
+            batch_size=batch_size,
+            progress=part_of(progress, start, starts[-1]),
+        )
+        for image_set, known, start in zip(sets, learned_from, starts)
+    ]
+    early = _score_early(classifier, scorers, encoded, learned_from)
     used: Sequence[AnyScorer] = scorers
-    if not all(scorer.fitted for scorer in scorers):
-        id_sets = [sets[i] for i in known]
-        if len(id_sets) == 1:
-            (one,) = id_sets
-            every = -(-len(one) // MOST_LEARNED) if isinstance(one.items, StoredItems) else 1
-            keep = one.features is None
-            together = run(
-                classifier,
-                scorers,
-                one.to_score,
-                fit=True,
-                labels=_labels_of_rows(id_sets),
-                learn_every=every or 1,
-                keep_items=keep,
-                expected=len(one),
-            )
-            found = {known[0]: together}
-        else:
-            together = run(classifier, scorers, _together(id_sets), fit=True, labels=_labels_of_rows(id_sets))
-            found = dict(zip(known, _split(id_sets, together)))
-        if not together.items:
-            _check_readable(id_sets, [_named(one, found[i]) for i, one in zip(known, id_sets)])
-        before = sum(map(len, id_sets))
-        used = [together.scorers[scorer.spec] for scorer in scorers]
-    for i, one in enumerate(sets):
-        if i not in found:
-            who = classifier if one.classifier is None else one.classifier
-            # For another class list only accuracy counts; a variant of the classifier shares what was learned.
-            mine = [] if one.own_classes is not None else [_bound_to(who, scorer) for scorer in used]
-            found[i] = run(who, mine, one.to_score, keep_items=one.features is None, expected=len(one))
-            before += len(one)
-    return [_named(one, found[i]) for i, one in enumerate(sets)]
+    if learning:
+        id_sets = list(compress(sets, learned_from))
+        labels = [_labels_of_rows(image_set) for image_set in id_sets]
+        images = list(compress(encoded, learned_from))
+        used = cross_fit(scorers, known_images(images, scorers, labels=labels, every=_learned_every(id_sets)))
+    found, row = [], 0
+    for i, image_set in enumerate(sets):
+        # For another class list only accuracy counts; a variant of the classifier shares what was learned.
+        of_set = used if image_set.own_classes is None else []
+        own = [_bound_to(encoded[i].classifier, scorer) for scorer in of_set]
+        if learned_from[i]:
+            own = [_from_row(scorer, row) for scorer in own]
+        before = early.get(i, NOTHING_SCORED)
+        scored = score_all(
+            encoded[i],
+            [scorer for scorer in own if scorer.spec not in before.values],
+            known=learned_from[i],
+            keep_items=image_set.features is None,
+            expected=len(image_set),
+        )
+        row += len(scored.predicted) if learned_from[i] else 0
+        values = {**before.values, **scored.values}
+        scored = replace(
+            scored,
+            values={scorer.spec: values[scorer.spec] for scorer in own},
+            by_fold={**before.by_fold, **scored.by_fold},
+        )
+        found.append(_ScoredSet(_named(image_set, scored), {scorer.spec: scorer for scorer in own}))
+    return found
+
+
+def _score_early(
+    classifier: Classifier, scorers: Sequence[Scorer], encoded: Sequence[Encoded], learned_from: Sequence[bool]
+) -> dict[int, Scored]:
+    """By position of the set, scores that look at patches or pixels of images that others learn from.
+
+    Images are encoded once: such scores are computed in the pass that encodes them. Not if that must be done again.
+    """
+    of_images = [scorer for scorer in scorers if scorer.fitted and scorer.score.needs_images]
+    if not of_images or needs_of_images(classifier, [scorer.score for scorer in scorers if not scorer.fitted]):
+        return {}
+    return {
+        i: score_all(images, of_images, keep_items=False)
+        for i, (images, known) in enumerate(zip(encoded, learned_from))
+        if known
+    }
 
 
 def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
+    if scorer.classifier is classifier:
+        return scorer
     if isinstance(scorer, Scorer):
         return replace(scorer, classifier=classifier)
-    return replace(scorer, scorers=tuple(replace(one, classifier=classifier) for one in scorer.scorers))
+    return replace(scorer, scorers=tuple(replace(of_fold, classifier=classifier) for of_fold in scorer.scorers))
 
 
-def _labels_of_rows(sets: Sequence[LoadedSet]) -> list[str | None] | None:
-    """The label of each row of features in all sets; None if images are scored, or a store, which have their own."""
-    if any(one.features is None or isinstance(one.items, StoredItems) for one in sets):
+def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
+    """The scorer for known images from a row on."""
+    return replace(scorer, folds=scorer.folds[row:]) if isinstance(scorer, CrossFitted) else scorer
+
+
+def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
+    """Of every so many images of each set one is learned from: of feature stores together at most `MOST_LEARNED`."""
+    stored = sum(len(image_set) for image_set in sets if isinstance(image_set.items, StoredItems))
+    return [max(1, -(-stored // MOST_LEARNED)) if isinstance(image_set.items, StoredItems) else 1 for image_set in sets]
+
+
+def _labels_of_rows(image_set: LoadedSet) -> list[str | None] | None:
+    """The label of each row of features; None for images and stores, which have their own."""
+    if image_set.features is None or isinstance(image_set.items, StoredItems):
         return None
-    return [item.label for one in sets for item in one.items]
+    return [item.label for item in image_set.items]
 
 
-def _together(sets: Sequence[LoadedSet]) -> Any:
-    """All images, or all features, of several sets."""
-    if all(one.features is None for one in sets):
-        return [item for one in sets for item in one.items]
-    if any(one.features is None for one in sets):
-        raise InputError("Give images or features for the ID sets, not images for one and features for another.")
-    return np.concatenate([np.asarray(one.features) for one in sets])
-
-
-def _split(sets: Sequence[LoadedSet], scored: Scored) -> list[Scored]:
-    """Undo `_together`. Unreadable images have no row, so that rows are told by their image's id."""
-    results = []
-    start = 0
-    for one in sets:
-        mine = {item.id for item in one.items}
-        if one.features is None:
-            rows = np.array([i for i, item in enumerate(scored.items) if item.id in mine], dtype=np.int64)
-        else:
-            rows = np.arange(start, start + len(one))
-            start += len(one)
-        unreadable = [image for image in scored.unreadable if image.id in mine]
-        results.append(replace(scored.take(rows), unreadable=unreadable))
-    return results
-
-
-def _named(one: LoadedSet, scored: Scored) -> Scored:
+def _named(image_set: LoadedSet, scored: Scored) -> Scored:
     """Rows of features get the names of their images."""
-    if one.features is not None:
-        scored = replace(scored, items=one.items)
-    return replace(scored, unreadable=[*one.unreadable, *scored.unreadable])
-
-
-def _check_readable(sets: Sequence[LoadedSet], found: Sequence[Scored]) -> None:
-    for one, scored in zip(sets, found):
-        one.check_readable(scored.items, scored.unreadable)
+    if image_set.features is not None:
+        scored = replace(scored, items=image_set.items)
+    return replace(scored, unreadable=[*image_set.unreadable, *scored.unreadable])
 
 
 def _evaluated(
-    one: LoadedSet, scored: Scored, classifier: Classifier, by_name: bool, correct_only: bool
+    image_set: LoadedSet,
+    scored: Scored,
+    scorers: dict[str, AnyScorer],
+    classifier: Classifier,
+    by_name: bool,
+    correct_only: bool,
 ) -> EvaluatedSet:
     """Join the labels of the images that were read with what was predicted for them."""
-    classes = (classifier if one.classifier is None else one.classifier).classes
-    known = match_labels(one, classes) if one.labels is None else one.labels
-    if one.features is not None:  # a row for each
+    classes = (classifier if image_set.classifier is None else image_set.classifier).classes
+    known = match_labels(image_set, classes) if image_set.labels is None else image_set.labels
+    if image_set.features is not None:  # a row for each
         labels = known
     else:
-        label_of = dict(zip((item.id for item in one.items), known.tolist()))
+        label_of = dict(zip((item.id for item in image_set.items), known.tolist()))
         labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
     predicted = same_class(classes)[scored.predicted] if by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
-    counted = correct if correct_only and one.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
-    return EvaluatedSet(one.name, one.group, scored, labels, correct, counted)
+    counted = (
+        correct if correct_only and image_set.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
+    )
+    return EvaluatedSet(image_set.name, image_set.group, scored, labels, correct, counted, scorers)
 
 
 def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float) -> dict[str, float | None]:
     """Of each score, set on all ID sets; none if there is no such set."""
     result: dict[str, float | None] = {}
     for spec in specs:
-        id_sets = [one.scored for one in sets if one.group is Group.ID and spec in one.scored.values]
+        id_sets = [
+            image_set.scored for image_set in sets if image_set.group is Group.ID and spec in image_set.scored.values
+        ]
         for scored in id_sets:
             check_numbers(scored, spec)
         values = [scored.values[spec] for scored in id_sets]

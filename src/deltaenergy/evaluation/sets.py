@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.core.growing import GrowingArray
+from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.core.labels import ClassFinder, first_of_name
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
@@ -111,7 +111,7 @@ def grouped_sets(
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, got {limit!r}.")
     groups = ((id_sets, Group.ID), (shifted_sets, Group.SHIFTED), (open_sets, Group.OPEN))
-    given = [(one, group) for sets, group in groups for one in named_sets(sets, group)]
+    given = [(image_set, group) for sets, group in groups for image_set in named_sets(sets, group)]
     if not any(group is Group.ID for _, group in given):
         raise InputError(f"{who} needs at least one ID set: images of the classes.")
     return given
@@ -165,7 +165,7 @@ def load_sets(
     With a `model`, feature stores that it made are gone through in order, and their images are not held.
     """
     rng = np.random.default_rng(seed)
-    return check_sets([_load(one, group, limit, rng, model) for one, group in given])
+    return _with_unique_ids([_load(image_set, group, limit, rng, model) for image_set, group in given])
 
 
 def _load(
@@ -193,52 +193,56 @@ def _load(
     return LoadedSet(entry.name, group, items, features)
 
 
-def check_sets(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
+def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     """The sets with ids that are unique among them all.
 
     Set names must differ, and no file may stand in two groups: an image is either of a known class or it is not.
     """
-    twice = [name for name, count in Counter(one.name for one in sets).items() if count > 1]
+    twice = [name for name, count in Counter(image_set.name for image_set in sets).items() if count > 1]
     if twice:
         raise InputError(f"Two sets are called {twice[0]!r}: give each set a name of its own.")
     sets = _with_names_of_their_own(sets)
-    listed = [one for one in sets if not isinstance(one.items, StoredItems)]
+    listed = [image_set for image_set in sets if not isinstance(image_set.items, StoredItems)]
     owner: dict[str, LoadedSet] = {}
-    for one in listed:
-        for item in one.items:
-            if not isinstance(item.source, Path):
+    for image_set in listed:
+        for item in image_set.items:
+            if item.path is None:
                 continue
             # abspath and not resolve: it looks at no file, and there may be a million of them.
-            first = owner.setdefault(os.path.abspath(item.source), one)  # noqa: PTH100
-            if first.group is not one.group:
+            first = owner.setdefault(os.path.abspath(item.path), image_set)  # noqa: PTH100
+            if first.group is not image_set.group:
                 raise InputError(
-                    f"{item.id} stands in the {first.group.value} set {first.name!r} and in the {one.group.value} set "
-                    f"{one.name!r}. Each image belongs to one group: is one folder inside the other?"
+                    f"{item.id} is in the {first.group.value} set {first.name!r} and in the {image_set.group.value} "
+                    f"set {image_set.name!r}. Each image belongs to one group: is one folder inside the other?"
                 )
-    unique = iter(with_unique_ids([item for one in listed for item in one.items]))
+    unique = iter(with_unique_ids([item for image_set in listed for item in image_set.items]))
     return [
-        one if isinstance(one.items, StoredItems) else replace(one, items=[next(unique) for _ in one.items])
-        for one in sets
+        image_set
+        if isinstance(image_set.items, StoredItems)
+        else replace(image_set, items=[next(unique) for _ in image_set.items])
+        for image_set in sets
     ]
 
 
 def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
     """The sets; if an image of a store is called like one of another set, stores are listed, to be told apart."""
-    if not any(isinstance(one.items, StoredItems) for one in sets):
+    if not any(isinstance(image_set.items, StoredItems) for image_set in sets):
         return sets
     hashes = GrowingArray(np.int64, expected=sum(map(len, sets)))
-    for one in sets:
-        if isinstance(one.items, StoredItems):
-            hashes.add(one.items.release_hashes())
+    for image_set in sets:
+        if isinstance(image_set.items, StoredItems):
+            hashes.add(image_set.items.release_hashes())
         else:
-            hashes.add(np.unique([hash(item.id) for item in one.items]).astype(np.int64))
+            hashes.add(np.unique([hash(item.id) for item in image_set.items]).astype(np.int64))
     together = hashes.finish()
     together.sort()
     if not (together[1:] == together[:-1]).any():
         return sets
     return [
-        replace(one, items=load_images(one.features), features=None) if isinstance(one.items, StoredItems) else one
-        for one in sets
+        replace(image_set, items=load_images(image_set.features), features=None)
+        if isinstance(image_set.items, StoredItems)
+        else image_set
+        for image_set in sets
     ]
 
 
@@ -247,7 +251,7 @@ def same_class(classes: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array(first_of_name(classes), dtype=np.int64)
 
 
-def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64]:
+def match_labels(image_set: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64]:
     """The class index of each image of a set, −1 where its label is unknown.
 
     In an ID or shifted set, a label that is no class is an error, because such an image would count as known; if no
@@ -255,16 +259,16 @@ def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64
     is the other way round: a label that *is* a class earns a warning.
     """
     finder, first = ClassFinder(classes), first_of_name(classes)
-    names, codes = _labels(one.items)
+    names, codes = _labels(image_set.items)
     positions = [finder.find(label) for label in names]
     # The last entry is that of images without a label, whose code is −1.
     index_of = np.array([UNKNOWN if i is None else first[i] for i in positions] + [UNKNOWN], dtype=np.int64)
     found = {label for label, index in zip(names, index_of) if index != UNKNOWN}
-    if one.group is Group.OPEN:
+    if image_set.group is Group.OPEN:
         if found:
             warnings.warn(
-                f"The open set {one.name!r} has folders that are called like classes: {_listed(found)}. Images of "
-                "known classes do not belong into an open set.",
+                f"The open set {image_set.name!r} has folders named like classes: {_listed(found)}. Images of known "
+                "classes do not belong into an open set.",
                 stacklevel=4,
             )
         return np.broadcast_to(np.int64(UNKNOWN), len(codes))
@@ -274,13 +278,15 @@ def match_labels(one: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np.int64
     strange = np.flatnonzero((labels == UNKNOWN) & (codes >= 0))
     if len(strange) and not found:
         warnings.warn(
-            f"No folder of the {one.group.value} set {one.name!r} is called like a class (it has "
+            f"No folder of the {image_set.group.value} set {image_set.name!r} is named like a class (it has "
             f"{_listed({names[code] for code in np.unique(codes[strange])})}): its accuracy is not computed.",
             stacklevel=4,
         )
     elif len(strange):
         wrong = (names[code] for code in codes[strange])
-        raise finder.unknown(f"The {one.group.value} set {one.name!r}", one.items[int(strange[0])].id, wrong)
+        raise finder.unknown(
+            f"The {image_set.group.value} set {image_set.name!r}", image_set.items[int(strange[0])].id, wrong
+        )
     return labels
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.growing import GrowingArray
+from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.data.items import ImageItem
 from deltaenergy.source import load_images
 from deltaenergy.store.encoder import Describes
@@ -121,5 +121,4 @@ class _Maker(Describes):
         self._path = path
 
     def describe(self) -> dict[str, Any]:
-        """As in the store's record."""
         return read_manifest(place_at(self._path)).record.model

@@ -68,22 +68,22 @@ def kept_estimate(evaluation: Evaluation, group: Group) -> Estimate | None:
     total = sum(map(len, sets))
     if not total:
         return None
-    return proportion_estimate(sum(int((~evaluation.is_ood(one)).sum()) for one in sets), total)
+    return proportion_estimate(sum(int((~evaluation.is_ood(image_set)).sum()) for image_set in sets), total)
 
 
 def measured(evaluation: Evaluation) -> dict[Column, Estimate]:
     """The numbers of one detector: accuracy, AUROC and FPR, and what it keeps at its own threshold."""
-    found: dict[Column, Estimate] = {}
+    numbers: dict[Column, Estimate] = {}
     for row in evaluation.accuracy:  # the last row of a group is its pool
-        found["accuracy", row.group] = row.accuracy
+        numbers["accuracy", row.group] = row.accuracy
     rows = {group: best for group in (Group.ID, Group.SHIFTED) if (best := headline(evaluation, group)) is not None}
     for metric in next(iter(rows.values())).metrics if rows else ():
         if metric == "auroc" or (metric.startswith("fpr") and not metric.endswith("_ood")):
-            found |= {(metric, group): of_group.metrics[metric] for group, of_group in rows.items()}
+            numbers |= {(metric, group): of_group.metrics[metric] for group, of_group in rows.items()}
     for group in Group:
         if (kept := kept_estimate(evaluation, group)) is not None:
-            found[KEPT, group] = kept
-    return found
+            numbers[KEPT, group] = kept
+    return numbers
 
 
 def changes(comparison: Comparison, name: str) -> dict[Column, Difference]:

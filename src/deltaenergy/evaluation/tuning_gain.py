@@ -38,11 +38,11 @@ from deltaenergy.evaluation import leave_out
 from deltaenergy.evaluation.leave_out import Floats, Ints
 from deltaenergy.models.base import Model
 from deltaenergy.scores.base import Score, ScoreInputs
-from deltaenergy.scoring import bind_all, score_images
+from deltaenergy.scoring import bind, score_images
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
-from deltaenergy.tuning.data import CachedViews
 from deltaenergy.tuning.prepare import TrainSet
 from deltaenergy.tuning.tune import tune
+from deltaenergy.tuning.views import CachedViews
 
 PARTS = 5
 # A class is left out of at least two others: one alone cannot be tuned.
@@ -94,10 +94,11 @@ class GainRow:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         names = ("accuracy", "auroc", "accuracy_gain", "auroc_gain")
-        found: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
-        measured = {name: None if one is None else one._asdict() for name, one in found.items()}
+        measured_values: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
+        measured = {
+            name: None if estimate is None else estimate._asdict() for name, estimate in measured_values.items()
+        }
         return {"method": self.method, **measured, "note": self.note}
 
 
@@ -113,28 +114,26 @@ class TuningGain:
 
     @property
     def kept_row(self) -> GainRow:
-        """The row of the method that was kept."""
         return next(row for row in self.rows if row.method == self.kept)
 
     def warnings(self) -> list[str]:
         """A sentence for each measure in which the method that was kept is behind zero-shot."""
-        found = []
+        sentences = []
         for what, name in (("accuracy", "accuracy"), ("auroc", "detection of left-out classes (AUROC)")):
             gain: Estimate | None = getattr(self.kept_row, f"{what}_gain")
             after: Estimate | None = getattr(self.kept_row, what)
             if gain is None or after is None or gain.value >= 0:
                 continue
             chance = ", so that it may be chance" if gain.high >= 0 else ""
-            found.append(
+            sentences.append(
                 f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f}% with zero-shot, "
                 f"{100 * after.value:.1f}% with {self.kept} (difference {100 * gain.value:+.1f}, 95% interval "
                 f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}{chance}). Try another method (`method='auto'`), "
                 "more images, or stay with zero-shot."
             )
-        return found
+        return sentences
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
         return {
             "kept": self.kept,
             "measured_on": self.source,
@@ -169,19 +168,22 @@ def measure_gain(
     By accuracy alone where AUROC was not measured of all of them; the earlier one of two that are alike.
     """
     measure = _Measure(model, test, score, seed, dict(recipe or {}), batch_size)
-    measured = [(one, measure.accuracy(one), measure.auroc(one)) for one in tried]
-    base = next(((accuracy, auroc) for one, accuracy, auroc in measured if one.method.name == ZERO_SHOT), (None, None))
+    measured = [(candidate, measure.accuracy(candidate), measure.auroc(candidate)) for candidate in tried]
+    base = next(
+        ((accuracy, auroc) for candidate, accuracy, auroc in measured if candidate.method.name == ZERO_SHOT),
+        (None, None),
+    )
     rows = []
-    for one, accuracy, auroc in measured:
-        is_base = one.method.name == ZERO_SHOT
+    for candidate, accuracy, auroc in measured:
+        is_base = candidate.method.name == ZERO_SHOT
         rows.append(
             GainRow(
-                one.method.spec,
+                candidate.method.spec,
                 None if accuracy is None else _share(accuracy),
                 None if auroc is None else _clipped(auroc.interval()),
                 None if is_base or accuracy is None or base[0] is None else accuracy.interval(base[0]),
                 None if is_base or auroc is None or base[1] is None else auroc.interval(base[1]),
-                measure.why_not(one) or TOO_FEW if auroc is None else "",
+                measure.why_not(candidate) or TOO_FEW if auroc is None else "",
             )
         )
     return TuningGain(rows, kept or best(rows), test.source, len(test.labels), score.spec)
@@ -215,26 +217,26 @@ class _Measure:
     recipe: dict[str, Any]
     batch_size: int
 
-    def accuracy(self, one: TunedCandidate) -> InfluenceTerms | None:
+    def accuracy(self, candidate: TunedCandidate) -> InfluenceTerms | None:
         """Which images are named rightly."""
         labels = self.test.labels
-        if not self.test.drawn or one.method.name == ZERO_SHOT:
+        if not self.test.drawn or candidate.method.name == ZERO_SHOT:
             asked = np.ones(len(labels), dtype=bool) if not self.test.drawn else self._folds() >= 0
-            return _mean(self._predicted(one.classifier) == labels, asked) if asked.any() else None
-        if not can_tune_again(one.method, one.train):
+            return _mean(self._predicted(candidate.classifier) == labels, asked) if asked.any() else None
+        if not can_tune_again(candidate.method, candidate.train):
             return None
         folds, hits = self._folds(), np.zeros(len(labels), dtype=bool)
         for fold in np.unique(folds[folds >= 0]):
-            tuned = self._tune(one, folds != fold, range(len(one.classifier.classes)))
+            tuned = self._tune(candidate, folds != fold, range(len(candidate.classifier.classes)))
             hits[folds == fold] = (self._similarities(tuned).argmax(axis=1) == labels)[folds == fold]
         return _mean(hits, folds >= 0) if (folds >= 0).any() else None
 
-    def auroc(self, one: TunedCandidate) -> InfluenceTerms | None:
+    def auroc(self, candidate: TunedCandidate) -> InfluenceTerms | None:
         """How well the score tells left-out classes from the others, mean over the parts."""
-        if self.why_not(one):
+        if self.why_not(candidate):
             return None
-        classes, labels, folds = len(one.classifier.classes), self.test.labels, self._folds()
-        found = []
+        classes, labels, folds = len(candidate.classifier.classes), self.test.labels, self._folds()
+        terms = []
         for part, left_out in enumerate(leave_out.folds(classes, PARTS, self.seed)):
             kept = np.setdiff1d(np.arange(classes), left_out)
             unknown = np.isin(labels, left_out)
@@ -242,24 +244,24 @@ class _Measure:
             # A score that learns from known images is measured on others.
             if known.sum() < (2 if self.score.needs_fit else 1) or not unknown.any():
                 continue
-            if one.method.name == ZERO_SHOT:
-                classifier: Classifier = ClassSubset(one.classifier, kept.tolist())
+            if candidate.method.name == ZERO_SHOT:
+                classifier: Classifier = ClassSubset(candidate.classifier, kept.tolist())
             else:
-                classifier = self._tune(one, folds != part if self.test.drawn else None, kept.tolist())
-            found.append(_placements(*self._scores(classifier, known, unknown), known, unknown))
-        if not found:
+                classifier = self._tune(candidate, folds != part if self.test.drawn else None, kept.tolist())
+            terms.append(_placements(*self._scores(classifier, known, unknown), known, unknown))
+        if not terms:
             return None
-        shares = np.mean([term.shares for term in found], axis=0)
-        return InfluenceTerms(float(np.mean([term.value for term in found])), shares, len(labels))
+        shares = np.mean([term.shares for term in terms], axis=0)
+        return InfluenceTerms(float(np.mean([term.value for term in terms])), shares, len(labels))
 
-    def why_not(self, one: TunedCandidate) -> str:
+    def why_not(self, candidate: TunedCandidate) -> str:
         """Why AUROC is not measured; empty if it is."""
         if self.score.needs & {Need.PATCHES, Need.PIXELS, Need.TEXTS} or self.score.own_to is not None:
             return f"AUROC not measured: {self.score.spec} looks at more than features"
-        if len(one.classifier.classes) < FEWEST_CLASSES:
+        if len(candidate.classifier.classes) < FEWEST_CLASSES:
             return "AUROC not measured: it takes at least three classes to leave one out"
-        if one.method.name != ZERO_SHOT and not can_tune_again(one.method, one.train):
-            return f"AUROC not measured: {one.method.name} would have to be tuned {PARTS} times more"
+        if candidate.method.name != ZERO_SHOT and not can_tune_again(candidate.method, candidate.train):
+            return f"AUROC not measured: {candidate.method.name} would have to be tuned {PARTS} times more"
         if self.test.drawn and (self._folds() < 0).all():
             return "nothing measured: there is one image of each class, and none beside"
         return ""
@@ -267,21 +269,23 @@ class _Measure:
     def _folds(self) -> Ints:
         return held_out_in(torch.from_numpy(self.test.labels), PARTS).numpy()
 
-    def _tune(self, one: TunedCandidate, rows: npt.NDArray[np.bool_] | None, classes: Sequence[int]) -> Classifier:
+    def _tune(
+        self, candidate: TunedCandidate, rows: npt.NDArray[np.bool_] | None, classes: Sequence[int]
+    ) -> Classifier:
         """The method on some of its training images, for some of its classes."""
-        labels = np.array(one.train.sample.labels)
+        labels = np.array(candidate.train.sample.labels)
         chosen = np.isin(labels, np.array(list(classes))) & (True if rows is None else rows)
-        part = one.train.take(np.flatnonzero(chosen).tolist(), list(classes))
+        part = candidate.train.take(np.flatnonzero(chosen).tolist(), list(classes))
         with warnings.catch_warnings():
             # What there is to say was said when the method was tuned on all of them.
             warnings.simplefilter("ignore")
-            return tune(self.model, part.sample.classes, part, one.method, seed=self.seed, recipe=self.recipe)
+            return tune(self.model, part.sample.classes, part, candidate.method, seed=self.seed, recipe=self.recipe)
 
     def _predicted(self, classifier: Classifier) -> Ints:
-        if classifier.needs_to_predict <= {Need.FEATURES} and not classifier.prompts_images:
+        if classifier.takes_features:
             return np.asarray(self._similarities(classifier).argmax(axis=1), dtype=np.int64)
-        found = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
-        return np.asarray(found.predicted, dtype=np.int64)
+        scored = score_images(classifier, [], list(self.test.items), batch_size=self.batch_size)
+        return np.asarray(scored.predicted, dtype=np.int64)
 
     def _similarities(self, classifier: Classifier) -> npt.NDArray[Any]:
         with torch.inference_mode():
@@ -296,7 +300,7 @@ class _Measure:
                 ScoreInputs(classifier(Inputs(rows)).similarities, rows)
                 for rows in (self.test.features[torch.from_numpy(chosen)] for chosen in (known, unknown))
             )
-        (scorer,) = bind_all(classifier, [self.score])
+        (scorer,) = bind(classifier, [self.score])
         return leave_out.score_both(scorer, of_known, self.test.labels[known], of_unknown)
 
 
@@ -310,8 +314,8 @@ def _share(term: InfluenceTerms) -> Estimate:
     return proportion_estimate(round(term.value * term.images), term.images)
 
 
-def _clipped(one: Estimate) -> Estimate:
-    return Estimate(one.value, max(0.0, one.low), min(1.0, one.high))
+def _clipped(estimate: Estimate) -> Estimate:
+    return Estimate(estimate.value, max(0.0, estimate.low), min(1.0, estimate.high))
 
 
 def _placements(

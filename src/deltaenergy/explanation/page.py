@@ -355,7 +355,7 @@ def mistakes_section(evaluation: Evaluation, most: int) -> Section:
 
 def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
     """What scored each image of a set by the primary score: of a cross-fitted score, the scorer of its fold."""
-    scorer, images = one.scored.scorers[evaluation.primary], len(one.scored.items)
+    scorer, images = one.scorers[evaluation.primary], len(one.scored.items)
     if isinstance(scorer, Scorer):
         return [scorer] * images
     return [scorer.scorers[fold] for fold in scorer.folds_of(range(images), known=one.group is Group.ID)]

@@ -133,7 +133,6 @@ class TowerModel(Model, ABC):
         """Pixels -> unit image features (B, D) and unit patch features (B, P, D) in the same space."""
 
     def describe(self) -> dict[str, Any]:
-        """What identifies this model in an artefact or report."""
         known = {**super().describe(), "backend": self.backend, "precision": self.precision}
         if self.calibration is not None:
             known["calibration"] = self.calibration
@@ -145,7 +144,12 @@ class TowerModel(Model, ABC):
         Its features are others than the bare model's, and so is its fingerprint: the bare one's and a hash of the
         tokens. A feature store or detector of either is refused for the other.
         """
-        require_vision(self, "with_vision_prompts").check_prompts(tokens)
+        vision = require_vision(self, "with_vision_prompts")
+        if tokens.ndim != 3 or tokens.shape[2] != vision.width or 0 in tokens.shape or len(tokens) > vision.blocks:
+            raise InputError(
+                f"tokens must have the shape (blocks, tokens, {vision.width}) with at most {vision.blocks} blocks, got "
+                f"{tuple(tokens.shape)}."
+            )
         tokens = tokens.detach().to(self.device, copy=True)
         digest = hashlib.blake2b(str(tuple(tokens.shape)).encode(), digest_size=16)
         digest.update(tokens.float().cpu().contiguous().numpy().tobytes())
@@ -212,7 +216,8 @@ def require_towers(model: Model, who: str) -> TowerModel:
     if not isinstance(model, TowerModel):
         raise InputError(
             f"{who} encodes images, but {model.name!r} holds precomputed features and cannot encode images: give unit "
-            f"features, an array (N, {model.feature_dim}), or load the model itself with load_model."
+            f"features, an array (N, {model.feature_dim}) (to tune, LabelledFeatures), or load the model itself with "
+            "load_model."
         )
     return model
 

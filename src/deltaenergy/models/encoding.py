@@ -1,28 +1,31 @@
 """Run a model over images: threads decode and preprocess ahead while the image tower computes.
 
-On the CPU, batches run side by side, one on each core (`parallel.py`).
+On the CPU, batches run side by side, one on each core. Two batches on one core each are done sooner than one batch on
+two cores after the other: threads that work on the same product wait for each other at its end. And what a batch gives
+does not depend on how many cores there are: how a product is shared among threads decides how its sums are rounded, so
+that the same images would have other bytes on another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
 from deltaenergy.core.progress import Progress, shown
-from deltaenergy.data.decode import UnreadableImage, opened, reading_threads
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.decode import UnreadableImage, reading_threads
+from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.models.parallel import side_by_side
 from deltaenergy.source import image_stream
 from deltaenergy.store.store import StoredImage
 
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import TowerModel
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
 # Stored features cost nothing to compute: larger batches save the steps between them.
@@ -223,7 +228,7 @@ def decode_ahead(
 
     def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
         try:
-            with opened(item.source) as image:
+            with decoded(item) as image:
                 return model.preprocessing(image)
         except UnreadableImage as error:
             return str(error)
@@ -248,6 +253,42 @@ def decode_ahead(
     finally:
         # Also on an interrupt: what has not begun is dropped, and only the few images in work are waited for.
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
+    """`work(task)` for each task in order, at most `workers` at a time, each on one core.
+
+    At most one task waits in addition to those that run and those whose results were not taken yet, `workers + 1` in
+    all. When it is closed, or a task fails, or on an interrupt, nothing more starts, and what runs is waited for.
+    """
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="tower")
+    try:
+        _use_one_core_each(pool, workers)
+        waiting: deque[Future[Result]] = deque()
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
+    """Start all threads of the pool, and have torch work in them on one core."""
+    threads = torch.get_num_threads()
+    all_there = threading.Barrier(workers)
+
+    def begin() -> None:
+        torch.get_num_threads()  # what a thread first asks torch for sets its number; only then does ours last
+        torch.set_num_threads(1)
+        all_there.wait()
+
+    for started in [pool.submit(begin) for _ in range(workers)]:
+        started.result()
+    # The number holds for the thread that sets it, and for every thread that begins later: for those it is put back.
+    torch.set_num_threads(threads)
 
 
 def _encode_batch(

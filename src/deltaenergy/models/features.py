@@ -1,18 +1,65 @@
-"""Unit features that a user gives in place of images or texts: recognised by their form, and checked."""
+"""Unit features of whatever a user gives: rows of an array, which are checked, a feature store, or images to encode."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.core.progress import Progress
+from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
+from deltaenergy.models.base import Model, require_towers
+from deltaenergy.models.encoding import STORED_BATCH, EncodedBatch
+from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
 
-if TYPE_CHECKING:
-    from deltaenergy.models.base import Model
+
+def feature_batches(
+    model: Model,
+    images: Any,
+    *,
+    patches: bool = False,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+    who: str = "scoring",
+) -> Iterator[EncodedBatch]:
+    """Unit features, batch by batch: rows of an array, of a feature store that `model` made, or of images encoded now.
+
+    Wrong arguments raise at once; images are read as batches are asked for.
+    """
+    if is_feature_array(images):
+        return _array_batches(model, images, progress)
+    stored = images if isinstance(images, StorePass) else None
+    if names_a_store(images):
+        size = batch_size if patches else max(batch_size, STORED_BATCH)
+        stored = pass_over(images, model, patches=patches, size=size)
+    if stored is not None:
+        return _store_batches(model, stored, progress)
+    return require_towers(model, who).stream(images, patches=patches, batch_size=batch_size, progress=progress)
+
+
+def _array_batches(model: Model, features: Any, progress: Progress | None) -> Iterator[EncodedBatch]:
+    for start in range(0, len(features), STORED_BATCH):
+        rows = features[start : start + STORED_BATCH]
+        block = check_features(rows, model, rows=range(start, start + len(rows)))
+        items = [ImageItem(f"row {start + i}", b"") for i in range(len(block))]
+        yield EncodedBatch(items, None, block.to(model.device), None, [])
+        if progress is not None:
+            progress(start + len(block), len(features))
+
+
+def _store_batches(model: Model, stored: StorePass, progress: Progress | None) -> Iterator[EncodedBatch]:
+    done = 0
+    for part in stored:
+        features = torch.from_numpy(part.features).to(model.device)
+        patches = None if part.patches is None else torch.from_numpy(part.patches).to(model.device)
+        yield EncodedBatch(part.items, None, features, patches, part.unreadable)
+        done += len(part.items) + len(part.unreadable)
+        if progress is not None:
+            progress(done, stored.images)
 
 
 def is_feature_array(images: Any) -> bool:

@@ -49,10 +49,9 @@ class PrecomputedModel(Model):
         self.classes: tuple[str, ...] = ()
         self._vectors = torch.zeros(0, feature_dim)
         if class_vectors is not None:
-            self.classes, self._vectors = self._checked(class_vectors)
+            self.classes, self._vectors = self._named_vectors(class_vectors)
 
     def describe(self) -> dict[str, Any]:
-        """Name, feature length and scale: all that is known."""
         return {**super().describe(), "precomputed": True}
 
     def class_features(self, classes: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)) -> torch.Tensor:
@@ -70,13 +69,13 @@ class PrecomputedModel(Model):
             )
         finder = ClassFinder(self.classes)
         places = [finder.find(name) for name in classes]
-        missing = [name for name, place in zip(classes, places) if place is None]
+        missing = [name for name, position in zip(classes, places) if position is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise InputError(f"{self.name!r} has no class vector for {missing[0]!r}{more}.{finder.near(missing[0])}")
         return self._vectors[torch.tensor(places)]
 
-    def _checked(self, given: ClassVectors) -> tuple[tuple[str, ...], torch.Tensor]:
+    def _named_vectors(self, given: ClassVectors) -> tuple[tuple[str, ...], torch.Tensor]:
         if isinstance(given, Mapping):
             names, rows = list(given), list(given.values())
         elif isinstance(given, tuple) and len(given) == 2:

@@ -25,7 +25,7 @@ SHOWN = 8
 
 def file_link(item: ImageItem, page_folder: Path) -> str | None:
     """The address of the image's file as seen from the page, or None if it has none that exists."""
-    source = item.source if isinstance(item.source, Path) else Path(item.id)
+    source = item.path or Path(item.id)
     try:
         if not source.is_file():
             return None

@@ -16,7 +16,7 @@ from deltaenergy.report.words import count, score_value
 if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
-    from deltaenergy.stats.thresholds import Guarantee
+    from deltaenergy.detector.guarantee import Guarantee
 
 # Tables of more columns than this become blocks on a phone.
 STACKS_ABOVE = 3

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from deltaenergy import __version__
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress, stage
-from deltaenergy.data.content import stamp_of
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem, Unreadable, change_stamp
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.score import list_images
 from deltaenergy.detector.verdict import Counts, verdict_columns
@@ -35,7 +34,7 @@ from deltaenergy.store.folder import place_at
 from deltaenergy.store.manifest import Manifest
 from deltaenergy.store.plan import read_present
 from deltaenergy.store.store import FeatureStore, StoredImage
-from deltaenergy.store.store_pass import StorePass, names_a_store, pass_over
+from deltaenergy.store.store_pass import StorePass, pass_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,7 +206,7 @@ def write_on_ray(
 def score_on_ray(
     detector: Detector,
     folder: str,
-    images: Any,
+    images: str | Path | Iterable[ImageItem],
     out: Path,
     *,
     address: str = "local",
@@ -276,10 +275,10 @@ def _fill(
                 progress(finished, total)
 
 
-def _parts(detector: Detector, images: Any, batch_size: int) -> list[ScorePart]:
+def _parts(detector: Detector, images: str | Path | Iterable[ImageItem], batch_size: int) -> list[ScorePart]:
     """The images in parts, whose names tell what is in them, as far as can be told without reading it."""
     needs = detector.score.needs | detector.classifier.needs_to_predict
-    if names_a_store(images):
+    if isinstance(images, str | Path):
         patches = Need.PATCHES in needs
         size = batch_size if patches else max(batch_size, STORED_BATCH)
         stored = pass_over(images, detector.classifier.model, patches=patches, size=size)
@@ -315,7 +314,7 @@ def _windows(items: Iterable[ImageItem], size: int) -> list[ScorePart]:
     while window := tuple(islice(left, size)):
         if any(isinstance(item.source, StoredImage) for item in window):
             raise InputError("`ray` takes images, or a single feature store: score each store by itself.")
-        known = [text for item in window for text in (item.id, stamp_of(item))]
+        known = [text for item in window for text in (item.id, change_stamp(item))]
         found.append(ScorePart(_name(len(found), known), len(window), items=window))
     return found
 

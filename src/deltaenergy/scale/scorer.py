@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.models.encoding import EncodedBatch
@@ -26,7 +26,7 @@ from deltaenergy.models.features import check_features
 from deltaenergy.scale.batches import ColumnBatch
 from deltaenergy.scale.store_rows import StoreRows
 from deltaenergy.scale.verdict_columns import error_schema, with_errors
-from deltaenergy.scoring import OF_IMAGES, score_encoded, stream_scores
+from deltaenergy.scoring import score_encoded, stream_scores
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,6 +6,7 @@ alone; bound to a classifier it is a `Scorer`, which holds what was learned.
 """
 
 from deltaenergy.core.needs import Need
+from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.clipn import clipn
 from deltaenergy.scores.delta_energy import delta_energy
@@ -30,6 +31,7 @@ __all__ = [
     "Score",
     "ScoreInputs",
     "Scorer",
+    "array_function",
     "clipn",
     "delta_energy",
     "delta_energy_words",

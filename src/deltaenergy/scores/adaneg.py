@@ -52,15 +52,8 @@ class AdaNeg(Adapter):
     sharpness: Positive = 5.5
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        mining = NegLabel(
-            words=self.words,
-            exclude=self.exclude,
-            noun_templates=self.noun_templates,
-            adjective_templates=self.adjective_templates,
-            quantile=self.quantile,
-            keep=self.keep,
-            seed=self.seed,
-        )
+        names = ("words", "exclude", "noun_templates", "adjective_templates", "quantile", "keep", "seed")
+        mining = NegLabel(**{name: self.params[name] for name in names})
         return {"negatives": mining.mined(classifier, progress).features}
 
     def begin(self, classifier: Classifier, prepared: Mapping[str, torch.Tensor]) -> Memory:

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from deltaenergy.core.classes import Templates
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.registry import Registry
-from deltaenergy.core.specs import Count, Positive, Settings, build, parse
+from deltaenergy.core.specs import Count, Positive, build, parse
 from deltaenergy.errors import InputError
-from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
+from deltaenergy.scores.negatives.mining import WordPool
 
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
@@ -39,26 +38,17 @@ class Memory(ABC):
 
 
 @dataclass(frozen=True)
-class Adapter(Settings, ABC):
+class Adapter(WordPool, ABC):
     """Base of all adapters: settings with the paper's defaults.
 
-    Words are WordNet's nouns and adjectives without the lexicographer files in `exclude`, or those of the file `words`.
     `batch` is how many images are judged together, whatever the batch of the image tower: the memory is changed once
     for each, and a stream's last batch may be smaller.
     """
 
     kind: ClassVar[str] = "adapter"
-    words: str = ""
-    exclude: str = "noun.animal noun.food"
-    noun_templates: Templates = "the nice {}"
-    adjective_templates: Templates = "This is a {} photo"
     temperature: Positive = 0.01
     batch: Count = 256
     seed: int = 0
-
-    @property
-    def pool(self) -> Pool:
-        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
 
     @abstractmethod
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:

@@ -15,9 +15,6 @@ from deltaenergy.core.specs import bounded
 from deltaenergy.errors import InputError
 from deltaenergy.models.features import native_array
 
-# Where the number of rows is a multiple of this, a row gets the same bits wherever it stands: products round the last
-# few rows otherwise, and on AVX-512 torch computes exp for two vectors of 16 at a time, and for the rest one by one.
-EVEN = 32
 Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
 P = ParamSpec("P")
 
@@ -83,11 +80,6 @@ def as_rows(values: Any, name: str, rows: int | None = None) -> torch.Tensor:
     # One pass that only reads: entries are looked at one by one if their sum is no number.
     check_finite(tensor.detach().sum(), tensor, name)
     return tensor
-
-
-def even(rows: int) -> int:
-    """The largest multiple of 16 up to `rows`, but not none: blocks of a product."""
-    return max(16, rows // 16 * 16)
 
 
 def check_finite(result: torch.Tensor, inputs: torch.Tensor, name: str) -> None:

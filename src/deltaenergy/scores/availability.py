@@ -18,9 +18,9 @@ from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import split
 from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.file import user_path
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import user_path
-from deltaenergy.data.remote.addresses import is_address
+from deltaenergy.data.remote.url import is_url
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.models.features import is_feature_array
@@ -81,11 +81,11 @@ def given_by(
     closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
     if closed is not None:
         lacks[Need.PIXELS] = closed
-    for one in images:
-        if is_feature_array(one):
+    for image_set in images:
+        if is_feature_array(image_set):
             lacks |= {Need.PATCHES: features, Need.PIXELS: features}
             continue
-        for path, has_patches in _stores(one):
+        for path, has_patches in _stores(image_set):
             lacks[Need.PIXELS] = Lack(
                 f"{path} is a feature store", f"give it the images, not a feature store such as {path}."
             )
@@ -134,7 +134,7 @@ def _stores(images: Any) -> Iterator[tuple[Path | str, bool]]:
                 seen.add(id(part))
                 yield part.path, part.has_patches
         elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
-            path = part if isinstance(part, str) and is_address(part) else user_path(part)
+            path = part if isinstance(part, str) and is_url(part) else user_path(part)
             if is_store(path):
                 yield path, read_manifest(place_at(path)).record.patches
 
@@ -159,9 +159,9 @@ def _lacking(score: Score, given: Given) -> tuple[str, str] | None:
 def check_runnable(scores: Iterable[Score | Scorer], given: Given) -> None:
     """Raise `InputError`, by name and with the remedy, if one of the scores cannot run."""
     for score in scores:
-        found = obstacle(score.score if isinstance(score, Scorer) else score, given)
-        if found is not None:
-            raise InputError(found[1])
+        problem = obstacle(score.score if isinstance(score, Scorer) else score, given)
+        if problem is not None:
+            raise InputError(problem[1])
 
 
 def chosen_scores(
@@ -206,12 +206,12 @@ def runnable_scores(given: Given, scores: Sequence[Score] | None = None) -> tupl
     """
     usable, left_out = [], dict[str, list[str]]()
     for score in every_score() if scores is None else scores:
-        found = obstacle(score, given)
-        if found is None and score.prompts > MOST_PROMPTS:
-            found = (f"{score.prompts:,} prompts to encode first: name it to have it", "")
-        if found is None:
+        problem = obstacle(score, given)
+        if problem is None and score.prompts > MOST_PROMPTS:
+            problem = (f"{score.prompts:,} prompts to encode first: name it to have it", "")
+        if problem is None:
             usable.append(score)
         else:
-            left_out.setdefault(found[0], []).append(score.spec)
+            left_out.setdefault(problem[0], []).append(score.spec)
     groups = [f"{', '.join(specs)} ({reason})" for reason, specs in left_out.items()]
     return usable, f"Left out of all: {'; '.join(groups)}." if groups else None

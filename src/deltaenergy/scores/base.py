@@ -56,7 +56,7 @@ class ScoreInputs:
     labels: torch.Tensor | None = None
     compared: torch.Tensor | None = None
 
-    def checked(self, score: Score) -> ScoreInputs:
+    def finite(self, score: Score) -> ScoreInputs:
         """The same in at least single precision, of which what `score` reads must be finite.
 
         Patches and pixels, which are large, are checked where they are read.
@@ -168,10 +168,10 @@ class Score(Settings):
             raise InputError(self.foreign(classifier.method.name))
         if state and f"{FOLD}0." in "".join(state):
             return FoldScorer.restore(self, classifier, state)
-        found = dict(state) if state else self.prepare(classifier, progress)
+        by_name = dict(state) if state else self.prepare(classifier, progress)
         # Single numbers stay on the host, where they are used.
         device = classifier.model.device
-        tensors = {name: tensor if tensor.ndim < 2 else tensor.to(device) for name, tensor in found.items()}
+        tensors = {name: tensor if tensor.ndim < 2 else tensor.to(device) for name, tensor in by_name.items()}
         return Scorer(self, classifier, tensors, fitted=bool(state) or not self.needs_fit)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
@@ -208,11 +208,11 @@ class Scorer:
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
         """N images -> scores (N,), larger = more in-distribution."""
-        return self.score.compute(inputs.checked(self.score), self)
+        return self.score.compute(inputs.finite(self.score), self)
 
     def fit(self, inputs: ScoreInputs) -> Scorer:
         """A scorer that has learned from the similarities and features of ID images; this one stays as it is."""
-        return replace(self, state={**self.state, **self.score.learn(inputs.checked(self.score), self)}, fitted=True)
+        return replace(self, state={**self.state, **self.score.learn(inputs.finite(self.score), self)}, fitted=True)
 
     @property
     def spec(self) -> str:
@@ -258,12 +258,14 @@ class FoldScorer(Scorer):
     def of(cls, scorers: Sequence[Scorer]) -> FoldScorer:
         first = scorers[0]
         common = {
-            name: tensor for name, tensor in first.state.items() if all(one.state[name] is tensor for one in scorers)
+            name: tensor
+            for name, tensor in first.state.items()
+            if all(scorer.state[name] is tensor for scorer in scorers)
         }
         learned = {
             f"{FOLD}{k}.{name}": tensor
-            for k, one in enumerate(scorers)
-            for name, tensor in one.state.items()
+            for k, scorer in enumerate(scorers)
+            for name, tensor in scorer.state.items()
             if name not in common
         }
         return cls(first.score, first.classifier, {**common, **learned}, True, tuple(scorers))
@@ -281,7 +283,7 @@ class FoldScorer(Scorer):
             raise InputError(f"What {score.spec!r} learned is not complete: a fold is missing.")
         first = score.bind(classifier, state={**common, **(folds[0] or {})})
         shared = {name: first.state[name] for name in common}
-        others = [replace(score.bind(classifier, state={**shared, **(one or {})})) for one in folds[1:]]
+        others = [replace(score.bind(classifier, state={**shared, **(fold or {})})) for fold in folds[1:]]
         return cls.of([first, *others])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -289,12 +291,11 @@ class FoldScorer(Scorer):
 
     def each(self, inputs: ScoreInputs) -> torch.Tensor:
         """N images -> scores (N, F) by every fold."""
-        return torch.stack([one(inputs) for one in self.scorers], dim=1)
+        return torch.stack([scorer(inputs) for scorer in self.scorers], dim=1)
 
     def __call__(self, inputs: ScoreInputs) -> torch.Tensor:
-        """N images -> scores (N,), larger = more in-distribution."""
         return self.each(inputs).double().mean(dim=1)
 
     def learned(self, name: str) -> torch.Tensor:
         """The mean of what the folds learned under `name`."""
-        return torch.stack([one.learned(name).double() for one in self.scorers]).mean(dim=0)
+        return torch.stack([scorer.learned(name).double() for scorer in self.scorers]).mean(dim=0)

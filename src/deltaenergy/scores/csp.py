@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from deltaenergy.core.classes import Templates
 from deltaenergy.core.specs import PositiveShare
+from deltaenergy.scores.negatives.pools import CSP_EXCLUDED
 from deltaenergy.scores.neglabel import MinedScore, NegLabel, NegLabelDeltaEnergy
 from deltaenergy.scores.registry import register_score
 
@@ -40,7 +41,7 @@ class CspPool(MinedScore):
     """The defaults of CSP's pool."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # neglabel's has another pool
-    exclude: str = "noun.animal noun.food noun.person noun.quantity noun.group adj.pert"
+    exclude: str = " ".join(CSP_EXCLUDED)
     noun_templates: Templates = _NOUNS
     adjective_templates: Templates = _ADJECTIVES
     class_templates: Templates | Literal[""] = _NOUNS

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import NonNegative, Positive
-from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.negatives.competing import CompetingWords, candidates, competing_words
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
@@ -88,7 +89,7 @@ class DeltaEnergyWords(Score):
             compared = features[rows] @ words.T
             return delta_energy_words.kernel(similarities[rows], compared, self.tau, temperature, self.weight)
 
-        return in_blocks(score, len(features), even(BLOCK_ENTRIES // (len(words) + similarities.shape[1])))
+        return in_blocks(score, len(features), round_to_block(BLOCK_ENTRIES // (len(words) + similarities.shape[1])))
 
 
 def words_of(scorer: Scorer) -> CompetingWords:

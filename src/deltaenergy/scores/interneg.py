@@ -21,15 +21,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.core.classes import Templates
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, Positive
 from deltaenergy.errors import InputError
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
-from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import MiningSettings, prompts
-from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
+from deltaenergy.scores.negatives.mining import WordPool
 from deltaenergy.scores.neglabel import grouped_score
 from deltaenergy.scores.registry import register_score
 
@@ -78,7 +75,7 @@ def select(
 
 @register_score
 @dataclass(frozen=True)
-class InterNeg(Score):
+class InterNeg(WordPool, Score):
     """`neglabel` on words that are chosen by labelled images."""
 
     name = "interneg"
@@ -86,23 +83,14 @@ class InterNeg(Score):
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)), negatives with cos(w, μ_k) < cos(t_k, μ_k) for all k, farthest first"
     paper = "Xu et al., CVPR 2026 (textual half)"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
-    words: str = ""
-    exclude: str = "noun.animal noun.food"
-    noun_templates: Templates = "the nice {}"
-    adjective_templates: Templates = "This is a {} photo"
     count: Count = 2000
     groups: Count = 5
     temperature: Positive = 0.01
     seed: int = 0
 
-    @property
-    def prompts(self) -> int:
-        pool, nouns, adjectives = self._pool, self.noun_templates.split("|"), self.adjective_templates.split("|")
-        return len(pool.nouns) * len(nouns) + len(pool.adjectives) * len(adjectives)
-
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         """Nothing yet, but candidates are encoded and kept on disk now, while somebody watches the progress."""
-        self._candidates(classifier, progress)
+        self.encode_words(classifier.model, progress)
         return {}
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
@@ -121,9 +109,9 @@ class InterNeg(Score):
                 f"by, the first is {without[0]!r}.",
                 stacklevel=2,
             )
-        candidates = self._candidates(classifier, None).to(features)
+        candidates = self.encode_words(classifier.model).to(features)
         texts = classifier.text_features.to(features)[present]
-        nouns = len(self._pool.nouns)
+        nouns = len(self.pool.nouns)
         chosen = select(candidates, nouns, texts, means, self.count)
         if not len(chosen):
             warnings.warn(
@@ -137,11 +125,3 @@ class InterNeg(Score):
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
         return grouped_score(inputs, scorer, scorer.learned("negatives"), self.groups, self.temperature)
-
-    def _candidates(self, classifier: Classifier, progress: Progress | None) -> torch.Tensor:
-        mining = MiningSettings(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
-        return encode_candidates(classifier.model, prompts(self._pool, mining), progress=progress)
-
-    @property
-    def _pool(self) -> Pool:
-        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())

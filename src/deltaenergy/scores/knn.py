@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
@@ -38,7 +39,7 @@ def knn(features: torch.Tensor, known: Any, k: Count = 1) -> torch.Tensor:
         raise InputError(
             f"known must be features of ID images, here (…, {features.shape[1]}), got shape {tuple(bank.shape)}."
         )
-    block = even(BLOCK_ENTRIES // len(bank))
+    block = round_to_block(BLOCK_ENTRIES // len(bank))
     return in_blocks(lambda rows: _distances(features[rows], bank, k), len(features), block)
 
 
@@ -49,8 +50,8 @@ def _distances(features: torch.Tensor, bank: torch.Tensor, k: int) -> torch.Tens
     closeness = closeness.masked_fill(itself, -torch.inf)
     others = len(bank) - itself.sum(dim=1)
     order = closeness.topk(min(k, len(bank)), dim=1)
-    place = (others.clamp(max=order.indices.shape[1]) - 1).clamp(min=0)
-    neighbour = bank[order.indices.gather(1, place[:, None])[:, 0]]
+    rank = (others.clamp(max=order.indices.shape[1]) - 1).clamp(min=0)
+    neighbour = bank[order.indices.gather(1, rank[:, None])[:, 0]]
     distance = torch.linalg.vector_norm(features - neighbour, dim=1)
     return -torch.where(others > 0, distance, 0.0)
 

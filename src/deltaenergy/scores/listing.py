@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deltaenergy.core.specs import Settings
 
 
 def describe_methods() -> list[dict[str, Any]]:
@@ -11,68 +14,45 @@ def describe_methods() -> list[dict[str, Any]]:
 
 
 def _scores() -> list[dict[str, Any]]:
-    from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+    from deltaenergy.scores.registry import list_scores, make_score
 
-    rows: list[dict[str, Any]] = []
-    for name in list_scores():
-        cls = get_score_class(name)
-        rows.append(
-            {
-                "name": name,
-                "kind": "score",
-                "summary": cls.summary,
-                "formula": cls.formula,
-                "needs": ["similarities", *sorted(need.value for need in make_score(name).needs)],
-                "defaults": make_score(name).params,
-                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
-                # A preset can need more than its score does otherwise.
-                "preset_needs": {
-                    preset: sorted(need.value for need in make_score(f"{name}:{preset}").needs)
-                    for preset in cls.presets
-                },
-                "paper": cls.paper,
-            }
-        )
+    def needs(spec: str) -> list[str]:
+        return sorted(need.value for need in make_score(spec).needs)
+
+    rows = [_row("score", make_score(name), ["similarities", *needs(name)]) for name in list_scores()]
+    for row in rows:
+        # A preset can need more than its score does otherwise.
+        row["preset_needs"] = {preset: needs(f"{row['name']}:{preset}") for preset in row["presets"]}
     return rows
 
 
 def _adapters() -> list[dict[str, Any]]:
     from deltaenergy.scores.adaptive import ADAPTERS
 
-    return [
-        {
-            "name": name,
-            "kind": "stream adapter",
-            "summary": cls.summary,
-            "formula": cls.formula,
-            "needs": ["similarities", "features", "texts", "the images before, in order"],
-            "defaults": cls().params,
-            "presets": {},
-            "paper": cls.paper,
-        }
-        for name, cls in ADAPTERS.items()
-    ]
+    needs = ["similarities", "features", "texts", "the images before, in order"]
+    return [_row("stream adapter", cls(), needs) for _, cls in ADAPTERS.items()]
 
 
 def _tuning_methods() -> list[dict[str, Any]]:
     from deltaenergy.classifiers.methods import Term, get_method_class, list_methods
     from deltaenergy.core.needs import Need
 
-    rows: list[dict[str, Any]] = []
-    for name in list_methods():
-        cls = get_method_class(name)
-        attaches = issubclass(cls, Term)
-        needs = sorted(need.value for need in getattr(cls(), "needs_to_train", ()) if need is not Need.FEATURES)
-        rows.append(
-            {
-                "name": name,
-                "kind": "tuning term" if attaches else "tuning method",
-                "summary": cls.summary,
-                "formula": cls.formula,
-                "needs": ["labelled images", *needs],
-                "defaults": cls().params,
-                "presets": {preset: dict(values) for preset, values in cls.presets.items()},
-                "paper": cls.paper,
-            }
-        )
+    rows = []
+    for method in (get_method_class(name)() for name in list_methods()):
+        needs = sorted(need.value for need in getattr(method, "needs_to_train", ()) if need is not Need.FEATURES)
+        kind = "tuning term" if isinstance(method, Term) else "tuning method"
+        rows.append(_row(kind, method, ["labelled images", *needs]))
     return rows
+
+
+def _row(kind: str, settings: Settings, needs: list[str]) -> dict[str, Any]:
+    return {
+        "name": settings.name,
+        "kind": kind,
+        "summary": settings.summary,
+        "formula": settings.formula,
+        "needs": needs,
+        "defaults": settings.params,
+        "presets": {preset: dict(values) for preset, values in settings.presets.items()},
+        "paper": settings.paper,
+    }

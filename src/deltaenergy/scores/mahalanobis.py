@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, in_blocks
 from deltaenergy.scores.registry import register_score
@@ -48,7 +49,7 @@ def mahalanobis(features: torch.Tensor, means: Any, root: Any) -> torch.Tensor:
         nearest = (2 * here @ places.T - places.square().sum(dim=1)).argmax(dim=1)
         return -(here - places[nearest]).square().sum(dim=1)
 
-    return in_blocks(score, len(features), even(BLOCK_ENTRIES // max(len(centres), size)))
+    return in_blocks(score, len(features), round_to_block(BLOCK_ENTRIES // max(len(centres), size)))
 
 
 def shrunk_covariance(residuals: torch.Tensor) -> torch.Tensor:
@@ -87,11 +88,11 @@ class Mahalanobis(Score):
         # Where the mean of each class stands; that of all images comes last.
         places = torch.full_like(counts, len(own))
         places[own] = torch.arange(len(own), device=own.device)
-        place = places[predicted]
-        means = torch.stack([*(features[place == k].mean(dim=0) for k in range(len(own))), features.mean(dim=0)])
-        covariance = shrunk_covariance(features - means[place])
+        mean_of = places[predicted]
+        means = torch.stack([*(features[mean_of == k].mean(dim=0) for k in range(len(own))), features.mean(dim=0)])
+        covariance = shrunk_covariance(features - means[mean_of])
         root = torch.linalg.cholesky(torch.linalg.inv(covariance))
-        used = len(own) + int((place == len(own)).any())
+        used = len(own) + int((mean_of == len(own)).any())
         return {"means": means[:used].float(), "root": root.float().contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:

@@ -18,22 +18,23 @@ it prompts nouns: for its exact form build the classifier with `template="the ni
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
 from deltaenergy.core.classes import Templates
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, Positive, PositiveShare, Share
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import array_function, as_rows, even
+from deltaenergy.scores.arrays import array_function, as_rows
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.negatives.competing import imagenet_meanings, remove_own
-from deltaenergy.scores.negatives.mining import MiningSettings, Negatives, class_prompt_features, mine
-from deltaenergy.scores.negatives.pools import Pool, read_words, wordnet_pool
+from deltaenergy.scores.negatives.mining import MiningSettings, Negatives, WordPool, class_prompt_features, mine
+from deltaenergy.scores.negatives.pools import Pool
 from deltaenergy.scores.registry import register_score
 
 if TYPE_CHECKING:
@@ -78,21 +79,16 @@ def _sum_over_groups(
 
 
 @dataclass(frozen=True)
-class MinedScore(Score):
+class MinedScore(WordPool, Score):
     """A score over negatives that are mined when it is bound to a classifier, and saved with the detector.
 
-    Templates are separated by `|`, lexicographer files and superclass words by spaces. `words` names a text file
-    with the user's own candidates, one per line, instead of WordNet's; `imagenet` takes ImageNet's names, and never a
-    class, its synonyms or its kinds, which the published rule may keep.
-    `class_templates` are for mining alone; if empty, candidates are compared with the classifier's own text features.
+    `imagenet` takes ImageNet's names, and never a class, its synonyms or its kinds, which the published rule may keep.
+    Superclass words are separated by spaces. `class_templates` are for mining alone; if empty, candidates are compared
+    with the classifier's own text features.
     """
 
     requires = frozenset({Need.FEATURES, Need.TEXTS})
-    words: str = ""
     imagenet: bool = False
-    exclude: str = "noun.animal noun.food"
-    noun_templates: Templates = "the nice {}"
-    adjective_templates: Templates = "This is a {} photo"
     class_templates: Templates | Literal[""] = ""
     superclasses: str = ""
     quantile: Share = 0.95
@@ -102,9 +98,8 @@ class MinedScore(Score):
 
     @property
     def mining(self) -> MiningSettings:
-        return MiningSettings(
-            noun_templates=tuple(self.noun_templates.split("|")),
-            adjective_templates=tuple(self.adjective_templates.split("|")),
+        return replace(
+            super().mining,
             superclasses=tuple(self.superclasses.split()),
             quantile=self.quantile,
             keep=self.keep,
@@ -114,14 +109,7 @@ class MinedScore(Score):
 
     @property
     def pool(self) -> Pool:
-        if self.words:
-            return read_words(self.words)
-        return Pool(tuple(imagenet_meanings())) if self.imagenet else wordnet_pool(self.exclude.split())
-
-    @property
-    def prompts(self) -> int:
-        pool, mining = self.pool, self.mining
-        return len(pool.nouns) * len(mining.noun_templates) + len(pool.adjectives) * len(mining.adjective_templates)
+        return Pool(tuple(imagenet_meanings())) if self.imagenet and not self.words else super().pool
 
     def mined(self, classifier: Classifier, progress: Progress | None) -> Negatives:
         """The words that are negatives of these classes, with their features."""
@@ -189,7 +177,7 @@ def grouped_score(
             total += _sum_over_groups(positive[rows], similarities, temperature, log_odds)
         return total / groups
 
-    images_at_once = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
+    images_at_once = round_to_block(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // size))
     return in_blocks(score, len(features), images_at_once)
 
 
@@ -214,7 +202,7 @@ class NegLabelDeltaEnergy(MinedScore):
             return delta_energy.kernel(features[rows] @ negatives.T, self.tau, self.c, self.reset)
 
         over_classes = delta_energy.kernel(inputs.similarities, self.tau, self.c, self.reset)
-        images_at_once = even(BLOCK_ENTRIES // len(negatives))
+        images_at_once = round_to_block(BLOCK_ENTRIES // len(negatives))
         return over_classes - in_blocks(over_negatives, len(features), images_at_once)
 
 

@@ -13,8 +13,10 @@ WordNet says it**, by instance pointers and by hyponyms of the
 classes (see `negatives.taxonomy`): a substitute that needs no further model, and that knows WordNet's words only. The
 paper's own example, "african daisy", is a flower to WordNet but no kind of "daisy", and stays.
 
-The pairs are encoded when an image asks for them, so the model's text tower runs whenever images are scored: 25 texts
-of 8 prompts each for an image that shares none with the ones before. `noun_templates='the nice {}'` makes that 25.
+The pairs are encoded when an image asks for them, since all pairs of K classes and M negatives would be millions: the
+model's text tower runs whenever images are scored. That is 25 texts of 8 prompts each for an image that shares none
+with the ones before; `noun_templates='the nice {}'` makes it 25. Each text passes through the tower by itself: its
+feature has the same bits whatever else is asked for.
 """
 
 from __future__ import annotations
@@ -24,15 +26,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deltaenergy.core.arrays import round_to_block
+from deltaenergy.core.classes import fill
+from deltaenergy.core.lru import LruCache
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, NonNegative, Share
 from deltaenergy.errors import InputError
-from deltaenergy.scores.arrays import even
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.csp import CspPool
+from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.mining import Negatives
-from deltaenergy.scores.negatives.pairs import joined, text_features
 from deltaenergy.scores.negatives.taxonomy import proper_nouns, subcategories
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, IMAGES_PER_BLOCK, NegLabel
 from deltaenergy.scores.registry import register_score
@@ -41,7 +45,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from deltaenergy.classifiers.base import Classifier
+    from deltaenergy.models.base import Model
 
+# Features of the texts that were asked for last: 16 MB of 512 numbers each.
+_kept = LruCache[tuple[str, str, tuple[str, ...], str], torch.Tensor](8192)
 # Between the negatives in the state; no text that a tower takes holds one.
 _BETWEEN = "\0"
 
@@ -93,8 +100,8 @@ class NegRefine(CspPool, NegLabel):
         features = scorer.compared_features(inputs)
         negatives = scorer.state["negatives"].to(features)
         words = refined_words(scorer)
-        size = even(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // len(negatives)))
-        found = []
+        size = round_to_block(min(IMAGES_PER_BLOCK, BLOCK_ENTRIES // len(negatives)))
+        bonus = []
         for start in range(0, len(features), size):
             block = features[start : start + size]
             nearest = (block @ negatives.T).topk(min(self.nearest, len(negatives)), dim=1)
@@ -102,17 +109,31 @@ class NegRefine(CspPool, NegLabel):
             classes = similarities.topk(min(self.nearest, similarities.shape[1]), dim=1).indices
             for row in range(len(block)):
                 chosen = [words[i] for i in nearest.indices[row].tolist()]
-                found.append(self._match(scorer, block[row], classes[row].tolist(), chosen, nearest.values[row]))
-        return base + self.weight * torch.stack(found) if found else base
+                bonus.append(self._match(scorer, block[row], classes[row].tolist(), chosen, nearest.values[row]))
+        return base + self.weight * torch.stack(bonus) if bonus else base
 
     def _match(
         self, scorer: Scorer, feature: torch.Tensor, classes: list[int], words: list[str], cosines: torch.Tensor
     ) -> torch.Tensor:
         """What one image is due, with its nearest classes, and its nearest negatives and their cosines."""
         names = scorer.classifier.classes
-        texts = [joined(names[position], word) for position in classes for word in words]
-        pairs = text_features(scorer.classifier.model, texts, tuple(self.noun_templates.split("|"))).to(feature)
+        texts = [f"{names[position]} and {word}" for position in classes for word in words]
+        pairs = text_features(scorer.classifier.model, texts, self.mining.noun_templates).to(feature)
         return matches((pairs @ feature).view(len(classes), len(words)), cosines, self.temperature)
+
+
+def text_features(model: Model, texts: Sequence[str], templates: tuple[str, ...]) -> torch.Tensor:
+    """Unit features (len(texts), D): directions of the mean over the templates, on the model's device."""
+
+    def feature(text: str) -> torch.Tensor:
+        key = (model.fingerprint, str(model.dtype), templates, text)
+        cached = _kept.get(key)
+        if cached is None:  # two threads may encode one text, and get the same
+            prompts = [fill(template, text) for template in templates]
+            cached = _kept.put(key, encode_candidates(model, [prompts], resume=False)[0])
+        return cached
+
+    return torch.stack([feature(text) for text in texts]).to(model.device)
 
 
 def refined_words(scorer: Scorer) -> list[str]:

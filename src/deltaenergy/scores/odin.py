@@ -67,8 +67,8 @@ def odin(
         moved = part - epsilon * gradient.sign() / deviation
         with torch.no_grad():
             scores.append(hot_softmax(similarities_of(moved), temperature / logit_scale))
-    found = torch.cat(scores)
-    return found.numpy() if isinstance(pixels, np.ndarray) else found
+    values = torch.cat(scores)
+    return values.numpy() if isinstance(pixels, np.ndarray) else values
 
 
 def pixel_gradient(similarities_of: SimilaritiesOf, pixels: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -107,7 +107,7 @@ class Odin(Score):
         if self.epsilon == 0:
             return hot_softmax(inputs.similarities, self.temperature / scorer.classifier.model.logit_scale)
         model = require_towers(scorer.classifier.model, self.name)
-        found = odin(
+        values = odin(
             through_the_tower(scorer.classifier),
             inputs.need(Need.PIXELS),
             model.preprocessing.std,
@@ -115,7 +115,7 @@ class Odin(Score):
             epsilon=self.epsilon,
             logit_scale=model.logit_scale,
         )
-        return torch.as_tensor(found)
+        return torch.as_tensor(values)
 
 
 def through_the_tower(classifier: Classifier) -> SimilaritiesOf:

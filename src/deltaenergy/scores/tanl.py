@@ -28,8 +28,6 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.core.specs import Count, Share
 from deltaenergy.models.base import require_towers
 from deltaenergy.scores.adaptive import Adapter, Memory, confident, register_adapter
-from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import MiningSettings, prompts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,8 +56,7 @@ class Tanl(Adapter):
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
         model = require_towers(classifier.model, self.name)
-        mining = MiningSettings(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
-        words = encode_candidates(model, prompts(self.pool, mining), progress=progress)
+        words = self.encode_words(model, progress)
         noise = torch.as_tensor(np.asarray(model.encode_images(noise_images(self.seed))))
         return {"words": words.to(model.device), "noise": noise.to(model.device)}
 

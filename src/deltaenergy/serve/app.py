@@ -31,8 +31,8 @@ from starlette.types import ASGIApp
 
 from deltaenergy import __version__
 from deltaenergy.core.needs import Need
-from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.detector.detector import Detector
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.explanation import Explainer
@@ -383,7 +383,7 @@ def _samples() -> tuple[ImageItem, ...]:
 def _sample(number: int) -> bytes | None:
     """A sample as JPEG, small enough for a page."""
     try:
-        image = open_image(_samples()[number].source)
+        image = load_rgb(_samples()[number])
     except UnreadableImage:
         return None
     image.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE), Image.Resampling.LANCZOS)

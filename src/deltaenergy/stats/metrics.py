@@ -25,7 +25,7 @@ import numpy.typing as npt
 from deltaenergy.errors import InputError
 from deltaenergy.stats.ranking import Ranked, Ranks, weighted_sums
 from deltaenergy.stats.ranking import images_for_rate as images_for_rate
-from deltaenergy.stats.resampling import Drawn, draw
+from deltaenergy.stats.resampling import ResampleCounts, draw
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -68,12 +68,12 @@ class RankedScores:
     @property
     def id_counts(self) -> Counts:
         """How many ID images have each of these scores."""
-        return self._ranks.id.at(self.levels)
+        return self._ranks.id.counts_at(self.levels)
 
     @property
     def ood_counts(self) -> Counts:
         """How many OOD images have each of these scores."""
-        return self._ranks.ood.at(self.levels)
+        return self._ranks.ood.counts_at(self.levels)
 
     @property
     def n_id(self) -> int:
@@ -85,27 +85,27 @@ class RankedScores:
 
     def auroc(self) -> float:
         """P(id > ood) + ½ P(id = ood)."""
-        return float(self._ranks.as_they_are().auroc()[0])
+        return float(self._ranks.unresampled().auroc()[0])
 
     def aupr_in(self) -> float:
         """Average precision with ID images positive."""
-        return float(self._ranks.as_they_are().aupr_in()[0])
+        return float(self._ranks.unresampled().aupr_in()[0])
 
     def aupr_out(self) -> float:
         """Average precision with OOD images positive, ranked by falling −score."""
-        return float(self._ranks.as_they_are().aupr_out()[0])
+        return float(self._ranks.unresampled().aupr_out()[0])
 
     def fpr(self, rate: float = 0.95) -> float:
         """Share of OOD kept at the largest threshold that keeps at least `rate` of ID."""
-        return float(self._ranks.as_they_are().fpr(rate)[0])
+        return float(self._ranks.unresampled().fpr(rate)[0])
 
     def fpr_ood(self, rate: float = 0.95) -> float:
         """Share of ID rejected at the smallest threshold that rejects at least `rate` of OOD."""
-        return float(self._ranks.as_they_are().fpr_ood(rate)[0])
+        return float(self._ranks.unresampled().fpr_ood(rate)[0])
 
     def threshold(self, rate: float = 0.95) -> float:
         """The largest observed score at which at least `rate` of ID is kept."""
-        first = np.searchsorted(self._ranks.as_they_are().id_above[0, 1:], images_for_rate(rate, self.n_id))
+        first = np.searchsorted(self._ranks.unresampled().id_above[0, 1:], images_for_rate(rate, self.n_id))
         return float(self._ranks.id.levels[first])
 
     def roc_curve(self) -> RocCurve:
@@ -120,7 +120,7 @@ class RankedScores:
 
     def metrics(self, rate: float = 0.95) -> dict[str, float]:
         """Every ranking metric by name; the two FPR names carry the rate, as in `fpr95` and `fpr95_ood`."""
-        return {name: float(value[0]) for name, value in self._ranks.as_they_are().metrics(rate).items()}
+        return {name: float(value[0]) for name, value in self._ranks.unresampled().metrics(rate).items()}
 
     def estimates(
         self, rate: float = 0.95, *, resamples: int = 1000, confidence: float = 0.95, seed: int = 0
@@ -201,7 +201,7 @@ def paired_differences(
         before, after = (ranks.resampled(ids, oods).metrics(rate) for ranks in (one, other))
         for name in before:
             drawn.setdefault(name, []).append(after[name] - before[name])
-    start_value, end_value = (ranks.as_they_are().metrics(rate) for ranks in (one, other))
+    start_value, end_value = (ranks.unresampled().metrics(rate) for ranks in (one, other))
     result = {}
     for name, blocks in drawn.items():
         value = float(end_value[name][0] - start_value[name][0])
@@ -269,7 +269,7 @@ def check_scores(scores: Any, name: str) -> Array:
     return array
 
 
-def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[Drawn, Drawn]]:
+def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[ResampleCounts, ResampleCounts]]:
     """Resamples of both groups, in blocks. A generator for each, so that the draws do not depend on the block size."""
     id_rng, ood_rng = np.random.default_rng(seed).spawn(2)
     for rows in _blocks(n_id + n_ood, resamples):

@@ -60,16 +60,16 @@ class Ranked:
             return np.ones(self.images, np.int64)
         return np.diff(np.flatnonzero(self._last), prepend=-1)
 
-    def above(self, drawn: Counts) -> Counts:
+    def counts_above(self, drawn: Counts) -> Counts:
         """How many images were drawn above each level, and at last how many in all; a row for each resample."""
-        found = np.zeros((len(drawn), self.images + 1), np.int32)
-        np.cumsum(drawn if self._order is None else drawn[:, self._order], axis=1, dtype=np.int32, out=found[:, 1:])
+        counts = np.zeros((len(drawn), self.images + 1), np.int32)
+        np.cumsum(drawn if self._order is None else drawn[:, self._order], axis=1, dtype=np.int32, out=counts[:, 1:])
         if self._last is None:
-            return found
-        _compress(found[:, 1:], self._last)
-        return found[:, : len(self.levels) + 1]
+            return counts
+        _compress(counts[:, 1:], self._last)
+        return counts[:, : len(self.levels) + 1]
 
-    def at(self, levels: Array) -> npt.NDArray[np.int64]:
+    def counts_at(self, levels: Array) -> npt.NDArray[np.int64]:
         """How many images there are of each of these levels, which hold all of the group's."""
         counts = np.zeros(len(levels), np.int64)
         counts[len(levels) - 1 - np.searchsorted(levels[::-1], self.levels)] = self.counts
@@ -90,21 +90,21 @@ class Ranks:
         self.id, self.ood = id_group, ood_group
         self.above_ood = _above(id_group.levels, ood_group.levels, "right")
         self.reach_id = _above(ood_group.levels, id_group.levels, "left")
-        found = []
+        ties = []
         for part in _parts(len(ood_group.levels)):
             # If it is an ID level, it is the one below those that lie above it.
             next_id = np.minimum(self.above_ood[part], len(id_group.levels) - 1)
-            found.append(part.start + np.flatnonzero(id_group.levels[next_id] == ood_group.levels[part]))
-        self.tied: npt.NDArray[np.int64] = np.concatenate(found)
+            ties.append(part.start + np.flatnonzero(id_group.levels[next_id] == ood_group.levels[part]))
+        self.tied: npt.NDArray[np.int64] = np.concatenate(ties)
 
-    def as_they_are(self) -> Kept:
+    def unresampled(self) -> Kept:
         """The images themselves, as a resample that draws each of them once."""
         each = (np.broadcast_to(np.int32(1), (1, group.images)) for group in (self.id, self.ood))
         return self.resampled(*each)
 
     def resampled(self, id_drawn: Counts, ood_drawn: Counts) -> Kept:
         """Images that were drawn so often, a row for each resample; `Ranked` says in which order they come."""
-        return Kept(self, self.id.above(id_drawn), self.ood.above(ood_drawn))
+        return Kept(self, self.id.counts_above(id_drawn), self.ood.counts_above(ood_drawn))
 
 
 class Kept:
@@ -216,19 +216,19 @@ def _parts(total: int) -> Iterator[slice]:
 
 def _above(levels: Array, places: Array, side: Any) -> npt.NDArray[np.int32]:
     """How many of the falling `levels` lie above each of the falling `places`; at or above them if side is left."""
-    found = np.empty(len(places), np.int32)
+    counts = np.empty(len(places), np.int32)
     for part in _parts(len(places)):
-        found[part] = len(levels) - np.searchsorted(levels[::-1], places[part], side)
-    return found
+        counts[part] = len(levels) - np.searchsorted(levels[::-1], places[part], side)
+    return counts
 
 
 def _compress(rows: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]) -> int:
     """Move the chosen values of each row to its front, in place, and tell how many they are."""
     end = 0
     for part in _parts(len(chosen)):
-        found = rows[:, part].compress(chosen[part], axis=1)
-        rows[:, end : end + found.shape[1]] = found
-        end += found.shape[1]
+        chosen_values = rows[:, part].compress(chosen[part], axis=1)
+        rows[:, end : end + chosen_values.shape[1]] = chosen_values
+        end += chosen_values.shape[1]
     return end
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 # How often each image is drawn, a row for each resample.
-Drawn = npt.NDArray[np.int32]
+ResampleCounts = npt.NDArray[np.int32]
 
 # Images of a piece. A power of two, so that some bits of a random number are a uniform draw; so few that their counts
 # stay in the cache.
@@ -24,7 +24,7 @@ PIECE = 2**14
 _IN_ONE = 4
 
 
-def draw(images: int, rows: int, rng: np.random.Generator) -> Drawn:
+def draw(images: int, rows: int, rng: np.random.Generator) -> ResampleCounts:
     """`rows` resamples of so many images. Drawing them one at a time, or all at once, gives the same."""
     if images <= PIECE:
         drawn = rng.integers(images, size=(rows, images))

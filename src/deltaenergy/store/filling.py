@@ -14,9 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.content import content_or_error
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.references import resolve
+from deltaenergy.data.items import ImageItem, from_reference, hash_content
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_value
 from deltaenergy.store.encoder import Encoder
@@ -99,7 +97,7 @@ class Filler:
 
     def _item(self, image: Planned) -> ImageItem:
         if image.source is not None:
-            return ImageItem(image.id, resolve(image.source), image.label, image.domain)
+            return from_reference(image.id, image.source, image.label, image.domain)
         if image.id not in self._given:
             raise ArtifactError(f"{self.place}: the picture {image.id!r} exists only in the process that planned it.")
         return self._given[image.id]
@@ -182,15 +180,15 @@ def hash_all(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
     """Of each picture the hash of its bytes, or why it cannot be had."""
     if not items:
         return []
-    if all(getattr(item.source, "far", False) for item in items):  # nothing is read
-        return [content_or_error(item) for item in items]
+    if all(item.is_remote for item in items):  # nothing is read
+        return [hash_content(item) for item in items]
     parts = [items[start : start + _HASHED_IN_A_ROW] for start in range(0, len(items), _HASHED_IN_A_ROW)]
     with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="hash") as pool:
         return [found for part in pool.map(_hash_some, parts) for found in part]
 
 
 def _hash_some(items: Sequence[ImageItem]) -> list[tuple[str | None, str | None]]:
-    return [content_or_error(item) for item in items]
+    return [hash_content(item) for item in items]
 
 
 @contextlib.contextmanager

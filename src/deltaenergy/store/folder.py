@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.content import hash_file
-from deltaenergy.data.regular import is_file, is_folder, user_path, why_not_a_file
-from deltaenergy.data.remote.addresses import is_address
+from deltaenergy.data.file import is_file, is_folder, user_path, why_not_a_file
+from deltaenergy.data.items import hash_file
+from deltaenergy.data.remote.url import is_url
 from deltaenergy.files.atomic import make_folder, remove_litter, replacing, write_bytes
 from deltaenergy.files.lock_file import LockFile
 
@@ -194,7 +194,7 @@ class LocalPlace(Place):
 
 def place_at(path: str | os.PathLike[str]) -> Place:
     """The place that a path or address names."""
-    if isinstance(path, str) and is_address(path):
+    if isinstance(path, str) and is_url(path):
         from deltaenergy.store.remote_folder import RemotePlace
 
         return RemotePlace(path)

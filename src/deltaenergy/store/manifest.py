@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from deltaenergy.data.remote.addresses import is_address, may_be_folder
+from deltaenergy.data.remote.url import is_url, may_be_folder
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
 from deltaenergy.files.artifact import CHECKSUM, check_seal, sealed
@@ -101,7 +101,7 @@ class Manifest:
 
 def is_store(path: object) -> bool:
     """Whether `path` names a folder that holds a feature store."""
-    if isinstance(path, str) and is_address(path) and not may_be_folder(path):
+    if isinstance(path, str) and is_url(path) and not may_be_folder(path):
         return False
     return isinstance(path, str | Path) and place_at(path).has(RECORD)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from deltaenergy.data.content import hash_bytes
+from deltaenergy.data.items import hash_bytes
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
 from deltaenergy.files.artifact import CHECKSUM, check_seal, sealed

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.data.content import hash_bytes
-from deltaenergy.data.remote.addresses import KINDS, checked, is_web
-from deltaenergy.data.remote.client import Refused, ask, describe, fetch
-from deltaenergy.data.remote.faults import Meaning
+from deltaenergy.data.items import hash_bytes
+from deltaenergy.data.remote.client import RemoteObject, delete, get, head, list_objects, put
+from deltaenergy.data.remote.errors import Missing, Refused
+from deltaenergy.data.remote.url import SCHEMES, checked_url, is_web, scheme_of
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.store.folder import Place
 
@@ -36,7 +36,7 @@ class RemotePlace(Place):
 
     def __init__(self, address: str, kept_bytes: int = 1 << 28) -> None:
         self._kept_bytes = kept_bytes
-        self.path = checked(address, "The path given").rstrip("/")
+        self.path = checked_url(address, "The path given").rstrip("/")
         if is_web(self.path):
             raise InputError(
                 f"{self.path} is on a web server, which holds no feature store. Give s3://, gs:// or az://."
@@ -52,30 +52,24 @@ class RemotePlace(Place):
 
     def exists(self) -> bool:
         """Whether anything lies there."""
-        return self._info("") is not None
+        return next(list_objects(str(self.path)), None) is not None
 
     def has(self, name: str) -> bool:
-        """Whether the object is there now."""
-        return self._info(name) is not None
+        """Whether the object is there now. A store that refuses to say so is an error: it may well be there."""
+        return self._described(name) is not None
 
     def why_not(self, name: str) -> str | None:
         """Why it cannot be read; the sizes of all are asked for at once."""
-        if name in self._listed():
-            return None
-        try:
-            describe(self.where(name))
-        except Refused as refused:
-            return str(refused)
-        return None
+        return None if name in self._listed() or self._described(name) is not None else "nothing is at this URL"
 
     def size(self, name: str) -> int:
         """Its size."""
         known = self._listed().get(name)
-        return int(describe(self.where(name))["size"]) if known is None else known
+        return (head(self.where(name)).size or 0) if known is None else known
 
     def read(self, name: str) -> bytes:
         """Its bytes, in one request."""
-        return fetch(self.where(name), 0, _MOST_BYTES)
+        return get(self.where(name), _MOST_BYTES)
 
     def checksum(self, name: str) -> str:
         """The hash of its bytes."""
@@ -97,30 +91,22 @@ class RemotePlace(Place):
 
     def names(self, folder: str = "") -> list[str]:
         """What lies there; nothing if there is no such folder."""
-        return [str(info["name"]).rstrip("/").rpartition("/")[2] for info in self._list(folder)]
+        return list(dict.fromkeys(parts[0] for parts, _ in self._below(folder)))
 
     def replace(self, name: str, data: bytes) -> None:
         """Put it: from then on everybody sees the new bytes."""
-        self._put(name, data, "overwrite")
+        self._forget(name)
+        put(self.where(name), data)
 
     def publish(self, name: str, data: bytes) -> bytes:
         """Put it only if nothing is there; else what is there counts."""
-        try:
-            self._put(name, data, "create")
-        except Refused as refused:
-            if refused.meaning is not Meaning.EXISTS:
-                raise
-            return self.read(name)
-        return data
+        self._forget(name)
+        return data if put(self.where(name), data, if_absent=True) is not None else self.read(name)
 
     def remove(self, name: str) -> None:
         """Delete the object."""
         self._forget(name)
-        try:
-            ask(self.where(name), lambda store: store.rm_file(self.where(name)))
-        except Refused as refused:
-            if refused.meaning is not Meaning.MISSING:
-                raise
+        delete(self.where(name))
 
     def remove_folder(self, name: str) -> None:
         """An empty folder does not exist."""
@@ -132,43 +118,32 @@ class RemotePlace(Place):
         """There are no locks."""
         return contextlib.nullcontext(True)
 
-    def _put(self, name: str, data: bytes, mode: str) -> None:
-        self._forget(name)
-        ask(self.where(name), lambda store: store.pipe_file(self.where(name), data, mode=mode))
-
     def _forget(self, name: str) -> None:
         with self._lock:
             self._arrays.pop(name, None)
             if self._sizes is not None:
                 self._sizes.pop(name, None)
 
-    def _info(self, name: str) -> dict[str, Any] | None:
-        address = f"{self.path}/{name}".rstrip("/")
+    def _described(self, name: str) -> RemoteObject | None:
         try:
-            return describe(address)
-        except Refused as refused:
-            if refused.meaning in {Meaning.DENIED, Meaning.UNKNOWN_CALLER}:  # it may well be there
-                credentials = KINDS[address.partition(":")[0]].credentials
-                hint = f" Credentials come from the environment: {credentials}." if credentials else ""
-                raise UnreachableError(f"{address}: {refused}. Check your rights to read it.{hint}") from None
+            return head(self.where(name))
+        except Missing:
             return None
+        except Refused as refused:
+            credentials = SCHEMES[scheme_of(refused.url)].credentials
+            raise UnreachableError(
+                f"{refused}. Check your rights to read it. Credentials are read from the environment: {credentials}."
+            ) from refused
 
     def _listed(self) -> dict[str, int]:
         """The sizes of the objects right here, as they were when first asked for: one request for a thousand."""
         if self._sizes is None:
-            found = {str(i["name"]).rpartition("/")[2]: i["size"] for i in self._list("") if i["type"] == "file"}
+            found = {parts[0]: size for parts, size in self._below("") if len(parts) == 1}
             with self._lock:
                 self._sizes = found
         return self._sizes
 
-    def _list(self, folder: str) -> list[dict[str, Any]]:
-        address = f"{self.path}/{folder}".rstrip("/")
-        try:
-            found: list[dict[str, Any]] = ask(address, lambda store: store.ls(address, detail=True))
-        except Refused as refused:
-            if refused.meaning is Meaning.MISSING:
-                return []
-            raise
-        # A folder may be listed with itself: an object whose name ends in a slash.
-        itself = address.partition("://")[2]
-        return [info for info in found if str(info["name"]).rstrip("/") != itself]
+    def _below(self, folder: str) -> list[tuple[list[str], int]]:
+        """The names of all objects in a folder, in their parts, and their sizes."""
+        url = f"{self.path}/{folder}".rstrip("/")
+        return [(one.url[len(url) + 1 :].split("/"), one.size or 0) for one in list_objects(url) if one.url != url]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from deltaenergy.data.content import hash_bytes
+from deltaenergy.data.items import hash_bytes
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import hash_strings
 from deltaenergy.store.folder import Place

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from deltaenergy.core.growing import GrowingArray
+from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.store.encoder import Describes

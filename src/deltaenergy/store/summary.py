@@ -38,7 +38,9 @@ def summarise(path: str | Path) -> StoreSummary:
     repeated = False
     for shard_record in manifest.shards:
         entries = read_shard(place, shard_record).entries
-        repeated |= seen.add(np.fromiter((hash(entry.id) for entry in entries), np.int64, len(entries)))
+        hashes = np.fromiter((hash(entry.id) for entry in entries), np.int64, len(entries))
+        repeated |= bool(seen.has(hashes).any())
+        seen.add(hashes)
         for entry in entries:
             if entry.error is not None:
                 unreadable.append(Unreadable(entry.id, entry.error))

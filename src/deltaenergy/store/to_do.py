@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from deltaenergy.data.content import stamp_of
-from deltaenergy.data.decode import Refusal
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.references import in_memory, refer
+from deltaenergy.data.items import ImageItem, change_stamp, is_in_memory, to_reference
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_value
@@ -106,7 +103,7 @@ class ToDo:
     def _survey(self, pending: Pending) -> None:
         self.images += not pending.withdrawn
         self.lines += 1
-        if in_memory(pending.item.source):
+        if is_in_memory(pending.item):
             self.in_memory[pending.item.id] = pending.item
         if self._kept is not None:
             self._kept.append(pending)
@@ -119,7 +116,7 @@ class ToDo:
             self.total += 1
             if isinstance(item.source, StoredImage):
                 raise stored_already()
-            stamp = stamp_of(item)
+            stamp = change_stamp(item)
             entry, place = self._known.get(item.id, (None, None))
             same = entry is not None and (entry.stamp, entry.label, entry.domain) == (stamp, item.label, item.domain)
             failed = entry is not None and entry.error is not None
@@ -141,7 +138,7 @@ class ToDo:
         listed = {*parents, *(str(above) for parent in parents for above in PurePosixPath(parent).parents)}
         for entry in closed:
             if entry.id in listed and entry.id not in given:
-                yield Pending(ImageItem(entry.id, Refusal("withdrawn")), "withdrawn", withdrawn=True)
+                yield Pending(ImageItem(entry.id, None, problem="withdrawn"), "withdrawn", withdrawn=True)
 
 
 def stored_already() -> InputError:
@@ -151,7 +148,7 @@ def stored_already() -> InputError:
 
 def _line(pending: Pending, content: str | None, error: str | None, brings: bool) -> Planned:
     item = pending.item
-    source = None if pending.withdrawn else refer(item.source)
+    source = None if pending.withdrawn else to_reference(item)
     return Planned(
         item.id,
         item.label,

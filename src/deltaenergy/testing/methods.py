@@ -42,12 +42,12 @@ def check_method(method: str | Method) -> None:
     run_checks(make_method(method), METHOD_CHECKS)
 
 
-def _check(function: Callable[[Method], None]) -> Callable[[Method], None]:
+def _contract(function: Callable[[Method], None]) -> Callable[[Method], None]:
     METHOD_CHECKS.append(function)
     return function
 
 
-@_check
+@_contract
 def describes_itself(method: Method) -> None:
     """Name, summary, formula and paper are there, in the class and at the top of its module."""
     for part in (method, *method.terms):
@@ -59,7 +59,7 @@ def describes_itself(method: Method) -> None:
             assert parameter in part.params, f"the grid names {parameter}, which is no parameter"
 
 
-@_check
+@_contract
 def spec_makes_it_again(method: Method) -> None:
     """`make_method(method.spec)` is the method, and it cannot be changed."""
     assert make_method(method.spec) == method
@@ -72,7 +72,7 @@ def spec_makes_it_again(method: Method) -> None:
     raise AssertionError("the method can be changed")
 
 
-@_check
+@_contract
 def gives_a_similarity_per_class(method: Method) -> None:
     """Finite similarities, unit texts, unit features, and as many patch similarities as patches."""
     classifier, pictures = _tuned(method), _pictures()
@@ -84,7 +84,7 @@ def gives_a_similarity_per_class(method: Method) -> None:
     assert not classifier.training
 
 
-@_check
+@_contract
 def every_score_works_on_it(method: Method, scores: Iterable[str] | None = None) -> None:
     """A detector with any score calibrates, predicts, and gives the same verdicts when it was saved and loaded.
 
@@ -116,7 +116,7 @@ def every_score_works_on_it(method: Method, scores: Iterable[str] | None = None)
             assert _near([v.score for v in again], [v.score for v in verdicts], 1e-4), name
 
 
-@_check
+@_contract
 def is_saved_and_loaded(method: Method) -> None:
     """`save` and `load` give a classifier that says the same of itself and of images."""
     classifier, pictures = _tuned(method), _pictures()
@@ -132,7 +132,7 @@ def is_saved_and_loaded(method: Method) -> None:
     assert _near(loaded.similarities(pictures), classifier.similarities(pictures), 1e-6)
 
 
-@_check
+@_contract
 def batch_and_order_do_not_matter(method: Method) -> None:
     """An image's similarities are its own, unless the method declares that its batch has a say."""
     classifier, pictures = _tuned(method), _pictures()
@@ -147,7 +147,7 @@ def batch_and_order_do_not_matter(method: Method) -> None:
     assert _near(classifier.similarities(pictures[::-1]), whole[::-1])
 
 
-@_check
+@_contract
 def takes_features_in_single_and_double_precision(method: Method) -> None:
     """Where features are enough they give what images give, NaN is refused, and float64 agrees with float32."""
     classifier, pictures = _tuned(method), _pictures()
@@ -165,7 +165,7 @@ def takes_features_in_single_and_double_precision(method: Method) -> None:
         _refused(functools.partial(classifier.similarities, broken))
 
 
-@_check
+@_contract
 def refuses_features_that_are_not_its_own(method: Method) -> None:
     """An array or store of the bare model is no substitute for images that the method looks at in its own way."""
     classifier, pictures = _tuned(method), _pictures()
@@ -183,14 +183,14 @@ def refuses_features_that_are_not_its_own(method: Method) -> None:
             assert _near(classifier.similarities(own), classifier.similarities(pictures))
 
 
-@_check
+@_contract
 def refuses_what_cannot_be_learned(method: Method) -> None:
     """One class, and two classes of one name."""
     _refused(lambda: tune(_model(), CLASSES[:1], _items()[:4], method))
     _refused(lambda: tune(_model(), ("cat", "dog", "cat"), _items(), method))
 
 
-@_check
+@_contract
 def takes_other_class_names_if_it_says_so(method: Method) -> None:
     """Other names, a repeated one among them; or a clear refusal."""
     classifier = _tuned(method)
@@ -208,7 +208,7 @@ def takes_other_class_names_if_it_says_so(method: Method) -> None:
     assert _near(same.similarities(_pictures()), classifier.similarities(_pictures()))
 
 
-@_check
+@_contract
 def the_seed_decides(method: Method) -> None:
     """The same seed gives the same bits; another gives others, if anything is trained."""
     pictures = _pictures()
@@ -220,7 +220,7 @@ def the_seed_decides(method: Method) -> None:
         assert np.abs(other - again.similarities(pictures)).max() > 0
 
 
-@_check
+@_contract
 def leaves_the_world_alone(method: Method) -> None:
     """The model's weights, its gradients and torch's own random numbers stay as they were."""
     before = {name: tensor.clone() for name, tensor in _model().module.state_dict().items()}
@@ -232,7 +232,7 @@ def leaves_the_world_alone(method: Method) -> None:
     assert all(parameter.grad is None for parameter in _model().module.parameters())
 
 
-@_check
+@_contract
 def predicts_in_several_threads(method: Method) -> None:
     """Four threads at once find what one finds."""
     classifier, pictures = _tuned(method), _pictures()
@@ -250,7 +250,7 @@ def predicts_in_several_threads(method: Method) -> None:
     assert all(one is not None and _near(one, expected, 1e-6) for one in found)
 
 
-@_check
+@_contract
 def goes_on_after_a_kill(method: Method) -> None:
     """Stopped after any epoch of any stage, the run goes on to the same bits."""
     if not method.trains:

@@ -40,7 +40,7 @@ from deltaenergy.testing.samples import (
     run_checks,
     shared_model,
 )
-from deltaenergy.tuning.data import CachedViews
+from deltaenergy.tuning.views import CachedViews
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,19 +61,19 @@ def check_score(score: str | Score) -> None:
     run_checks(make_score(score), SCORE_CHECKS)
 
 
-def _check(function: Callable[[Score], None]) -> Callable[[Score], None]:
+def _contract(function: Callable[[Score], None]) -> Callable[[Score], None]:
     """Add `function` to the checks, each of which has a cache folder of its own."""
 
     @functools.wraps(function)
-    def check(score: Score) -> None:
+    def with_own_cache(score: Score) -> None:
         with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, {"DELTAENERGY_CACHE": cache}):
             function(score)
 
-    SCORE_CHECKS.append(check)
-    return check
+    SCORE_CHECKS.append(with_own_cache)
+    return with_own_cache
 
 
-@_check
+@_contract
 def describes_itself(score: Score) -> None:
     """Name, summary, formula, paper and docstring are there; needs are `Need`s; every parameter has a default."""
     for text in (score.name, score.summary, score.formula, score.paper):
@@ -83,7 +83,7 @@ def describes_itself(score: Score) -> None:
     assert all(field.default is not dataclasses.MISSING for field in dataclasses.fields(score))
 
 
-@_check
+@_contract
 def spec_and_parameters_make_it_again(score: Score) -> None:
     """`make_score(score.spec)` and `make_score(name, **params)` equal the score, and are hashed alike."""
     again = make_score(score.spec)
@@ -93,7 +93,7 @@ def spec_and_parameters_make_it_again(score: Score) -> None:
         make_score(score.name, temprature=1.0)
 
 
-@_check
+@_contract
 def is_frozen(score: Score) -> None:
     """No attribute can be set, and neither binding nor fitting changes it."""
     before = dict(vars(score))
@@ -107,7 +107,7 @@ def is_frozen(score: Score) -> None:
     assert vars(score) == before, "binding or fitting changed the score itself"
 
 
-@_check
+@_contract
 def gives_one_number_per_image(score: Score) -> None:
     """(N,) finite floating-point numbers, for no image, one, or several."""
     classifier = _classifier(score)
@@ -118,7 +118,7 @@ def gives_one_number_per_image(score: Score) -> None:
     assert scorer(inputs.take([])).shape == (0,)
 
 
-@_check
+@_contract
 def does_not_depend_on_batch_or_order(score: Score) -> None:
     """An image scores the same in any batch and order, and again."""
     classifier = _classifier(score)
@@ -132,7 +132,7 @@ def does_not_depend_on_batch_or_order(score: Score) -> None:
     np.testing.assert_array_equal(_values(scorer, inputs), together)
 
 
-@_check
+@_contract
 def leaves_its_inputs_alone(score: Score) -> None:
     """No tensor that it is given is changed."""
     classifier = _classifier(score)
@@ -144,7 +144,7 @@ def leaves_its_inputs_alone(score: Score) -> None:
         assert torch.equal(tensors[name], tensor), f"{name} was changed"
 
 
-@_check
+@_contract
 def needs_no_double_precision(score: Score) -> None:
     """float32 gives what float64 gives, to a thousandth of the scores' spread; half precision is computed in single."""
     values = []
@@ -161,7 +161,7 @@ def needs_no_double_precision(score: Score) -> None:
     assert _ready(score, classifier)(half).dtype in (torch.float32, torch.float64)
 
 
-@_check
+@_contract
 def refuses_what_is_no_number(score: Score) -> None:
     """NaN and infinity are an `InputError` that names the row."""
     classifier = _classifier(score)
@@ -175,7 +175,7 @@ def refuses_what_is_no_number(score: Score) -> None:
             scorer(ScoreInputs(**tensors))
 
 
-@_check
+@_contract
 def takes_one_class_and_repeated_classes(score: Score) -> None:
     """K = 1 and duplicate names give finite scores, and the order of the classes does not matter."""
     for names in (("dog",), ("dog", "cat", "dog", "dog")):
@@ -193,14 +193,14 @@ def takes_one_class_and_repeated_classes(score: Score) -> None:
     np.testing.assert_allclose(values[0], values[1], rtol=0, atol=1e-4 * _spread(values[0]))
 
 
-@_check
+@_contract
 def is_content_with_one_image(score: Score) -> None:
     """A detector that is calibrated on one image accepts it."""
     (verdict,) = Detector(_classifier(score), score).calibrate(_known(score, CLASSES, 1)).predict(random_pictures(1))
     assert np.isfinite(verdict.score) and not verdict.is_ood, verdict
 
 
-@_check
+@_contract
 def says_when_it_must_be_fitted(score: Score) -> None:
     """Without ID data, a score that needs them raises `NotFittedError`, and any detector says to calibrate it."""
     classifier = _classifier(score)
@@ -215,7 +215,7 @@ def says_when_it_must_be_fitted(score: Score) -> None:
         assert torch.isfinite(scorer(inputs)).all()
 
 
-@_check
+@_contract
 def says_when_features_are_not_enough(score: Score) -> None:
     """Features suffice unless it needs patches, pixels or labels, which it says."""
     detector, features = Detector(_classifier(score), score), random_features(12)
@@ -229,7 +229,7 @@ def says_when_features_are_not_enough(score: Score) -> None:
         assert len(detector.calibrate(features).predict(features)) == 12
 
 
-@_check
+@_contract
 def is_saved_with_its_detector(score: Score) -> None:
     """A loaded detector gives the same scores, and needs no cache for them, nor texts unless it says so."""
     classifier, pictures = _classifier(score), random_pictures(8)
@@ -247,7 +247,7 @@ def is_saved_with_its_detector(score: Score) -> None:
         assert torch.equal(loaded.score_state[name], tensor), f"{name} was not saved as it was"
 
 
-@_check
+@_contract
 def serves_several_detectors(score: Score) -> None:
     """Detectors of one score object, with other classes or other ID images, do not influence each other."""
     first, second = _classifier(score), _classifier(score, ("sketch", "blue car", "photo"))
@@ -262,7 +262,7 @@ def serves_several_detectors(score: Score) -> None:
     np.testing.assert_array_equal(_values(other, others), _values(fresh, others))
 
 
-@_check
+@_contract
 def runs_in_several_threads(score: Score) -> None:
     """`predict` from many threads at once gives the bits that it gives alone."""
     detector = Detector(_classifier(score), score).calibrate(_known(score, CLASSES, 8))
@@ -283,7 +283,7 @@ def runs_in_several_threads(score: Score) -> None:
     assert found == alone, "threads changed scores"
 
 
-@_check
+@_contract
 def accepts_what_it_was_calibrated_on(score: Score) -> None:
     """With keep = 1, an image of the calibration is accepted again, in whatever batch it comes.
 
@@ -304,7 +304,7 @@ def accepts_what_it_was_calibrated_on(score: Score) -> None:
         assert not alone.is_ood
 
 
-@_check
+@_contract
 def is_larger_for_known_images(score: Score) -> None:
     """Images that resemble one class and nothing else score higher than images that resemble another word."""
     if score.own_to is not None:

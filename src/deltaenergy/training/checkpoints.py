@@ -88,7 +88,7 @@ class CheckpointFolder:
         _RECORD(saved, Where(str(path)))
         for name, tensor in tensors.items():
             check_finite(tensor, Where(str(path), name))
-        self._check_identity(saved["identity"])
+        self._refuse_another_run(saved["identity"])
         self.saved_epoch = saved["epoch"]
         return Checkpoint(saved["epoch"], tensors, saved["values"])
 
@@ -109,7 +109,7 @@ class CheckpointFolder:
         remove_bound(self.folder, RECORD)
         self.saved_epoch = None
 
-    def _check_identity(self, saved: dict[str, Any]) -> None:
+    def _refuse_another_run(self, saved: dict[str, Any]) -> None:
         keys = [key for key in sorted({*saved, *self.identity}) if saved.get(key) != self.identity.get(key)]
         if keys:
             differs = "\n".join(f"  {key}: saved {saved.get(key)!r}, now {self.identity.get(key)!r}" for key in keys)

@@ -119,7 +119,7 @@ def train(
 
             log = run.epoch(checkpoints, move)
             if checkpoints is not None:
-                checkpoints.save(run.checkpoint())
+                checkpoints.save(run.state())
             if on_epoch is not None:
                 on_epoch(log)
         kept = run.finish()
@@ -223,7 +223,7 @@ class _StageRun:
         self.task.end_stage(self.stage.phases[-1].name, self.generator)
         return kept
 
-    def checkpoint(self) -> Checkpoint:
+    def state(self) -> Checkpoint:
         module = self.task.module
         tensors: dict[str, torch.Tensor] = {f"parameter.{name}": p for name, p in module.named_parameters()}
         tensors |= {f"buffer.{name}": b for name, b in module.named_buffers()}

@@ -5,36 +5,41 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from deltaenergy.classifiers.methods import TrainViews
+from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.core.classes import check_classes
 from deltaenergy.core.labels import class_indices
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.decode import Refusal
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.remote.addresses import is_remote_folder
+from deltaenergy.data.remote.url import is_folder_url
 from deltaenergy.errors import InputError, UnreadableImagesError
-from deltaenergy.files import hash_strings, read_tensors, write_tensors
-from deltaenergy.models.base import Model, TowerModel
+from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
+from deltaenergy.models.base import Model, TowerModel, require_towers
 from deltaenergy.source import labelled_folders, load_images
 from deltaenergy.store.manifest import is_store
-from deltaenergy.training.checkpoints import saving
-from deltaenergy.tuning.data import CachedViews, Domains, LiveViews, Validation
+from deltaenergy.training.checkpoints import RECORD, saving
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, read_stored
-from deltaenergy.tuning.views import EncodedViews, encode_views
+from deltaenergy.tuning.views import CachedViews, Domains, EncodedViews, LiveViews, Validation, encode_views
 
 DEFAULT_VIEWS = 8
 # Where views are kept while a run goes on, by whether they are random.
 VIEWS_FILE = "views.safetensors"
 TEST_VIEWS_FILE = "views-test.safetensors"
+# Where an unfinished run keeps its views and checkpoints, inside of the folder that the result goes to. Nobody else
+# uses the name; the files in it are the only ones that are ever removed.
+RUN_FOLDER = ".deltaenergy-tuning"
+_SEARCHED, _METHOD = "search-*", "method-"
+# Told what is being done; gives the progress callback for it.
+ProgressStage = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 @dataclass(frozen=True)
@@ -109,17 +114,17 @@ def prepare_training(
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
     # A broken link beside the class folders belongs to no class, but is told of like any other.
     skipped = {
-        item.id: Unreadable(item.id, item.source.reason)
+        item.id: Unreadable(item.id, item.problem)
         for item in pool or []
-        if isinstance(item.source, Refusal) and item.label is None
+        if item.problem is not None and item.label is None
     }
     while True:
         try:
             if is_stored(sample.items):
-                found, views = _stored_views(model, sample, views, needs, who), "test"
+                train_views, views = _stored_views(model, sample, views, needs, who), "test"
             else:
-                found = _views_of(_require_towers(model), sample, views, needs, cache, progress)
-            return TrainSet(sample, found, views, tuple(skipped.values()))
+                train_views = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
+            return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
             if pool is None:
@@ -136,19 +141,8 @@ def prepare_training(
 def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> TrainViews:
     if views == "live":
         raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
-    stored = read_stored(model, sample.items, needs, who)
-    patches = None if stored.patches is None else stored.patches[:, None]
-    labels = torch.tensor(sample.labels, device=model.device)
-    return CachedViews(stored.features[:, None], labels, patches, domains=Domains.of(sample.items))
-
-
-def _require_towers(model: Model) -> TowerModel:
-    if not isinstance(model, TowerModel):
-        raise InputError(
-            f"tune encodes images, but {model.name!r} holds precomputed features and has no image tower: give "
-            "LabelledFeatures(features, labels) or a feature store, or load the model itself with load_model."
-        )
-    return model
+    stored = read_stored(model, sample.items, needs, who).tensors()
+    return _cached(model, sample, EncodedViews(**{name: tensor[:, None] for name, tensor in stored.items()}))
 
 
 def _views_of(
@@ -160,20 +154,22 @@ def _views_of(
     progress: Progress | None,
 ) -> TrainViews:
     if views != "live":
-        encoded = _encode_or_load(model, sample, views, needs, cache, progress)
-        labels = torch.tensor(sample.labels, device=model.device)
-        return CachedViews(
-            encoded.features,
-            labels,
-            encoded.patches,
-            states=encoded.states,
-            pixels=encoded.pixels,
-            domains=Domains.of(sample.items),
-            model=model,
-        )
+        return _cached(model, sample, _encode_or_load(model, sample, views, needs, cache, progress))
     live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
     live.mean_features()  # every image is read once now: one that cannot be is found before training
     return live
+
+
+def _cached(model: Model, sample: FewShot, encoded: EncodedViews) -> CachedViews:
+    return CachedViews(
+        encoded.features,
+        torch.tensor(sample.labels, device=model.device),
+        encoded.patches,
+        states=encoded.states,
+        pixels=encoded.pixels,
+        domains=Domains.of(sample.items),
+        model=model if isinstance(model, TowerModel) else None,
+    )
 
 
 def prepare_validation(
@@ -205,7 +201,7 @@ def prepare_validation(
         encoded.patches,
         encoded.states,
         images=items,
-        model=_require_towers(model) if Need.PIXELS in needs else None,
+        model=require_towers(model, "tune") if Need.PIXELS in needs else None,
         identity=hash_strings([hash_features(encoded.features), *map(str, labels)]),
     )
 
@@ -214,11 +210,11 @@ def encode_readable(
     model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
 ) -> tuple[Validation, list[Unreadable]]:
     """Features of labelled images for measuring; what cannot be read is left out, and listed."""
-    found, features, unreadable = _readable(model, list(items), progress)
-    labels = class_indices(found, classes, "Training images")
+    readable, features, unreadable = _readable(model, list(items), progress)
+    labels = class_indices(readable, classes, "Training images")
     device = model.device
     return Validation(
-        features.to(device), torch.tensor(labels, dtype=torch.long, device=device), images=found
+        features.to(device), torch.tensor(labels, dtype=torch.long, device=device), images=readable
     ), unreadable
 
 
@@ -226,7 +222,7 @@ def _readable(
     model: Model, items: list[ImageItem], progress: Progress | None
 ) -> tuple[list[ImageItem], torch.Tensor, list[Unreadable]]:
     if not is_stored(items):
-        encoded = _require_towers(model).encode(items, progress=progress)
+        encoded = require_towers(model, "tune").encode(items, progress=progress)
         return encoded.items, torch.from_numpy(encoded.features), encoded.unreadable
     try:
         return items, read_stored(model, items, frozenset(), "tune").features, []
@@ -243,7 +239,7 @@ def _test_view(
     if is_stored(items):
         stored = read_stored(model, items, needs, who)
         return replace(stored, patches=None if stored.patches is None else stored.patches.float())
-    towers = _require_towers(model)
+    towers = require_towers(model, "tune")
     if Need.STATES in needs:
         one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
         return EncodedViews(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
@@ -263,7 +259,7 @@ def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[s
         return images.items(check_classes(classes) if isinstance(classes, str) else classes)
     if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
         return images
-    if isinstance(images, str) and is_remote_folder(images) and not is_store(images):
+    if isinstance(images, str) and is_folder_url(images) and not is_store(images):
         return labelled_folders(images, domains)
     if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
         return labelled_folders(images, domains)
@@ -284,7 +280,7 @@ def _encode_or_load(
     progress: Progress | None,
 ) -> EncodedViews:
     """Encode the views, or take them from the cache of an interrupted run."""
-    kinds = sorted(need.value for need in needs & {Need.PATCHES, Need.STATES, Need.PIXELS})
+    kinds = sorted(need.value for need in needs & OF_IMAGES)
     key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
     path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
     if path is not None and path.exists():
@@ -297,3 +293,74 @@ def _encode_or_load(
         with saving("The encoded training views", path.parent, "Nothing was trained yet."):
             write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
     return encoded
+
+
+@dataclass
+class TrainSets:
+    """The sample as each method sees it: random views and test view are encoded once, whatever the methods are."""
+
+    model: Model
+    classes: Sequence[str]
+    items: list[ImageItem]
+    shots: int
+    seed: int
+    views: int | str
+    methods: Sequence[Method]
+    cache: Path
+    announce: ProgressStage
+    _sets: dict[int | str, TrainSet] = field(default_factory=dict)
+
+    def of(self, method: Method) -> TrainSet:
+        """With the views that the method learns from."""
+        kind = method.views_of(self.views)
+        needs = frozenset[Need]().union(
+            *(one.needs_to_train for one in self.methods if one.views_of(self.views) == kind)
+        )
+        return self._prepared(kind, needs, method.name)
+
+    def test_view(self) -> TrainSet:
+        """With the view that images are tested with."""
+        return self._prepared("test", frozenset(), "tune")
+
+    def _prepared(self, kind: int | str, needs: frozenset[Need], who: str) -> TrainSet:
+        if kind in self._sets and self._sets[kind].images.holds(needs):
+            return self._sets[kind]
+        # A sample once drawn, with its unreadable images replaced, serves every kind of view.
+        first = next(iter(self._sets.values()), None)
+        with self.announce("Encoding images") as progress:
+            prepared = prepare_training(
+                self.model,
+                self.classes,
+                self.items if first is None else first.sample,
+                self.shots,
+                self.seed,
+                kind,
+                needs=needs,
+                cache=self.cache,
+                progress=progress,
+                who=who,
+            )
+        self._sets[kind] = prepared if first is None else replace(prepared, unreadable=first.unreadable)
+        return self._sets[kind]
+
+
+def method_folder(folder: Path, number: int, methods: int) -> Path:
+    """Where one of several methods keeps its checkpoints; a method alone uses the folder itself."""
+    return folder if methods == 1 else folder / f"{_METHOD}{number:02d}"
+
+
+def clear_run_folder(folder: Path) -> None:
+    """Remove the views and checkpoints of a run from `folder`, and the folder itself if nothing else is in it."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    methods = sorted(folder.glob(f"{_METHOD}*"))
+    for part in (*sorted(folder.glob(f"{_METHOD}*/{_SEARCHED}")), *methods, *sorted(folder.glob(_SEARCHED)), folder):
+        if part.is_symlink() or not part.is_dir():
+            continue
+        if (part / RECORD).is_file():
+            remove_bound(part, RECORD)
+        if part.is_dir():
+            for name in (VIEWS_FILE, TEST_VIEWS_FILE):
+                (part / name).unlink(missing_ok=True)
+            if not any(part.iterdir()):
+                part.rmdir()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -58,7 +57,6 @@ class LabelledFeatures:
         return f"LabelledFeatures({len(self)} rows of {self.features.shape[1]})"
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.labels)
 
     def items(self, classes: Sequence[str]) -> list[ImageItem]:
@@ -133,8 +131,8 @@ def read_stored(model: Model, items: Sequence[ImageItem], needs: frozenset[Need]
 
 def known_as(item: ImageItem) -> object | None:
     """What two items of the same file, or of the same stored row, have in common; None if that cannot be told."""
-    if isinstance(item.source, Path):
-        return os.path.realpath(item.source)
+    if item.path is not None:
+        return os.path.realpath(item.path)
     if isinstance(item.source, StoredImage):
         return os.path.realpath(item.source.store.path), item.id
     if isinstance(item.source, FeatureRow):

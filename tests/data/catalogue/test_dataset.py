@@ -137,7 +137,7 @@ def test_coop_split_files(tmp_path: Path) -> None:
     )
     items = get_dataset("stanford-cars").images(tmp_path, "test")
     assert [item.label for item in items] == ["AM General Hummer SUV 2000"]
-    assert items[0].source == tmp_path / "stanford_cars/./cars_test/00001.jpg"
+    assert items[0].path == tmp_path / "stanford_cars/./cars_test/00001.jpg"
     write_split(
         tmp_path / "sun397/split_zhou_SUN397.json", {"test": [["c/church/indoor/sun_a.jpg", 5, "indoor church"]]}
     )
@@ -166,7 +166,7 @@ def test_official_lists(tmp_path: Path) -> None:
         "0034309 707-320\n0034958 Boeing 717\n".replace("Boeing 717", "A300B4")
     )
     items = get_dataset("fgvc-aircraft").images(tmp_path, "test")
-    assert [(item.label, item.source) for item in items] == [
+    assert [(item.label, item.path) for item in items] == [
         ("707-320", aircraft / "images/0034309.jpg"),
         ("A300B4", aircraft / "images/0034958.jpg"),
     ]
@@ -305,7 +305,7 @@ def test_locked_and_broken_folders_of_a_data_set(tmp_path: Path, monkeypatch: py
     (tmp_path / "loop").symlink_to("loop")
     lock(tmp_path / "pacs/sketch", monkeypatch)
     found = {
-        Path(item.id).relative_to(tmp_path / "pacs").as_posix(): (item.label, item.domain, item.refused)
+        Path(item.id).relative_to(tmp_path / "pacs").as_posix(): (item.label, item.domain, item.problem is not None)
         for item in get_dataset("pacs").images(tmp_path)
     }
     assert found == {

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.items import load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
 
@@ -22,7 +23,7 @@ def png(value: int) -> bytes:
 
 
 def colours(items: list[Any]) -> list[int]:
-    return [int(np.asarray(open_image(item.source))[0, 0, 0]) for item in items]
+    return [int(np.asarray(load_rgb(item))[0, 0, 0]) for item in items]
 
 
 # A stand-in with the same surface, so that these tests run where the datasets library is not installed.
@@ -81,7 +82,7 @@ def test_missing_and_broken_images_are_unreadable() -> None:
     items = load_images(FakeDataset({"image": FakeImageFeature()}, rows))
     for item in items:
         with pytest.raises(UnreadableImage):
-            open_image(item.source)
+            load_rgb(item)
 
 
 def test_wrong_data_sets() -> None:
@@ -111,7 +112,7 @@ def test_the_datasets_library() -> None:
     assert [item.label for item in items] == ["cat", "dog", "dog", "cat"]
     assert colours([items[0], items[1], items[3]]) == [0, 1, 3]
     with pytest.raises(UnreadableImage):
-        open_image(items[2].source)
+        load_rgb(items[2])
     assert colours(load_images(data.select([3, 0]))) == [3, 0]
     with pytest.raises(InputError, match="choose one"):
         load_images(datasets.DatasetDict({"train": data}))

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import deltaenergy as de
 from deltaenergy.data.decode import UnreadableImage, open_image
+from deltaenergy.data.items import load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
 
@@ -22,7 +23,7 @@ FIRST = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)  # (N, channels, height, wi
 
 
 def seen(images: Any) -> np.ndarray:
-    return np.stack([np.asarray(open_image(item.source)) for item in load_images(images)])
+    return np.stack([np.asarray(load_rgb(item)) for item in load_images(images)])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_a_data_set_is_read_when_its_turn_comes() -> None:
     np.testing.assert_array_equal(seen(data), PIXELS)
     part = load_images(Subset(data, [3, 0]))
     assert [item.label for item in part] == ["cat", "dog"]
-    np.testing.assert_array_equal(np.asarray(open_image(part[0].source)), PIXELS[3])
+    np.testing.assert_array_equal(np.asarray(load_rgb(part[0])), PIXELS[3])
 
 
 def test_a_loader_gives_its_own_order_and_images() -> None:
@@ -120,7 +121,7 @@ def test_a_stream_of_images() -> None:
     ("element", "reason"),
     [
         ({"label": 1}, "image or img"),
-        (7, "gives a int, which is no image"),
+        (7, "gives a int, which is not an image"),
         (FIRST, "several images at once"),
         (FIRST[0].float(), "before they are normalised"),
     ],

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from deltaenergy.data.content import content_or_error, hash_bytes, stamp_of
 from deltaenergy.data.decode import UnreadableImage, open_image
-from deltaenergy.data.formats.parquet import ColumnReader, ParquetImage, forget_readers
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.file import LocalFile
+from deltaenergy.data.formats.parquet import ColumnReader, ParquetCell, close_readers
+from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, hash_content, load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
 from tests.data.archives import picture_bytes
@@ -31,7 +31,7 @@ PICTURES = [picture_bytes("PNG", seed) for seed in range(7)]
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     yield
-    forget_readers()
+    close_readers()
 
 
 def message(call: Callable[[], object]) -> str:
@@ -42,7 +42,7 @@ def message(call: Callable[[], object]) -> str:
 
 def reason(item: ImageItem) -> str:
     with pytest.raises(UnreadableImage) as caught:
-        open_image(item.source)
+        load_rgb(item)
     return str(caught.value)
 
 
@@ -51,7 +51,7 @@ def write(columns: dict[str, Any], name: str = "t.parquet", **options: Any) -> N
 
 
 def contents(items: list[ImageItem]) -> list[str | None]:
-    return [content_or_error(item)[0] for item in items]
+    return [hash_content(item)[0] for item in items]
 
 
 RECORDS = [{"bytes": data, "path": "a.png"} for data in PICTURES]
@@ -76,7 +76,7 @@ def test_every_way_to_write_pictures(column: pa.Array, group: int) -> None:
     assert [item.id for item in items] == [f"t.parquet#{row}" for row in range(7)]
     assert [(item.label, item.domain) for item in items] == [(label, "x") for label in "abcdefg"]
     assert contents(items) == [hash_bytes(data) for data in PICTURES]
-    np.testing.assert_array_equal(np.asarray(open_image(items[4].source)), np.asarray(open_image(PICTURES[4])))
+    np.testing.assert_array_equal(np.asarray(load_rgb(items[4])), np.asarray(open_image(PICTURES[4])))
 
 
 @pytest.mark.parametrize("name", ["image", "IMG", "picture", "jpg", "png", "bytes"])
@@ -103,7 +103,7 @@ def test_numbers_of_equal_length_sort_as_the_rows_do() -> None:
 def test_a_size_called_bytes_is_no_picture() -> None:
     """Tables of crawled images have such a column."""
     write({"path": ["a.png"], "bytes": [123]})
-    assert [item.source for item in load_images("t.parquet")] == [Path("a.png")]
+    assert [item.path for item in load_images("t.parquet")] == [Path("a.png")]
 
 
 def test_class_names_and_image_columns_that_the_hub_wrote() -> None:
@@ -117,7 +117,7 @@ def test_class_names_and_image_columns_that_the_hub_wrote() -> None:
     pq.write_table(table, "t.parquet")
     items = load_images("t.parquet")
     assert [item.label for item in items] == ["dog", "cat", None, None]
-    assert isinstance(items[0].source, ParquetImage)
+    assert isinstance(items[0].source, ParquetCell)
     assert items[0].source.column == "scan"
     for metadata in ("no JSON", "[1]", '{"info": 3}', '{"info": {"features": {"label": {"names": [1, 2]}}}}'):
         pq.write_table(
@@ -135,7 +135,7 @@ def test_a_file_of_the_hubs_own_library() -> None:
     data.to_parquet("train-00000-of-00001.parquet")
     items = load_images("train-00000-of-00001.parquet")
     assert [item.label for item in items] == ["dog", "cat", "dog"]
-    assert [open_image(item.source).getpixel((0, 0)) for item in items] == [(0, 0, 0), (90, 0, 0), (180, 0, 0)]
+    assert [load_rgb(item).getpixel((0, 0)) for item in items] == [(0, 0, 0), (90, 0, 0), (180, 0, 0)]
 
 
 def test_rows_without_a_picture_and_records_that_name_a_file() -> None:
@@ -150,7 +150,7 @@ def test_rows_without_a_picture_and_records_that_name_a_file() -> None:
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     write({"image": pa.array([*records, {"bytes": b"", "path": None}], kind)}, "sub/t.parquet")
     items = load_images("sub/t.parquet")
-    assert reason(items[0]) == reason(items[1]) == "the table holds no image in this row"
+    assert reason(items[0]) == reason(items[1]) == "the table has no image in this row"
     assert contents(items)[2] == hash_bytes(PICTURES[0])
     assert reason(items[3]) == "the file does not exist"
     assert reason(items[4]) == "the file is empty"
@@ -186,7 +186,7 @@ def test_parts_in_a_folder_or_by_a_pattern() -> None:
     items = load_images("data")
     assert contents(items[1:-1]) == expected
     assert "named pipe" in reason(items[-1])
-    assert items[0].refused
+    assert items[0].problem
 
 
 # Reading.
@@ -199,7 +199,7 @@ def test_in_order_each_row_is_decoded_once(group: int) -> None:
     write({"image": cells}, row_group_size=group)
 
     def opened() -> ColumnReader:
-        return ColumnReader(Path("t.parquet"), "image", batch_bytes=20_000, kept_bytes=100_000)
+        return ColumnReader(LocalFile(Path("t.parquet")), "image", batch_bytes=20_000, kept_bytes=100_000)
 
     reader = opened()
     assert [reader.cell(row) for row in range(1000)] == cells
@@ -230,7 +230,7 @@ def test_memory_is_bounded() -> None:
     options = {"compression": "none", "use_dictionary": False, "write_batch_size": 8}  # small pages
     write({"image": [rng.bytes(64_000) for _ in range(1000)]}, **options)
     assert pq.ParquetFile("t.parquet").num_row_groups == 1
-    reader = ColumnReader(Path("t.parquet"), "image", batch_bytes=1 << 20, kept_bytes=4 << 20)
+    reader = ColumnReader(LocalFile(Path("t.parquet")), "image", batch_bytes=1 << 20, kept_bytes=4 << 20)
     pool = pa.default_memory_pool()
     before, most = pool.bytes_allocated(), 0
     tracemalloc.start()
@@ -246,13 +246,13 @@ def test_memory_is_bounded() -> None:
 def test_a_file_that_changes_after_it_was_listed() -> None:
     write({"image": PICTURES})
     items = load_images("t.parquet")
-    stamps = [stamp_of(item) for item in items]
+    stamps = [change_stamp(item) for item in items]
     assert len(set(stamps)) == 7
-    assert content_or_error(items[6])[0] == hash_bytes(PICTURES[6])
+    assert hash_content(items[6])[0] == hash_bytes(PICTURES[6])
     write({"image": [b"other", *PICTURES[1:3]]})
     assert contents(items)[0] == hash_bytes(b"other")
     assert reason(items[6]) == "the table has 3 rows: it changed after it was listed"
-    assert stamp_of(load_images("t.parquet")[1]) != stamps[1]
+    assert change_stamp(load_images("t.parquet")[1]) != stamps[1]
     Path("t.parquet").write_bytes(b"PAR1")
     assert "its table cannot be read" in reason(items[0])
     Path("t.parquet").unlink()
@@ -277,7 +277,7 @@ def test_a_damaged_page_costs_its_rows_and_those_after_in_its_group() -> None:
     middle = chunk.data_page_offset + chunk.total_compressed_size // 2
     data[middle : middle + 25_000] = b"\xff" * 25_000
     Path("t.parquet").write_bytes(data)
-    reader = ColumnReader(Path("t.parquet"), "image", batch_bytes=10_000)
+    reader = ColumnReader(LocalFile(Path("t.parquet")), "image", batch_bytes=10_000)
     found: list[bytes | None] = []
     for row in range(300):
         try:
@@ -309,7 +309,7 @@ def test_whatever_the_bytes_are(seed: int) -> None:
         assert "t.parquet" in str(error)
     else:
         for item in items[:20]:
-            content, error_text = content_or_error(item)
+            content, error_text = hash_content(item)
             assert (content is None) != (error_text is None)
 
 
@@ -321,5 +321,5 @@ def test_pictures_in_tables_in_memory() -> None:
         assert contents(items) == [hash_bytes(data) for data in PICTURES]
     items = load_images(pa.table({"jpg": [None, *PICTURES]}))
     assert [item.id for item in items][:2] == ["row 1", "row 2"]
-    assert reason(items[0]) == "the table holds no image in this row"
+    assert reason(items[0]) == "the table has no image in this row"
     assert contents(items[1:]) == [hash_bytes(data) for data in PICTURES]

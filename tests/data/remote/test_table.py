@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaenergy.data.decode import open_image
+from deltaenergy.data.file import RemoteFile
 from deltaenergy.data.formats.table import table_file_images
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.client import UNLISTED, RemoteFile
-from deltaenergy.data.remote.table import RemoteTable
-from deltaenergy.data.remote.version import described
+from deltaenergy.data.items import ImageItem, load_rgb
+from deltaenergy.data.remote.blocks import BlockCache, use_cache
 from deltaenergy.errors import InputError, UnreachableError
 from deltaenergy.source import load_images
+from tests.clouds import S3Bucket as Bucket
 from tests.data.archives import picture_bytes
-from tests.servers import Answer, Bucket, FaultyServer
+from tests.servers import Answer, FaultyServer
 
 PICTURE = picture_bytes("PNG")
 ROWS = [("cat/1.png", "cat"), ("s3://elsewhere/2.png", "dog"), ("https://host/3", None)]
@@ -55,21 +55,20 @@ def test_a_table_on_a_store(bucket: Bucket, ending: str, part_bytes: int) -> Non
     """Names in it count from its own folder. However small the parts are that are asked for, it is the same table."""
     bucket.put({f"set/table.{ending}": table_bytes(ending, ROWS), "set/cat/1.png": PICTURE})
     urls = [f"{bucket.url}/set/cat/1.png", "s3://elsewhere/2.png", "https://host/3"]
-    table = described(f"{bucket.url}/set/table.{ending}")
-    found = list(table_file_images(RemoteTable(table, part_bytes)))
-    assert found == load_images(table.address)
-    assert found == [
-        ImageItem(url, RemoteFile(url, None, UNLISTED), label) for url, label in zip(urls, ["cat", "dog", None])
-    ]
-    np.testing.assert_array_equal(np.asarray(open_image(found[0].source)), np.asarray(open_image(PICTURE)))
+    table = RemoteFile(f"{bucket.url}/set/table.{ending}")
+    use_cache(BlockCache(block_bytes=part_bytes))
+    found = list(table_file_images(table))
+    assert found == load_images(table.url)
+    assert found == [ImageItem(url, RemoteFile(url), label) for url, label in zip(urls, ["cat", "dog", None])]
+    np.testing.assert_array_equal(np.asarray(load_rgb(found[0])), np.asarray(open_image(PICTURE)))
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_a_table_on_disk_may_hold_addresses(tmp_path: Path, ending: str) -> None:
     (tmp_path / f"t.{ending}").write_bytes(table_bytes(ending, ROWS))
     found = load_images(tmp_path / f"t.{ending}")
-    assert found[0].source == tmp_path / "cat/1.png"
-    assert found[1] == ImageItem(ROWS[1][0], RemoteFile(ROWS[1][0], None, UNLISTED), "dog")
+    assert found[0].path == tmp_path / "cat/1.png"
+    assert found[1] == ImageItem(ROWS[1][0], RemoteFile(ROWS[1][0]), "dog")
 
 
 def test_a_table_on_a_web_server(web: FaultyServer) -> None:
@@ -84,7 +83,7 @@ def test_what_is_wrong_with_a_table_is_said_with_its_address(bucket: Bucket, web
     assert "line 1 is not JSON" in message(f"{bucket.url}/bad.jsonl")
     assert "has no rows" in message(f"{bucket.url}/empty.csv")
     assert "cannot be read" in message(f"{bucket.url}/no.parquet")
-    assert "nothing is at this address" in message(f"{bucket.url}/missing.csv")
+    assert "nothing is at this URL" in message(f"{bucket.url}/missing.csv")
     web.stop()
     with pytest.raises(UnreachableError):
         load_images(f"{web.url}/t.csv")
@@ -92,5 +91,6 @@ def test_what_is_wrong_with_a_table_is_said_with_its_address(bucket: Bucket, web
 
 def test_a_secret_in_a_table_is_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path\na.png\ns3://me:hunter2@bucket/a.png\n", encoding="utf-8")
-    said = message(tmp_path / "t.csv")
-    assert "Row 2" in said and "hunter2" not in said
+    first, second = load_images(tmp_path / "t.csv")
+    assert first.problem is None and second.id == "row 2"
+    assert "password" in str(second.problem) and "hunter2" not in str(second)

@@ -12,7 +12,7 @@ import torch
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.models.backends import check_place, on_backend
+from deltaenergy.models.backends import check_backend, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
 
@@ -44,10 +44,10 @@ def test_what_does_not_go_together_is_told(
 def test_backends_of_a_cpu_refuse_a_gpu() -> None:
     for backend in ("openvino", "onnx"):
         with pytest.raises(InputError, match="runs on the CPU, not on cuda"):
-            check_place(backend, "fp32", torch.device("cuda"))
+            check_backend(backend, "fp32", device=torch.device("cuda"))
     for precision in PRECISIONS["compile"]:
-        check_place("compile", precision, torch.device("cuda"))
-        check_place("torch", precision, torch.device("cuda"))
+        check_backend("compile", precision, device=torch.device("cuda"))
+        check_backend("torch", precision, device=torch.device("cuda"))
 
 
 @pytest.mark.parametrize(("backend", "missing"), [("openvino", "openvino"), ("onnx", "onnx"), ("onnx", "onnxruntime")])

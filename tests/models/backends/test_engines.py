@@ -13,7 +13,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.base import TowerModel
 from tests.families import WRITERS
 from tests.models.backends.conftest import Load
-from tests.models.test_parallel import cores
+from tests.models.test_encoding_side_by_side import cores
 
 BACKENDS = ("openvino", "onnx")
 

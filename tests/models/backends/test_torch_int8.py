@@ -15,14 +15,14 @@ from torch import nn
 
 import deltaenergy as de
 from deltaenergy.errors import ArtifactError, InputError
-from deltaenergy.models.backends import check_place
+from deltaenergy.models.backends import check_backend
 from deltaenergy.models.backends.int8 import Int8Linear, QuickGeluMlp
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.towers import clip
 from deltaenergy.models.towers.vision import VisionTower
 from tests.checkpoints import write_clip
 from tests.families import WRITERS
-from tests.models.test_parallel import cores
+from tests.models.test_encoding_side_by_side import cores
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.onednn, "qlinear_pointwise"), reason="this torch is without oneDNN"
@@ -196,7 +196,7 @@ def test_what_it_is_not_for_is_told(clip_folder: Path, tmp_path: Path, monkeypat
         with pytest.raises(InputError, match="backend='openvino'"):
             de.load_model(name, precision="int8")
     with pytest.raises(InputError, match="runs on the CPU, not on cuda"):
-        check_place("torch", "int8", torch.device("cuda"))
+        check_backend("torch", "int8", device=torch.device("cuda"))
     with pytest.raises(InputError, match="nothing else sets ranges"):
         de.load_model(clip_folder, precision="int8", calibration_images="some")
     monkeypatch.setattr(torch.ops, "onednn", SimpleNamespace())

@@ -282,10 +282,10 @@ def test_what_is_missing_or_left_over_is_an_error(
     tensors = load_file(folder / "model.safetensors")
     name = sorted(key for key in tensors if "text_model" in key and "weight" in key)[0]
     save_file({key: tensor for key, tensor in tensors.items() if key != name}, folder / "model.safetensors")
-    with pytest.raises(ArtifactError, match=rf"missing.*{name}"):
+    with pytest.raises(ArtifactError, match=rf"(?i)missing.*{name}"):
         de.load_model(folder)
     save_file({**tensors, "more": torch.ones(2)}, folder / "model.safetensors")
-    with pytest.raises(ArtifactError, match=r"unused.*'more'"):
+    with pytest.raises(ArtifactError, match=r"(?i)unexpected.*more"):
         de.load_model(folder)
     save_file(tensors, folder / "model.safetensors")
     de.load_model(folder)

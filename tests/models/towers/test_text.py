@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import deltaenergy as de
+from deltaenergy.core.lru import LruCache
 from deltaenergy.models.base import TowerModel
 
 
@@ -20,27 +20,17 @@ def fresh(tiny_clip_folder: Path) -> TowerModel:
     return de.load_model(tiny_clip_folder)
 
 
-class SlowCache(OrderedDict[str, torch.Tensor]):
-    """Lets the other threads run between a look and what follows from it."""
-
-    def __contains__(self, key: object) -> bool:
-        found = super().__contains__(key)
-        time.sleep(0.001)
-        return found
-
-
-def test_threads_may_encode_at_once(fresh: TowerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_may_encode_at_once(fresh: TowerModel) -> None:
     """Overlapping prompts, with a cache so small that the threads keep throwing each other's out."""
-    monkeypatch.setattr("deltaenergy.models.towers.text.CACHED_PROMPTS", 5)
     texts = [f"a photo of a {word} {i}" for i in range(4) for word in ("dog", "cat", "red car")]
     expected = dict(zip(texts, fresh.text.encode(texts)))
-    fresh.text._cache = SlowCache(fresh.text._cache)
+    fresh.text._cache = LruCache(5)
     orders = [[texts[(start + step * i) % len(texts)] for i in range(5)] for start in range(12) for step in (1, 5, 7)]
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(fresh.text.encode, orders))
     for order, features in zip(orders, results):
         torch.testing.assert_close(features, torch.stack([expected[text] for text in order]), atol=1e-6, rtol=0)
-    assert len(fresh.text._cache) <= 5
+    assert len(fresh.text._cache) == 5
 
 
 def test_the_tokenizer_is_never_called_by_two_threads_at_once(fresh: TowerModel) -> None:
@@ -65,14 +55,14 @@ def test_the_tokenizer_is_never_called_by_two_threads_at_once(fresh: TowerModel)
     assert watched.most == 1
 
 
-def test_the_cache_forgets_what_was_not_used_for_longest(fresh: TowerModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deltaenergy.models.towers.text.CACHED_PROMPTS", 3)
+def test_the_cache_keeps_the_prompts_that_were_used_last(fresh: TowerModel) -> None:
+    cache = fresh.text._cache = LruCache(3)
     fresh.text.encode(["dog", "cat", "car"])
     fresh.text.encode(["dog"])
     fresh.text.encode(["photo"])
-    assert list(fresh.text._cache) == ["car", "dog", "photo"]
+    assert [text for text in ("dog", "cat", "car", "photo") if cache.get(text) is None] == ["cat"]
     fresh.text.encode(["a", "b", "c", "d", "e"])
-    assert list(fresh.text._cache) == ["c", "d", "e"]
+    assert [text for text in "abcde" if cache.get(text) is not None] == ["c", "d", "e"] and len(cache) == 3
 
 
 def test_embeddings_of_tokens(fresh: TowerModel) -> None:

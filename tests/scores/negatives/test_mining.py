@@ -15,7 +15,7 @@ from deltaenergy import Model, ZeroShotClassifier, make_score
 from deltaenergy.scores.csp import ADJECTIVE_TEMPLATES, NOUN_TEMPLATES
 from deltaenergy.scores.negatives import candidates as candidates_module
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.mining import MiningSettings, class_similarity, lowest, mine, prompts, select
+from deltaenergy.scores.negatives.mining import MiningSettings, class_similarity, lowest, mine, prompts_of, select
 from deltaenergy.scores.negatives.pools import Pool, wordnet_pool
 
 POOL = Pool(nouns=("tree", "stone", "cloud", "sand", "rope", "bell", "coin"), adjectives=("wet", "odd", "soft", "old"))
@@ -77,7 +77,7 @@ def test_words_too_close_to_a_class_come_last() -> None:
 
 
 def test_prompts_of_neglabel() -> None:
-    made = prompts(POOL, MiningSettings())
+    made = prompts_of(POOL, MiningSettings())
     assert made[:2] == [["the nice tree"], ["the nice stone"]]
     assert made[7:9] == [["This is a wet photo"], ["This is a odd photo"]]
     assert len(made) == 11
@@ -86,11 +86,11 @@ def test_prompts_of_neglabel() -> None:
 def test_prompts_of_csp() -> None:
     recipe = make_score("csp").mining  # type: ignore[attr-defined]
     assert len(recipe.superclasses) == 14
-    made = prompts(POOL, recipe)
+    made = prompts_of(POOL, recipe)
     assert made[0] == [template.replace("{}", "tree") for template in NOUN_TEMPLATES]
     superclass = random.Random(0).choice(recipe.superclasses)
     assert made[7] == [template.replace("{}", f"wet {superclass}") for template in ADJECTIVE_TEMPLATES]
-    assert prompts(POOL, recipe) == made
+    assert prompts_of(POOL, recipe) == made
     assert recipe.too_close == 0.95
 
 

@@ -52,13 +52,11 @@ class PytorchOod(Score):
 
     @property
     def missing(self) -> str | None:
-        """What to install."""
         if find_spec("pytorch_ood") is not None:
             return None
         return f"Score {self.name!r} needs pytorch-ood 0.4 or later: pip install 'pytorch-ood>=0.4'."
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
-        """What its detector is fitted to."""
         rows = self._rows(inputs, scorer)
         # Labels count on from 0 without a gap, which its detectors ask for.
         labels: torch.Tensor = torch.unique(inputs.similarities.argmax(dim=1), return_inverse=True)[1]
@@ -67,7 +65,6 @@ class PytorchOod(Score):
         return {"known": evenly(rows, MAX_KEPT).contiguous(), "labels": evenly(labels, MAX_KEPT).contiguous()}
 
     def compute(self, inputs: ScoreInputs, scorer: Scorer) -> torch.Tensor:
-        """Scores (N,)."""
         with _fitting:
             if scorer not in _fitted:
                 _fitted[scorer] = self._fit(scorer)

@@ -68,7 +68,7 @@ def score(
 
 
 def _score_on_ray(
-    images: object,
+    images: str | list[str],
     detector: str | None,
     out: Path | None,
     address: str,

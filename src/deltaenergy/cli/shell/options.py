@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -173,7 +173,7 @@ def by_options(
     return detector
 
 
-def read_images(images: Sequence[str]) -> Any:
+def read_images(images: Sequence[str]) -> str | list[str]:
     """Paths from the command line; `-` stands for the paths on standard input, one per line."""
     if list(images) != ["-"]:
         return images[0] if len(images) == 1 else list(images)

@@ -1,6 +1,6 @@
-"""Which data sets lie under a data root, whether they are complete, and what to do about the others.
+"""Which datasets lie under a data root, whether they are complete, and what to do about the others.
 
-Complete means: as many images as the data set was published with, in every split or domain, and of every class.
+Complete means: as many images as the dataset was published with, in every split or domain, and of every class.
 Files are counted, not opened.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltaenergy.data.catalogue.dataset import Dataset, get_dataset, list_datasets
+from deltaenergy.data.file import is_file, is_folder, user_path
 from deltaenergy.data.formats.walk import EntryKind, list_folder
-from deltaenergy.data.regular import is_file, is_folder, user_path
 from deltaenergy.errors import InputError
 
 COMPLETE, PARTIAL, DIFFERS, PRESENT, ABSENT = "complete", "partial", "differs", "present", "absent"
@@ -29,11 +29,11 @@ class Count:
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """What was found of one data set.
+    """What was found of one dataset.
 
     Attributes:
         status: `complete`; `partial` (something is missing); `differs` (more images than were published); `present`
-            (nobody published a count to compare with); `absent`.
+            (no count was published to compare with); `absent`.
         counts: images by split or domain, or `all`.
         per_class: images of each class, by key.
         advice: what to do, one sentence or two; empty for a complete one.
@@ -51,7 +51,7 @@ class DatasetReport:
 
 
 def check_root(root: str | Path, names: Sequence[str] | None = None) -> list[DatasetReport]:
-    """A report on each data set of the catalogue, or on those named."""
+    """A report on each dataset of the catalogue, or on those named."""
     folder = user_path(root)
     if not is_folder(folder):
         raise InputError(f"The data root {str(root)!r} is not a folder.")
@@ -60,7 +60,7 @@ def check_root(root: str | Path, names: Sequence[str] | None = None) -> list[Dat
 
 
 def unknown_folders(root: str | Path) -> list[str]:
-    """The folders under `root` that no data set of the catalogue claims."""
+    """The folders under `root` that no dataset of the catalogue claims."""
     folder = user_path(root)
     datasets = [dataset for dataset in map(get_dataset, list_datasets()) if dataset.folders != (".",)]
     claimed = {path for dataset in datasets for path in dataset.candidates(folder)}
@@ -69,11 +69,11 @@ def unknown_folders(root: str | Path) -> list[str]:
 
 
 def check_dataset(dataset: Dataset, root: Path) -> DatasetReport:
-    """Count what is there of one data set."""
+    """Count what is there of one dataset."""
     located = dataset.locate(root)
     if located is None:
         return DatasetReport(dataset.name, dataset.title, ABSENT, dataset.missing(root))
-    # A data set that lies in another's folder (ImageNet-10 in ImageNet-1k) has its own counts.
+    # A dataset that lies in another's folder (ImageNet-10 in ImageNet-1k) has its own counts.
     source = located.source if located.source in dataset.sources else dataset.sources[0]
     by_part: Counter[str] = Counter()
     by_class: Counter[str] = Counter()

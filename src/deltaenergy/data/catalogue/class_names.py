@@ -1,6 +1,6 @@
 """Canonical class names and prompt templates: package data with a hash, made by tools/make_names.py.
 
-The name list alone moves AUROC by points, so there is one list per data set, and reports print its hash.
+The name list alone moves AUROC by points, so there is one list per dataset, and reports print its hash.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WNID = re.compile(r"(n\d{8})(?:[_\- .].*)?")
 
 @dataclass(frozen=True, slots=True)
 class ClassName:
-    """A class: what the data set calls it, what a text tower is told, and its superclass where there is one."""
+    """A class: what the dataset calls it, what a text encoder gets, and its superclass where there is one."""
 
     key: str
     name: str
@@ -33,18 +33,18 @@ class ClassName:
 
 @dataclass(frozen=True)
 class NameList:
-    """The classes of a data set in canonical order."""
+    """The classes of a dataset in canonical order."""
 
     classes: tuple[ClassName, ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What the data set calls its classes."""
+        """What the dataset calls its classes."""
         return tuple(entry.key for entry in self.classes)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a text tower is told."""
+        """What a text encoder gets."""
         return tuple(entry.name for entry in self.classes)
 
     @property
@@ -99,7 +99,7 @@ def read_names(folder: Traversable, name: str) -> NameList:
 
 @functools.cache
 def template_ensemble(name: str) -> tuple[str, ...]:
-    """CLIP's prompt templates for a data set."""
+    """CLIP's prompt templates for a dataset."""
     ensembles = cast("dict[str, list[str]]", json.loads((_FOLDER / "templates.json").read_text(encoding="utf-8")))
     if name not in ensembles:
         raise InputError(f"Unknown template ensemble {name!r}.{did_you_mean(name, ensembles)}")

@@ -1,11 +1,11 @@
-"""The data sets of the field as data: one YAML file each in datasets/, read into a `Dataset`.
+"""The datasets of the field as data: one YAML file each in datasets/, read into a `Dataset`.
 
     dataset = get_dataset("pacs")
     items = dataset.images("data/", domain="sketch")        # ImageItems with canonical labels
     classifier = ZeroShotClassifier(model, dataset.names, dataset.template)
 
-A data set lies in a folder of the data root that bears one of its names, whatever the case and punctuation; a
-number after the name marks a part of the data set (`dtd10`). How it may lie in there is the business of `sources.py`.
+A dataset is in a folder of the data root that has one of its names, whatever the case and punctuation; a number after
+the name marks a part of the dataset (`dtd10`). How it may be laid out there is described in `layouts.py`.
 """
 
 from __future__ import annotations
@@ -13,43 +13,41 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.catalogue.class_names import ClassName, NameList, name_list, template_ensemble
-from deltaenergy.data.catalogue.layouts import CoopSplit, Folders, Found, Lists, Source, TableLayout, Vocabulary
-from deltaenergy.data.decode import Refusal
+from deltaenergy.data.catalogue.layouts import CoopSplit, DatasetImage, Folders, Layout, Lists, TableLayout, Vocabulary
+from deltaenergy.data.file import LocalFile, is_folder, user_path
 from deltaenergy.data.formats.walk import EntryKind, list_folder
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import is_folder, user_path
 from deltaenergy.errors import DeltaEnergyError, InputError, did_you_mean
 
 _FOLDER = resources.files("deltaenergy.data.catalogue") / "datasets"
-_KINDS: Mapping[str, type[Source]] = {"folders": Folders, "coop": CoopSplit, "lists": Lists, "table": TableLayout}
-Built = TypeVar("Built", "Dataset", Source)
+_KINDS: Mapping[str, type[Layout]] = {"folders": Folders, "coop": CoopSplit, "lists": Lists, "table": TableLayout}
 LABELS = ("name", "key", "superclass")
 
 
 class DatasetMissingError(DeltaEnergyError):
-    """A data set, or the split of it that was asked for, is not under the data root."""
+    """A dataset, or the split of it that was asked for, is not under the data root."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """Where a data set was found, and in which form."""
+    """Where a dataset was found, and in which form."""
 
     folder: Path
-    source: Source
+    source: Layout
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: where it lies, what its classes are called, how many images it has, and where a person gets it.
+    """A dataset: where it lies, what its classes are called, how many images it has, and where a person gets it.
 
     Attributes:
         name, title: for commands and for tables.
@@ -57,7 +55,7 @@ class Dataset:
         sources: the ways in which it may lie there; the first that is there counts.
         names_from: its canonical name list, None if its images have no class or any folder is a class.
         labelled: whether its images have classes at all; open sets need none.
-        base: the data set whose images it takes, restricted to its own classes, where it has no folder of its own.
+        base: the dataset whose images it takes, restricted to its own classes, where it has no folder of its own.
         label_by: what `images` labels by unless told: `name`, or `superclass`.
         template: the single prompt used for it; `ensemble` names CLIP's list of prompts.
         test_split: the split that figures are reported on; images of a source without splits belong to it.
@@ -67,7 +65,7 @@ class Dataset:
     name: str
     title: str
     folders: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[Layout, ...]
     licence: str
     obtain: str
     paper: str
@@ -105,14 +103,14 @@ class Dataset:
         return template_ensemble(self.ensemble) if self.ensemble is not None else (self.template,)
 
     def locate(self, root: str | Path) -> Located | None:
-        """Where the data set lies under `root`, or None."""
+        """Where the dataset lies under `root`, or None."""
         for folder in self.candidates(user_path(root)):
             for source in self.sources:
                 if source.is_there(folder, self._words):
                     return Located(folder, source)
         return get_dataset(self.base).locate(root) if self.base is not None else None
 
-    def find(self, root: str | Path) -> Iterator[Found]:
+    def find(self, root: str | Path) -> Iterator[DatasetImage]:
         """Every image with its class, split and domain. Raises `DatasetMissingError`."""
         located = self.locate(root)
         if located is None:
@@ -131,7 +129,7 @@ class Dataset:
             root: the data root.
             split: `train`, `val` or `test`; None for all. Images that lie there without splits are its test split.
             domain: one domain; None for all.
-            label: `name`, `key` (what the data set itself calls the class; unique) or `superclass`.
+            label: `name`, `key` (what the dataset itself calls the class; unique) or `superclass`.
         """
         label = label or self.label_by
         if label not in LABELS:
@@ -148,16 +146,17 @@ class Dataset:
         return [
             ImageItem(
                 found.path.as_posix(),
-                found.path if found.problem is None else Refusal(found.problem),
+                LocalFile(found.path),
                 self._label(found.entry, label) if found.entry is not None else None,
                 found.domain,
+                found.problem,
             )
             for found in chosen
             if domain is None or found.domain == domain
         ]
 
     def missing(self, root: str | Path) -> str:
-        """What to tell somebody who does not have it."""
+        """Where it was searched, and where to get it."""
         names = " or ".join(repr(str(Path(root) / folder)) for folder in self.folders[:2])
         base = f", or {get_dataset(self.base).title}" if self.base is not None else ""
         return f"{self.title} is not there: no folder {names}{base}. {self.obtain}"
@@ -178,7 +177,7 @@ class Dataset:
         return str(text)
 
     def candidates(self, root: Path) -> list[Path]:
-        """The folders of `root` that may be this data set: those with its name, then parts of it."""
+        """The folders of `root` that may be this dataset: those with its name, then parts of it."""
         if not is_folder(root):
             raise InputError(f"The data root {str(root)!r} is not a folder.")
         if self.folders == (".",):
@@ -198,24 +197,24 @@ class Dataset:
 
 
 def get_dataset(name: str) -> Dataset:
-    """The data set called `name`."""
+    """The dataset called `name`."""
     catalogue = _catalogue()
     wanted = name.strip().lower().replace("_", "-")
     for dataset in catalogue.values():
         if wanted == dataset.name or wanted in dataset.aliases:
             return dataset
-    raise InputError(f"Unknown data set {name!r}.{did_you_mean(wanted, catalogue)}")
+    raise InputError(f"Unknown dataset {name!r}.{did_you_mean(wanted, catalogue)}")
 
 
 def list_datasets() -> list[str]:
-    """The names of all data sets, sorted."""
+    """The names of all datasets, sorted."""
     return list(_catalogue())
 
 
 @functools.cache
 def _catalogue() -> dict[str, Dataset]:
     files = (file for file in _FOLDER.iterdir() if file.name.endswith(".yaml"))
-    datasets = (_parse(file.name, yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    datasets = (_parse(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
     return {dataset.name: dataset for dataset in sorted(datasets, key=lambda dataset: dataset.name)}
 
 
@@ -224,29 +223,18 @@ def _all_folder_names() -> frozenset[str]:
     return frozenset(_plain(folder) for dataset in _catalogue().values() for folder in dataset.folders)
 
 
-def _parse(file: str, record: dict[str, Any]) -> Dataset:
-    record["sources"] = [_parse_source(file, dict(source)) for source in record.get("sources", [])]
-    for key in ("splits", "domains"):
-        if key in record:
-            record[key] = {name: tuple(aliases) for name, aliases in record[key].items()}
-    record = {key: " ".join(value.split()) if isinstance(value, str) else value for key, value in record.items()}
-    return _build(file, Dataset, record)
+def _parse(record: dict[str, Any]) -> Dataset:
+    layouts = [_KINDS[layout.pop("kind")](**_frozen(layout)) for layout in record.pop("sources", [])]
+    for key, value in record.items():
+        if isinstance(value, str):
+            record[key] = " ".join(value.split())
+        elif isinstance(value, dict):  # splits and domains
+            record[key] = _frozen(value)
+    return Dataset(sources=tuple(layouts), **_frozen(record))
 
 
-def _parse_source(file: str, record: dict[str, Any]) -> Source:
-    kind = record.pop("kind")
-    return _build(f"{file}, source {kind}", _KINDS[kind], record)
-
-
-def _build(where: str, cls: type[Built], record: dict[str, Any]) -> Built:
-    known = {field.name for field in fields(cls)}
-    if unknown := record.keys() - known:
-        raise InputError(f"{where}: unknown entry {min(unknown)!r}.{did_you_mean(min(unknown), known)}")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise InputError(f"{where}: {error}") from error
+def _frozen(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
 
 
 def _plain(name: str) -> str:

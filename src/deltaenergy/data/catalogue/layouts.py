@@ -1,11 +1,11 @@
-"""How a data set lies on disk. Each source finds its files under the data set's folder and says each one's class.
+"""How a dataset is laid out on disk. Each layout finds its files under the dataset's folder, and the class of each.
 
     folders  one folder per class, domain or split:            layouts: ["{domain}/{class}", "images/{split}/{class}"]
     coop     a split file of CoOp (Zhou et al., IJCV 2022):    file: split_zhou_OxfordPets.json
     lists    text files that name the images of each split:    files: {train: annotations/trainval.txt}
     table    a CSV file with a line per image                  file: metadata.csv
 
-Only names are read, never pictures.
+Only names are read, never images.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deltaenergy.data.catalogue.class_names import ClassName, NameList
-from deltaenergy.data.formats.walk import EntryKind, Listed, list_or_problem, look_at, walk
-from deltaenergy.data.regular import is_file, is_folder
+from deltaenergy.data.file import LocalFile, is_file, is_folder
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry, list_or_problem, walk
 from deltaenergy.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An image of a data set: where it is, and its class, split and domain as far as the source tells.
+class DatasetImage:
+    """An image of a dataset: where it is, and its class, split and domain as far as the layout tells.
 
     With a `problem` it is something that should be an image, or a folder of them, and cannot be read.
     """
@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a data set calls its classes, splits and domains. `names` is None where any folder is a class."""
+    """What a dataset calls its classes, splits and domains. `names` is None where any folder is a class."""
 
     names: NameList | None
     splits: Mapping[str, tuple[str, ...]]
@@ -49,13 +49,12 @@ class Vocabulary:
     labelled: bool
 
     def class_of(self, text: str) -> ClassName | None:
-        """The class that a folder or a name means."""
         return ClassName(text, text) if self.names is None else self.names.find(text)
 
 
 @dataclass(frozen=True)
-class Source(ABC):
-    """One way in which a data set may lie on disk.
+class Layout(ABC):
+    """One way in which a dataset may be laid out on disk.
 
     `expected` counts its images when it is complete: by split, by domain, or `all`.
     """
@@ -65,15 +64,15 @@ class Source(ABC):
 
     @abstractmethod
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
-        """Whether the data set lies in `folder` in this way, whole or in part."""
+        """Whether the dataset is in `folder` in this way, whole or in part."""
 
     @abstractmethod
-    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[DatasetImage]:
         """Its images, in a stable order."""
 
 
 @dataclass(frozen=True)
-class Folders(Source):
+class Folders(Layout):
     """Folders whose names tell class, domain and split; the first layout that is there counts.
 
     A layout's last part is `{class}`, or anything else where images have no class. With `class_is: index` class
@@ -84,11 +83,9 @@ class Folders(Source):
     class_is: str = "key"
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
-        """Whether some layout leads to at least one image."""
         return self._layout(folder, words) is not None
 
-    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
-        """The images of the first layout that is there."""
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[DatasetImage]:
         layout = self._layout(folder, words)
         if layout is not None:
             yield from self._follow(folder, layout, words, {})
@@ -102,9 +99,9 @@ class Folders(Source):
 
     def _follow(
         self, folder: Path, parts: tuple[str, ...], words: Vocabulary, known: dict[str, Any]
-    ) -> Iterator[Found]:
+    ) -> Iterator[DatasetImage]:
         if not parts:
-            for entry in walk(folder, strict=False):
+            for entry in walk(folder):
                 yield self._found(entry, known)
             return
         part, rest = parts[0], parts[1:]
@@ -120,10 +117,10 @@ class Folders(Source):
             else:
                 yield from self._follow(child.path, rest, words, more)
 
-    def _found(self, entry: Listed, known: dict[str, Any]) -> Found:
-        return Found(entry.path, known.get("class"), known.get("split"), known.get("domain"), entry.problem)
+    def _found(self, entry: FolderEntry, known: dict[str, Any]) -> DatasetImage:
+        return DatasetImage(entry.path, known.get("class"), known.get("split"), known.get("domain"), entry.problem)
 
-    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[Listed, Any]]:
+    def _children(self, folder: Path, kind: str, words: Vocabulary) -> Iterator[tuple[FolderEntry, Any]]:
         """The folders in `folder` that are a class, split or domain, with which; the folder itself if it is closed."""
         children = [child for child in list_or_problem(folder) if child.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
         aliases = words.splits if kind == "split" else words.domains
@@ -141,12 +138,8 @@ class Folders(Source):
                 yield child, by_name[name.lower()]
         # Classes of SUN397 are folders inside folders: a/abbey, c/church/outdoor.
         for entry in words.names.classes if kind == "class" and words.names is not None else ():
-            if (
-                "/" in entry.key
-                and (inner := look_at(folder / entry.key)) is not None
-                and inner.kind is EntryKind.FOLDER
-            ):
-                yield inner, entry
+            if "/" in entry.key and is_folder(folder / entry.key):
+                yield FolderEntry(LocalFile(folder / entry.key), EntryKind.FOLDER), entry
 
     def _class(self, name: str, words: Vocabulary) -> ClassName | None:
         if self.class_is == "index" and words.names is not None:
@@ -155,7 +148,7 @@ class Folders(Source):
 
 
 @dataclass(frozen=True)
-class CoopSplit(Source):
+class CoopSplit(Layout):
     """`{"train": [[path, label, name], …], "val": …, "test": …}`; paths are relative to one of the `images` folders.
 
     The class is found by the image's folder, else by the name; with `label: index` by the label.
@@ -166,11 +159,9 @@ class CoopSplit(Source):
     label: str = "name"
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
-        """Whether the split file is there."""
         return is_file(folder / self.file)
 
-    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
-        """The images that the file names, whether or not they are on disk."""
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[DatasetImage]:
         file = folder / self.file
         try:
             splits = json.loads(file.read_text(encoding="utf-8"))
@@ -179,7 +170,7 @@ class CoopSplit(Source):
             raise InputError(f"{str(file)!r} cannot be read as a CoOp split file: {error}") from error
         images = _first_folder(folder, self.images)
         for split, path, index, name in rows:
-            yield Found(images / path, self._class(words, file, path, index, name), split)
+            yield DatasetImage(images / path, self._class(words, file, path, index, name), split)
 
     def _class(self, words: Vocabulary, file: Path, path: str, index: int, name: str) -> ClassName:
         entry: ClassName | None
@@ -189,12 +180,12 @@ class CoopSplit(Source):
             folder = PurePosixPath(path).parent
             entry = words.class_of(str(folder)) or words.class_of(folder.name) or words.class_of(name)
         if entry is None:
-            raise InputError(f"{str(file)!r}: the class {name!r} of {path!r} is none of this data set's.")
+            raise InputError(f"{str(file)!r}: the class {name!r} of {path!r} is none of this dataset's.")
         return entry
 
 
 @dataclass(frozen=True)
-class Lists(Source):
+class Lists(Layout):
     """Text files with one image per line, one file per split; `image` is its path with `{}` for the line's first word.
 
     The class is the rest of the line (`label: rest`), the image's folder (`folder`), or its file name without the
@@ -206,11 +197,9 @@ class Lists(Source):
     label: str
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
-        """Whether any of the files is there."""
         return any(is_file(folder / file) for file in self.files.values())
 
-    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
-        """The images that the files name, whether or not they are on disk."""
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[DatasetImage]:
         for split, name in self.files.items():
             file = folder / name
             if not is_file(file):
@@ -222,19 +211,19 @@ class Lists(Source):
             for line in lines:
                 if line.strip() and not line.startswith("#"):
                     first, _, rest = line.strip().partition(" ")
-                    yield Found(folder / self.image.format(first), self._class(words, file, first, rest), split)
+                    yield DatasetImage(folder / self.image.format(first), self._class(words, file, first, rest), split)
 
     def _class(self, words: Vocabulary, file: Path, first: str, rest: str) -> ClassName:
         path = PurePosixPath(first)
         texts = {"rest": rest, "folder": path.parent.name, "file": re.sub(r"_\d+$", "", path.stem)}
         entry = words.class_of(texts[self.label])
         if entry is None:
-            raise InputError(f"{str(file)!r}: the class {texts[self.label]!r} of {first!r} is none of this data set's.")
+            raise InputError(f"{str(file)!r}: the class {texts[self.label]!r} of {first!r} is none of this dataset's.")
         return entry
 
 
 @dataclass(frozen=True)
-class TableLayout(Source):
+class TableLayout(Layout):
     """A CSV file with a line per image: its columns for path, class, split and domain, the last three as numbers."""
 
     file: str
@@ -246,11 +235,9 @@ class TableLayout(Source):
     domains: tuple[str, ...]
 
     def is_there(self, folder: Path, words: Vocabulary) -> bool:
-        """Whether the table is there."""
         return is_file(folder / self.file)
 
-    def find(self, folder: Path, words: Vocabulary) -> Iterator[Found]:
-        """The images that the table names, whether or not they are on disk."""
+    def find(self, folder: Path, words: Vocabulary) -> Iterator[DatasetImage]:
         file = folder / self.file
         assert words.names is not None
         try:
@@ -258,9 +245,9 @@ class TableLayout(Source):
                 for row in csv.DictReader(lines):
                     entry = words.names.classes[int(row[self.class_column])]
                     split, domain = self.splits[int(row[self.split_column])], self.domains[int(row[self.domain_column])]
-                    yield Found(folder / row[self.path_column], entry, split, domain)
+                    yield DatasetImage(folder / row[self.path_column], entry, split, domain)
         except (OSError, KeyError, ValueError, TypeError, IndexError, csv.Error) as error:
-            raise InputError(f"{str(file)!r} cannot be read as this data set's table: {error!r}") from error
+            raise InputError(f"{str(file)!r} cannot be read as this dataset's table: {error!r}") from error
 
 
 def _first_folder(folder: Path, names: tuple[str, ...]) -> Path:

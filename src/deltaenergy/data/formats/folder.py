@@ -1,59 +1,194 @@
-"""Images in folders: flat, one folder per class, or one folder per domain with one per class inside.
+"""Images in folders, here or on an object store: flat, one folder per class, or one folder per domain with one per
+class inside, and patterns such as `photos/**/*.png`.
 
-Only names are read, never the files, so that 100,000 images are listed in a moment.
+`*`, `?` and `[…]` match inside a name, `**` any number of folders. As in a shell, a name that begins with a dot is
+matched only by a pattern that does. Unlike Python's glob, linked folders do not lead in circles, and a folder that
+cannot be listed is reported. `{000..999}` and `{train,test}` stand for every number or word; each must be there.
+
+Only names are read, never the files, so 100,000 images are listed in a moment.
 """
 
 from __future__ import annotations
 
 import difflib
+import fnmatch
+import glob
 import os
-from itertools import islice
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
-from deltaenergy.data.formats.walk import EntryKind, Listed, list_folder, list_or_problem, walk
+from deltaenergy.data.decode import EXTENSIONS
+from deltaenergy.data.file import File, LocalFile, file_at, is_folder, user_path
+from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
+from deltaenergy.data.formats.table import TABLE_EXTENSIONS
+from deltaenergy.data.formats.tar import TAR_EXTENSIONS
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry, tree
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import is_folder, user_path
-from deltaenergy.data.remote.addresses import is_address
-from deltaenergy.data.remote.listing import remote_folders
+from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
 
+_BRACES = re.compile(r"\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}]*,[^{}]*))\}")
+MOST_NAMES = 1_000_000
 
-def folder_label(entry: Listed, root: Path) -> str | None:
-    """The label of an image below `root`: the name of the folder that it lies in, None in `root` itself.
 
-    A folder that cannot be listed stands for the images in it. A link that leads nowhere may have been anything.
+def path_images(
+    text: str, list_store: Callable[[Path], Iterator[ImageItem] | None], others: OtherFiles, *, alone: bool
+) -> Iterator[ImageItem]:
+    """The images of a local path or pattern; one given `alone` must be there.
+
+    Whether it is there is looked at now, what it contains as it is gone through.
+
+    Args:
+        text: the path or pattern.
+        list_store: gives the images of a folder that is a feature store, None for other folders.
+        others: counts files in folders that are not images.
+        alone: whether nothing else was given. A missing file in a list is unreadable when its turn comes.
     """
-    folder = entry.path if entry.kind is EntryKind.CLOSED and not entry.linked else entry.path.parent
-    return None if folder == root else folder.name
+    path = user_path(text)
+    # A listed name with an image's suffix needs no look at the disk: opening it later tells all there is to know.
+    if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
+        return iter([ImageItem(path.as_posix(), path)])
+    if is_folder(path):
+        stored = list_store(path)
+        return folder_images(str(path), tree(path), others) if stored is None else stored
+    # lexists: a broken link exists, and is then reported as unreadable. Names may hold [ and ], so exact ones go first.
+    if os.path.lexists(path):
+        return file_images(LocalFile(path))
+    if len(names := braces(text)) > 1:
+        return chain.from_iterable([path_images(name, list_store, others, alone=True) for name in names])
+    if glob.has_magic(text):
+        root, wild = split_pattern(path.parts)
+        hidden = any(part.startswith(".") for part in wild)
+        entries = tree(Path(*root), strict=False, hidden=hidden, enter=lambda parts: may_lead_to(parts, wild))
+        return matching_images(path.as_posix(), entries if is_folder(Path(*root)) else (), wild, others, alone=alone)
+    if alone or path.suffix.lower() in CONTAINERS:
+        raise does_not_exist(path)
+    return iter([ImageItem(path.as_posix(), path)])
 
 
-def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
-    """The images of `path/CLASS/`, or with `domains` of `path/DOMAIN/CLASS/`, labelled with the folders' names.
+def folder_images(name: str, entries: Iterable[FolderEntry], others: OtherFiles) -> Iterator[ImageItem]:
+    """The images in a folder; of one that has none, those in its archives and Parquet files."""
+    has_images = has_problems = False
+    skipped, shards = OtherFiles(), list[File]()
+    for entry in entries:
+        if entry.is_listed:
+            has_images |= entry.kind is not EntryKind.CLOSED
+            has_problems = True
+            yield entry.item(entry.folders[-1] if entry.folders else None)
+        elif entry.kind is EntryKind.OTHER and entry.file.suffix in SHARDS:
+            shards.append(entry.file)
+        elif entry.kind is EntryKind.OTHER:
+            skipped.add(entry.file.name)
+    for file in shards:
+        if has_images:
+            skipped.add(file.name)
+        else:
+            yield from found_images(file)
+    others.add(skipped.first or "", skipped.count)
+    if not shards and not has_problems:
+        raise no_images(name, skipped)
 
-    Class folders are searched recursively. A class folder without images is an error, as are images that lie outside
-    the class folders: what is left out unseen would falsify every figure computed from the rest.
-    """
-    if isinstance(path, str) and is_address(path):
-        return remote_folders(path, domains)
-    root = existing_folder(path)
-    if not domains:
-        return _class_folders(root, list_folder(root), None)
-    items: list[ImageItem] = []
-    for domain in _subfolders(root, list_folder(root), "domain"):
-        inside = list_or_problem(domain.path) if domain.problem is None else [domain]
-        items += _class_folders(domain.path, inside, domain.path.name)
-    return items
 
-
-def existing_folder(path: str | os.PathLike[str]) -> Path:
-    """`path` as a folder that exists, or an error with the nearest name."""
-    folder = user_path(path)
-    # The functions of os.path, unlike those of Path, answer "no" for names that the system refuses.
+def local_folders(folder: Path, domains: bool) -> list[ImageItem]:
+    """The images of the class folders in a folder, as `class_folder_images` gives them."""
     if not os.path.lexists(folder):
         raise does_not_exist(folder)
     if not is_folder(folder):
         raise InputError(f"{str(folder)!r} is a file, but a folder with one subfolder per class is needed.")
-    return folder
+    return class_folder_images(folder.as_posix(), tree(folder), domains)
+
+
+def class_folder_images(name: str, entries: Iterable[FolderEntry], domains: bool) -> list[ImageItem]:
+    """The images of class folders, or with `domains` of class folders in domain folders, labelled with their names.
+
+    An empty class folder is an error, as are images outside the class folders: what is left out unseen would falsify
+    every number computed from the rest. What cannot be read and belongs to no class has no label.
+    """
+    depth, kind = (2, "domain and class folders") if domains else (1, "class folders")
+    items, skipped, empty = list[ImageItem](), OtherFiles(), dict[tuple[str, ...], str]()
+    for entry in entries:
+        folders = entry.folders
+        if entry.kind is EntryKind.FOLDER and len(folders) < depth:
+            empty.pop(folders, None)
+            empty[entry.parts] = entry.file.name
+        elif entry.is_listed:
+            if len(folders) < depth and entry.kind is not EntryKind.CLOSED:
+                raise InputError(f"{entry.file.name!r} is outside the {kind} of {name!r}. Move it into one.")
+            empty.pop(folders[:1], None)
+            empty.pop(folders[:2], None)
+            label = folders[depth - 1] if len(folders) >= depth else None
+            items.append(entry.item(label, folders[0] if domains and folders else None))
+        elif entry.kind is EntryKind.OTHER:
+            skipped.add(entry.file.name)
+    for folder in empty.values():
+        raise InputError(f"No images in the class folder {folder!r}. Add some, or remove the folder.")
+    if not items:
+        raise no_images(name, skipped)
+    return items
+
+
+def matching_images(
+    pattern: str, entries: Iterable[FolderEntry], wild: Sequence[str], others: OtherFiles, *, alone: bool
+) -> Iterator[ImageItem]:
+    """What a pattern matches: images, the images in folders, then those of archives, and of tables if it asks for their
+    suffix. A pattern in a list that matches nothing is an image that is not there.
+    """
+    wanted = TAR_EXTENSIONS | ({os.path.splitext(pattern)[1].lower()} & TABLE_EXTENSIONS)  # noqa: PTH122 (or a URL)
+    skipped, containers, is_empty = OtherFiles(), list[File](), True
+    for entry in entries:
+        if entry.is_listed:
+            if _fits(entry.parts, wild) or (entry.kind is EntryKind.CLOSED and may_lead_to(entry.parts, wild)):
+                is_empty = False
+                yield entry.item()
+        elif entry.kind is EntryKind.OTHER and _fits(entry.parts, wild, itself=True):
+            if entry.file.suffix in wanted:
+                containers.append(entry.file)
+            else:
+                skipped.add(entry.file.name)
+    for file in containers:
+        yield from found_images(file)
+    others.add(skipped.first or "", skipped.count)
+    if is_empty and not containers:
+        if alone or skipped.count:
+            raise InputError(f"No image matches the pattern {pattern!r}{f' ({skipped})' if skipped.count else ''}.")
+        yield ImageItem(pattern, file_at(pattern))
+
+
+def split_pattern(parts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The parts of a path before the first that is a pattern, and the others."""
+    first = next((number for number, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return list(parts[:first]), [part for part in parts[first:] if part]
+
+
+def may_lead_to(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether something in a folder of this name can match."""
+    if not parts or not pattern or pattern[0] == "**":
+        return True
+    return _is_match(parts[0], pattern[0]) and may_lead_to(parts[1:], pattern[1:])
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str], *, itself: bool = False) -> bool:
+    """Whether a file matches, or, unless it must do so itself, a folder that it is in."""
+    if not pattern:
+        return not (itself and parts)
+    first, rest = pattern[0], pattern[1:]
+    if first == "**":
+        deeper = bool(parts) and not parts[0].startswith(".")
+        return _fits(parts, rest, itself=itself) or (deeper and _fits(parts[1:], pattern, itself=itself))
+    if not parts or not _is_match(parts[0], first) or (rest and len(parts) == 1):  # a file has nothing below it
+        return False
+    return _fits(parts[1:], rest, itself=itself)
+
+
+def _is_match(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) and name.startswith(".") <= pattern.startswith(".")
+
+
+def no_images(name: str, skipped: OtherFiles) -> InputError:
+    """The error for a folder without images."""
+    return InputError(f"No images in {name!r} ({skipped}). Image files end in .jpg, .png, .webp, ….")
 
 
 def does_not_exist(path: Path) -> InputError:
@@ -69,8 +204,8 @@ def does_not_exist(path: Path) -> InputError:
     except OSError:
         names = []
     same = [name for name in names if name.lower() == missing.name.lower()]
-    # Names are compared without their ending: .jpg alone makes no two names alike. Of equal stems, the one with the
-    # wanted ending is kept.
+    # Names are compared without their suffix: .jpg alone makes no two names alike. Of equal stems, the one with the
+    # wanted suffix is kept.
     names.sort(key=lambda name: (Path(name).suffix.lower() == missing.suffix.lower(), name))
     by_stem = {Path(name).stem.lower(): name for name in names}
     matches = difflib.get_close_matches(missing.stem.lower(), by_stem, n=2, cutoff=0.65)
@@ -80,39 +215,22 @@ def does_not_exist(path: Path) -> InputError:
     return InputError(f"{str(path)!r} does not exist{where}.{hint}")
 
 
-def _class_folders(root: Path, entries: list[Listed], domain: str | None) -> list[ImageItem]:
-    if [entry.path for entry in entries] == [root]:  # the folder itself cannot be listed
-        return [entry.item(None, domain) for entry in entries]
-    items: list[ImageItem] = []
-    for folder in _subfolders(root, entries, "class"):
-        found = [folder] if folder.problem is not None else list(walk(folder.path, strict=False))
-        if not found:
-            raise InputError(f"The class folder {str(folder.path)!r} holds no image. Add some, or remove the folder.")
-        label = None if folder.problem is not None else folder.path.name
-        items += [entry.item(label, domain) for entry in found]
-    return items
-
-
-def _subfolders(root: Path, entries: list[Listed], kind: str) -> list[Listed]:
-    """The folders among the entries of `root`, one per class or domain; an error if there are none, or images beside.
-
-    A link that leads nowhere may have led to one.
-    """
-    folders = [entry for entry in entries if entry.kind in (EntryKind.FOLDER, EntryKind.CLOSED)]
-    loose = [entry.path.name for entry in entries if entry.kind in (EntryKind.IMAGE, EntryKind.UNREADABLE)]
-    if not folders:
-        found = f"{len(loose)} image(s) but no folders" if loose else "no folders"
-        raise InputError(f"{str(root)!r} holds {found}. It must hold one folder per {kind}, with the images inside.")
-    if loose:
-        raise InputError(
-            f"{len(loose)} image(s) lie directly in {str(root)!r}, outside its {kind} folders, the first is "
-            f"{loose[0]!r}. Move them into a {kind} folder."
-        )
-    return folders
-
-
-def no_images(folder: Path) -> InputError:
-    """The error for a folder that holds no image: it says what it holds instead."""
-    others = [entry.path.name for entry in list_folder(folder)]
-    what = f"It holds {len(others)} other entries, such as {others[0]!r}." if others else "It is empty."
-    return InputError(f"The folder {str(folder)!r} holds no image. {what} Image files end in .jpg, .png, .webp, ….")
+def braces(text: str) -> list[str]:
+    """The names that a text with braces stands for, as in a shell; a text without stands for itself."""
+    match = _BRACES.search(text)
+    if match is None:
+        return [text]
+    first, last, words = match.groups()
+    if words is not None:
+        choices = words.split(",")
+    else:
+        low, high = int(first), int(last)
+        width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
+        step = 1 if low <= high else -1
+        if abs(high - low) >= MOST_NAMES:
+            raise InputError(f"{match[0]!r} in {text!r} stands for more than {MOST_NAMES:,} names.")
+        choices = [f"{number:0{width}}" for number in range(low, high + step, step)]
+    ends = braces(text[match.end() :])
+    if len(choices) * len(ends) > MOST_NAMES:
+        raise InputError(f"The braces in {text!r} stand for more than {MOST_NAMES:,} names.")
+    return [text[: match.start()] + choice + end for choice in choices for end in ends]

@@ -1,34 +1,35 @@
-"""Images of a hub data set: a `datasets.Dataset`, known by its shape, so that the library need not be imported.
+"""Images of a dataset of the Hugging Face Hub: a `datasets.Dataset`, known by its shape, so the library need not be
+imported.
 
-Rows are read when their image is needed. The library is asked for the encoded bytes rather than for pictures, so
-that a broken image is skipped like any other instead of ending the run.
+Rows are read when their image is needed. The library is asked for the encoded bytes rather than for decoded images, so
+a damaged image is skipped like any other instead of ending the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from PIL import Image
 
-from deltaenergy.data.decode import ImageSource, UnreadableImage
+from deltaenergy.data.file import file_at
+from deltaenergy.data.formats.parquet import cell_content
 from deltaenergy.data.formats.table import (
     DOMAIN_COLUMNS,
     LABEL_COLUMNS,
     PATH_COLUMNS,
-    as_list,
     find_column,
     optional_text,
     table_images,
 )
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.items import Content, ImageItem, Lazy
 from deltaenergy.errors import InputError
 
 
 def is_dataset(images: Any) -> bool:
-    """Whether this is a data set of the datasets library, streamed or not."""
+    """Whether this is a dataset of the datasets library, streamed or not."""
     return hasattr(images, "features") and hasattr(images, "column_names")
 
 
@@ -38,32 +39,38 @@ def is_dataset_dict(images: Any) -> bool:
 
 
 def dataset_images(dataset: Any) -> Iterator[ImageItem]:
-    """One item per row, labelled with the class names that the data set's features hold."""
+    """One image per row, labelled with the class names that the dataset's features contain."""
     if not hasattr(dataset, "__len__"):
-        raise InputError("A streamed data set has no length. Load it without streaming=True, or give a list of images.")
+        raise InputError("A streamed dataset has no length. Load it without streaming=True, or give a list of images.")
     features = dataset.features
     columns = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    label, domain = (find_column(features, known) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))
     if not columns:
-        if find_column(features, PATH_COLUMNS) is None:
+        path = find_column(features, PATH_COLUMNS)
+        if path is None:
             raise InputError(
-                f"The data set has neither an image column nor one with paths. Its columns are: "
+                f"The dataset has neither an image column nor one with paths. Its columns are: "
                 f"{', '.join(map(repr, features))}."
             )
-        yield from table_images(dataset)
+        import pyarrow as pa
+
+        yield from table_images(pa.table({name: _texts(dataset, name) for name in (path, label, domain) if name}))
         return
     if not len(dataset):
-        raise InputError("The data set has no rows.")
+        raise InputError("The dataset has no rows.")
     column = find_column(columns, PATH_COLUMNS) or columns[0]
-    labels, domains = (_texts(dataset, find_column(features, known)) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))
     encoded = dataset.cast_column(column, type(features[column])(decode=False))
-    for row, (label, domain) in enumerate(zip(labels, domains)):
-        yield ImageItem(f"image {row}", _Row(encoded, column, row), label, domain)
+    # The dataset's own fingerprint and the row show that nothing changed.
+    fingerprint = getattr(dataset, "_fingerprint", None)
+    for row, (class_name, domain_name) in enumerate(zip(_texts(dataset, label), _texts(dataset, domain))):
+        stamp = None if fingerprint is None else f"{fingerprint}, row {row}"
+        yield ImageItem(f"image {row}", Lazy(partial(_read, encoded, column, row), stamp), class_name, domain_name)
 
 
 def hub_images(name: str) -> list[ImageItem]:
-    """The images of `hf:OWNER/NAME` or `hf:OWNER/NAME:SPLIT`, loaded from the local cache or the hub.
+    """The images of `hf:OWNER/NAME` or `hf:OWNER/NAME:SPLIT`, loaded from the local cache or the Hugging Face Hub.
 
-    Ids begin with the name as it was given, so that images of several data sets can stand in one feature store.
+    Ids begin with the name as it was given, so images of several datasets can be in one feature store.
     """
     path, _, split = name.removeprefix("hf:").partition(":")
     try:
@@ -75,43 +82,25 @@ def hub_images(name: str) -> list[ImageItem]:
     # The library raises its own errors, those of the network, and ValueError for an unknown split.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{name!r} cannot be loaded from the hub: {reason}") from error
+        raise InputError(f"{name!r} cannot be loaded from the Hugging Face Hub: {reason}") from error
     if is_dataset_dict(loaded):
         raise InputError(f"{name!r} has several splits. Choose one: {', '.join(f'{name}:{key}' for key in loaded)}.")
     return [replace(item, id=f"{name}/{item.id}") for item in dataset_images(loaded)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    """The image in one row, read when called."""
-
-    dataset: Any
-    column: str
-    row: int
-
-    @property
-    def stamp(self) -> str | None:
-        """The data set's own fingerprint and the row: tells a feature store that nothing changed."""
-        fingerprint = getattr(self.dataset, "_fingerprint", None)
-        return None if fingerprint is None else f"{fingerprint}, row {self.row}"
-
-    def __call__(self) -> ImageSource:
-        value = self.dataset[self.row][self.column]
-        if isinstance(value, Image.Image):
-            return value
-        if isinstance(value, Mapping):
-            if value.get("bytes"):
-                return bytes(value["bytes"])
-            if value.get("path"):
-                return Path(value["path"])
-        raise UnreadableImage("the data set holds no image in this row")
+def _read(dataset: Any, column: str, row: int) -> Content:
+    cell = dataset[row][column]
+    if isinstance(cell, Image.Image):
+        return cell
+    found = cell_content(cell)
+    return found if isinstance(found, bytes) else file_at(found)
 
 
 def _texts(dataset: Any, column: str | None) -> list[str | None]:
     if column is None:
         return [None] * len(dataset)
     names = getattr(dataset.features[column], "names", None)
-    values = as_list(dataset[column])
+    values = list(dataset[column])
     if names is None:
         return [optional_text(value) for value in values]
     # Hidden labels of test splits are −1 or None.

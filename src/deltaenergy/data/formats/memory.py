@@ -1,9 +1,10 @@
-"""torch's tensors, Datasets and DataLoaders as images. torch is not imported: who has not done so has none of them.
+"""Images in memory: NumPy arrays, torch's tensors, Datasets and DataLoaders. torch is not imported here.
 
-A tensor holds one image (channels, height, width) or several (N, channels, height, width), as 8-bit integers or as
-floats from 0 to 1; (height, width, channels) is taken as well where the channels cannot come first. A Dataset is read
-image by image when their turn comes; of a pair or a dictionary the image is taken. Of a DataLoader the data set is
-read, in the order and with the images that the loader would give; its collating plays no part.
+An array is (height, width), (height, width, channels) or several of these, of 8-bit integers. A tensor is one image
+(channels, height, width) or several (N, channels, height, width), as 8-bit integers or as floats from 0 to 1; (height,
+width, channels) is accepted where the channels cannot come first. A Dataset is read image by image when they are
+needed; of a pair or a dictionary the image is used. Of a DataLoader the dataset is read, in the order and with the
+images that the loader would give, without its collating.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from deltaenergy.data.decode import ImageSource, UnreadableImage
-from deltaenergy.data.items import ImageItem
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.file import file_at
+from deltaenergy.data.items import Content, ImageItem, Lazy
 from deltaenergy.errors import InputError
 
-# What an image is called in the dictionaries of common data sets.
+# What an image is called in the dictionaries of common datasets.
 _KEYS = ("image", "img", "pixel_values", "images")
 _CHANNELS = (1, 3, 4)
-# Rounding of a picture that was resized or stored with fewer bits.
+# Rounding of an image that was resized or stored with fewer bits.
 _SLACK = 1e-3
 
 
@@ -43,16 +44,31 @@ def is_torch_data(value: Any) -> bool:
     return data is not None and isinstance(value, (data.Dataset, data.DataLoader))
 
 
-def tensor_pictures(tensor: Any, what: str = "images") -> list[Image.Image]:
-    """The pictures in a tensor."""
+def tensor_images(tensor: Any, what: str = "images") -> list[Image.Image]:
+    """The images in a tensor."""
     array = _to_numpy(tensor, what)
     if array.ndim == 4:
-        return [_picture(one, what) for one in array]
-    return [_picture(array, what)]
+        return [_to_image(one, what) for one in array]
+    return [_to_image(array, what)]
+
+
+def array_images(array: np.ndarray[Any, Any]) -> list[Image.Image]:
+    """The images in an array."""
+    if array.ndim == 4:
+        return [image for one in array for image in array_images(one)]
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in _CHANNELS):
+        remedy = "Pixels must be 8-bit integers (uint8) of shape (height, width, 3)."
+        if array.dtype.kind == "f":
+            remedy += " For floats from 0 to 1 write (255 * array).round().astype('uint8')."
+        elif array.ndim == 3 and array.shape[0] in (1, 3):
+            remedy += " The channels seem to come first: write array.transpose(1, 2, 0)."
+        raise InputError(f"images contains an array of {array.dtype} with shape {array.shape}. {remedy}")
+    pixels = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    return [Image.fromarray(np.ascontiguousarray(pixels))]
 
 
 def torch_images(data: Any) -> Iterator[ImageItem]:
-    """One item per image of a Dataset or DataLoader, with its label where the data set tells it by itself."""
+    """One item per image of a Dataset or DataLoader, with its label where the dataset tells it by itself."""
     from torch.utils.data import DataLoader, IterableDataset
 
     order: Iterable[Any] | None = None
@@ -64,49 +80,49 @@ def torch_images(data: Any) -> Iterator[ImageItem]:
         dataset = data
     if isinstance(dataset, IterableDataset):
         for i, element in enumerate(dataset):
-            yield ImageItem(f"image {i}", _source_of(element))
+            yield ImageItem(f"image {i}", _content_of(element))
         return
     if not hasattr(dataset, "__len__"):
-        raise InputError(f"images is a data set of type {type(dataset).__name__} that does not tell its length.")
+        raise InputError(f"images is a dataset of type {type(dataset).__name__} that does not tell its length.")
     lock = threading.Lock()
     indices = range(len(dataset)) if order is None else order
     for index in indices:
-        yield ImageItem(f"image {index}", partial(_read, dataset, index, lock), label=_label(dataset, index))
+        yield ImageItem(f"image {index}", Lazy(partial(_read, dataset, index, lock)), label=_label(dataset, index))
 
 
-def _read(dataset: Any, index: Any, lock: threading.Lock) -> ImageSource:
-    """The image at `index`. Data sets are seldom made for several threads at once."""
+def _read(dataset: Any, index: Any, lock: threading.Lock) -> Content:
+    """The image at `index`. Datasets are seldom made for several threads at once."""
     with lock:
         element = dataset[index]
-    return _source_of(element)
+    return _content_of(element)
 
 
-def _source_of(element: Any) -> ImageSource:
-    """The picture of what a data set gives: itself, the first of a pair, or by name."""
+def _content_of(element: Any) -> Content:
+    """The image of what a dataset gives: itself, the first of a pair, or by name."""
     while isinstance(element, (tuple, list)) and len(element):
         element = element[0]
     if isinstance(element, Mapping):
         key = next((key for key in _KEYS if key in element), None)
         if key is None:
-            raise UnreadableImage(f"the data set gives a dictionary without {' or '.join(_KEYS)}")
+            raise UnreadableImage(f"the dataset gives a dictionary without {' or '.join(_KEYS)}")
         element = element[key]
     if isinstance(element, (Image.Image, bytes)):
         return element
     if isinstance(element, (str, os.PathLike)):
-        return Path(element)
+        return file_at(element)
     if is_tensor(element) or isinstance(element, np.ndarray):
         try:
-            (picture,) = tensor_pictures(element, "the data set")
+            (image,) = tensor_images(element, "the dataset")
         except InputError as error:
             raise UnreadableImage(str(error)) from None
         except ValueError:
-            raise UnreadableImage("the data set gives several images at once") from None
-        return picture
-    raise UnreadableImage(f"the data set gives a {type(element).__name__}, which is no image")
+            raise UnreadableImage("the dataset gives several images at once") from None
+        return image
+    raise UnreadableImage(f"the dataset gives a {type(element).__name__}, which is not an image")
 
 
 def _label(dataset: Any, index: Any) -> str | None:
-    """The class of an image, where the data set lists numbers (`targets`) and their names (`classes`)."""
+    """The class of an image, where the dataset lists numbers (`targets`) and their names (`classes`)."""
     if hasattr(dataset, "dataset") and hasattr(dataset, "indices"):  # a Subset
         return _label(dataset.dataset, dataset.indices[index])
     names, targets = getattr(dataset, "classes", None), getattr(dataset, "targets", None)
@@ -129,7 +145,7 @@ def _to_numpy(tensor: Any, what: str) -> np.ndarray[Any, Any]:
         raise InputError(f"{what} holds a tensor that cannot become a NumPy array: {error}") from error
 
 
-def _picture(array: np.ndarray[Any, Any], what: str) -> Image.Image:
+def _to_image(array: np.ndarray[Any, Any], what: str) -> Image.Image:
     shape = array.shape
     if array.ndim == 3 and shape[0] in _CHANNELS:
         array = array.transpose(1, 2, 0)

@@ -1,8 +1,8 @@
-"""Pictures inside Parquet files: a column of encoded bytes, or of the hub's records {bytes, path}.
+"""Images inside Parquet files: a column of encoded bytes, or of records {bytes, path} as on the Hugging Face Hub.
 
-A picture is read when it is needed. Parquet has no way to a single row: a column is decoded from the beginning of its
-row group. Pictures are asked for in order, or nearly so, by several threads; so each file keeps a few places where it
-goes on reading, and the last few batches that it read. Each page is decoded once, and memory is that of a few pages and
+An image is read when it is needed. Parquet has no access to a single row: a column is decoded from the start of its row
+group. Images are requested in order, or nearly so, by several threads; so each file keeps a few positions from which it
+reads forward, and the last few batches that it read. Each page is decoded once, and memory is that of a few pages and
 batches, however large the row groups are.
 """
 
@@ -11,30 +11,28 @@ from __future__ import annotations
 import bisect
 import io
 import json
-import os
-import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from deltaenergy.data.decode import Streamed, UnreadableImage, open_file
-from deltaenergy.data.regular import what_it_is, why_not_reached
-from deltaenergy.data.remote.client import Refused
-from deltaenergy.errors import UnreachableError
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.file import File, LocalFile, reason_of
+from deltaenergy.data.remote.blocks import BlockReader, RangeReader, RemoteFileReader
+from deltaenergy.data.remote.errors import Refused
+from deltaenergy.errors import InputError, UnreachableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What a column of pictures may be called; it must also hold bytes, or records with bytes.
+# What a column of images may be called; it must also contain bytes, or records with bytes.
 IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "content")
-NO_IMAGE = "the table holds no image in this row"
+NO_IMAGE = "the table has no image in this row"
 
-# Of each file so many places are kept: hashing and encoding may go over the same rows, one behind the other.
-_PLACES = 4
+# Of each file this many positions are kept: two who read the same file may be at different rows.
+_POSITIONS = 4
 _FILES = 4
 # Batches are of about this size, and those that a file keeps together of at most that, unless they are very few:
 # threads do not ask in order, and to go back costs a row group.
@@ -44,57 +42,102 @@ _FEW = 4
 _BATCH_ROWS = 1024
 # Parquet is read through a buffer of this size; without one, a row group's column would be held whole.
 BUFFER_BYTES = 1 << 20
+# Columns at URLs: ranges with no more than this between them are requested together, and no more than that at a time.
+_GAP_BYTES = 1 << 16
+_RANGE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetImage(Streamed):
-    """The picture in one row of a Parquet file, counted from 0."""
+class ParquetCell(NamedTuple):
+    """An image in a column of a Parquet file; rows are counted from 0."""
 
-    table: Path
+    file: File
     column: str
     row: int
-    stamp: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading it means waiting for a network."""
+        return self.file.is_remote
+
+    @property
+    def stamp(self) -> str:
+        """A row is as old as its table."""
+        return f"{self.file.stamp}, row {self.row}"
 
     def open(self) -> IO[bytes]:
-        """The picture's bytes. A record without bytes names a file, which counts from the table's folder."""
-        stamp = file_stamp(self.table)
-        reader = column_reader(os.fspath(self.table), self.column, stamp, lambda: self.table)
-        found = picture_of(reader.cell(self.row))
-        return io.BytesIO(found) if isinstance(found, bytes) else open_file(self.table.parent / found)
+        """The image's bytes. A record without bytes names a file, as `File.sibling` reads it.
+
+        Raises `UnreadableImage`, or `UnreachableError` if a store is out of reach.
+        """
+        found = cell_content(_reader(self.file, self.column).cell(self.row))
+        if isinstance(found, bytes):
+            return io.BytesIO(found)
+        try:
+            return self.file.sibling(found).open()
+        except InputError as error:
+            raise UnreadableImage(str(error)) from error
 
 
-def picture_of(cell: Any) -> bytes | str:
-    """The bytes of a picture, or the file that the hub's record names instead."""
+def cell_content(cell: Any) -> bytes | str:
+    """The bytes of an image, or the file that a record of the Hugging Face Hub names instead."""
     data = cell.get("bytes") if isinstance(cell, dict) else cell
-    if data is not None:
+    if isinstance(data, (bytes, bytearray)):
         return bytes(data)
-    if isinstance(cell, dict) and cell.get("path"):
+    if isinstance(cell, dict) and isinstance(cell.get("path"), str):
         return str(cell["path"])
     raise UnreadableImage(NO_IMAGE)
 
 
-def file_stamp(path: Path) -> str:
-    """What tells that a table may have changed. Raises `UnreadableImage` if it is no regular file any more."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (asked for each picture)
-    except (OSError, ValueError) as error:
-        raise UnreadableImage(f"its table cannot be read: {why_not_reached(path, error)}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise UnreadableImage(f"its table cannot be read: {what_it_is(status.st_mode)}")
-    return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
+def parquet_file(file: File, *, columns: Sequence[str] | None = None) -> Any:
+    """A Parquet file, open, for one who reads it from the first row to the last: pyarrow's `ParquetFile`.
+
+    Without a buffer, a row group's column would be held whole. Of a file at a URL, `columns` are requested ahead.
+    """
+    import pyarrow.parquet as pq
+
+    options = {"pre_buffer": False, "buffer_size": BUFFER_BYTES}
+    if isinstance(file, LocalFile):
+        return pq.ParquetFile(file.path, **options)
+    if columns is None:
+        return pq.ParquetFile(RemoteFileReader(BlockReader(file)), **options)
+    reader = RangeReader(file)
+    opened = pq.ParquetFile(RemoteFileReader(reader), **options)
+    reader.ranges = column_ranges(opened.metadata, columns, reader.size)
+    return opened
+
+
+def column_ranges(metadata: Any, columns: Sequence[str], size: int) -> list[tuple[int, int]]:
+    """Where columns are in a file of this size, row group by row group: those close together as one, large ones in
+    several. Damaged tables claim anything.
+    """
+    chunks = []
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema.partition(".")[0] in columns or chunk.path_in_schema in columns:
+                dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
+                start = dictionary if dictionary and dictionary < data else data
+                chunks.append((max(start, 0), min(start + chunk.total_compressed_size, size)))
+    ranges: list[tuple[int, int]] = []
+    for start, end in sorted(chunks):
+        if ranges and start - ranges[-1][1] <= _GAP_BYTES and end - ranges[-1][0] <= _RANGE_BYTES:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+            continue
+        start = max(start, ranges[-1][1]) if ranges else start
+        ranges.extend((first, min(first + _RANGE_BYTES, end)) for first in range(start, end, _RANGE_BYTES))
+    return ranges
 
 
 def image_column(schema: pa.Schema) -> str | None:
-    """The column that holds pictures: one that is called so, else one that the hub's library wrote as such."""
+    """The column with images: one that is called so, else one that the datasets library marked as such."""
     by_lower = {name.strip().lower(): name for name in schema.names if schema.get_field_index(name) >= 0}
     called = [by_lower[name] for name in IMAGE_COLUMNS if name in by_lower]
     written = [name for name, feature in _hub_features(schema).items() if feature.get("_type") == "Image"]
-    found = [name for name in called + written if name in by_lower.values() and _holds_bytes(schema.field(name).type)]
+    found = [name for name in called + written if name in by_lower.values() and _has_bytes(schema.field(name).type)]
     return next(iter(found), None)
 
 
 def class_names(schema: pa.Schema, column: str) -> Sequence[str] | None:
-    """The names that the numbers of a column stand for, where the hub's library wrote them."""
+    """The names that the numbers of a column stand for, where the datasets library wrote them."""
     names = _hub_features(schema).get(column, {}).get("names")
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
@@ -107,22 +150,22 @@ def _hub_features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _holds_bytes(kind: pa.DataType) -> bool:
+def _has_bytes(kind: pa.DataType) -> bool:
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_struct(kind):
-        place = kind.get_field_index("bytes")
-        return place >= 0 and _holds_bytes(kind.field(place).type)
+        position = kind.get_field_index("bytes")
+        return position >= 0 and _has_bytes(kind.field(position).type)
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
 @dataclass
-class _Place:
-    """Where reading a row group goes on: `row` is the next one of the file, and `last` holds those from `start` to it.
+class _Position:
+    """Where a row group is being read: `row` is the next one of the file, and `last` has those from `start` to it.
 
-    Whoever comes behind begins inside a batch: the one before the place must not have to be read again.
+    Whoever follows starts inside a batch, which must not have to be read again.
     """
 
     group: int
@@ -133,34 +176,23 @@ class _Place:
 
 
 class ColumnReader:
-    """One column of one file, read forward from a few places. `source` is a path, or a file at an address.
-
-    `decoded` is how many rows were decoded so far.
-    """
+    """One column of one file, read forward from a few positions. `decoded` is how many rows were decoded so far."""
 
     def __init__(
-        self,
-        source: Path | IO[bytes] | io.RawIOBase,
-        column: str,
-        *,
-        batch_bytes: int = BATCH_BYTES,
-        kept_bytes: int = KEPT_BYTES,
+        self, file: File, column: str, *, batch_bytes: int = BATCH_BYTES, kept_bytes: int = KEPT_BYTES
     ) -> None:
-        import pyarrow.parquet as pq
-
         self._batch_bytes, self._kept_bytes, self.decoded = batch_bytes, kept_bytes, 0
         self.column, self.lock = column, threading.Lock()
-        self.file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
+        self.file = parquet_file(file)
         groups = [self.file.metadata.row_group(group) for group in range(self.file.metadata.num_row_groups)]
         self.sizes = [(group.num_rows, group.total_byte_size) for group in groups]
         self.starts = [0, *accumulate(group.num_rows for group in groups)]
-        self.places: list[_Place] = []
+        self.positions: list[_Position] = []
         # By the first row of each batch; `damaged` is the first row of a group that cannot be read, and why.
         self.kept: OrderedDict[int, pa.Array] = OrderedDict()
         self.damaged: dict[int, tuple[int, str]] = {}
 
     def cell(self, row: int) -> Any:
-        """What stands in a row."""
         with self.lock:
             array, start = self._batch(row)
         return array[row - start].as_py()
@@ -176,43 +208,43 @@ class ColumnReader:
         first, reason = self.damaged.get(group, (self.starts[-1], ""))
         if row >= first:
             raise UnreadableImage(reason)
-        place = self._nearest(group, row)
-        while row >= place.row:
-            self._advance(place)
-        return place.last, place.start
+        position = self._nearest(group, row)
+        while row >= position.row:
+            self._advance(position)
+        return position.last, position.start
 
-    def _nearest(self, group: int, row: int) -> _Place:
-        """The place from which the way to `row` is shortest, a new one if it lies behind them all."""
-        before = [place for place in self.places if place.group == group and place.start <= row]
+    def _nearest(self, group: int, row: int) -> _Position:
+        """The position from which the way to `row` is shortest, a new one if there is none before it."""
+        before = [position for position in self.positions if position.group == group and position.start <= row]
         if before:
-            place = max(before, key=lambda place: place.start)
-            self.places.remove(place)
+            position = max(before, key=lambda position: position.start)
+            self.positions.remove(position)
         else:
             rows, size = self.sizes[group]
             count = max(1, min(_BATCH_ROWS, self._batch_bytes * rows // max(1, size)))
             batches = self.file.iter_batches(count, row_groups=[group], columns=[self.column], use_threads=False)
-            place = _Place(group, self.starts[group], batches, self.starts[group])
-        self.places = [*self.places[-(_PLACES - 1) :], place]
-        return place
+            position = _Position(group, self.starts[group], batches, self.starts[group])
+        self.positions = [*self.positions[-(_POSITIONS - 1) :], position]
+        return position
 
-    def _advance(self, place: _Place) -> None:
+    def _advance(self, position: _Position) -> None:
         """Read the next batch."""
         try:
-            array = next(place.batches).column(0)
+            array = next(position.batches).column(0)
         except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes
-            self.places.remove(place)
+            self.positions.remove(position)
             if isinstance(failure, UnreachableError):
                 raise
-            raise UnreadableImage(f"its table cannot be read: {failure}") from failure
+            raise UnreadableImage(f"its table cannot be read: {failure.reason}") from failure
         except (OSError, ValueError, StopIteration, NotImplementedError, KeyError, IndexError) as error:
-            reason = f"the table is damaged from row {place.row} on ({_first_line(error) or 'it ends there'})"
-            self.damaged[place.group] = (place.row, reason)
+            reason = f"the table is damaged from row {position.row} on ({_first_line(error) or 'it ends there'})"
+            self.damaged[position.group] = (position.row, reason)
             raise UnreadableImage(reason) from error
-        place.start, place.row, place.last = place.row, place.row + len(array), array
+        position.start, position.row, position.last = position.row, position.row + len(array), array
         self.decoded += len(array)
-        if place.row >= self.starts[place.group + 1]:
-            self.places.remove(place)  # it leads nowhere, and holds the last page
-        self._keep(place.start, array)
+        if position.row >= self.starts[position.group + 1]:
+            self.positions.remove(position)  # it leads nowhere, and keeps the last page
+        self._keep(position.start, array)
 
     def _keep(self, start: int, array: pa.Array) -> None:
         self.kept[start] = array
@@ -222,34 +254,34 @@ class ColumnReader:
             total -= self.kept.popitem(last=False)[1].nbytes
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: object) -> str:
     return (str(error).splitlines() or [""])[0][:100]
 
 
-def forget_readers() -> None:
-    """Open every table anew."""
+_readers: OrderedDict[tuple[File, str], ColumnReader] = OrderedDict()
+_readers_lock = threading.Lock()
+
+
+def close_readers() -> None:
+    """Open every table again."""
     with _readers_lock:
         _readers.clear()
 
 
-_readers: OrderedDict[tuple[str, str, str], ColumnReader] = OrderedDict()
-_readers_lock = threading.Lock()
-
-
-def column_reader(
-    where: str, column: str, stamp: str, source: Callable[[], Path | IO[bytes] | io.RawIOBase]
-) -> ColumnReader:
-    """The column of a file that is as its stamp says, open; the last few stay so. Raises `UnreadableImage`."""
-    key = (where, column, stamp)
+def _reader(file: File, column: str) -> ColumnReader:
+    """The column of a file, open while the file does not change; the last few stay so. Raises `UnreadableImage`."""
+    try:
+        file = file.described()
+    except UnreadableImage as error:
+        raise UnreadableImage(f"its table cannot be read: {error}") from error
+    key = (file, column)
     with _readers_lock:
         reader = _readers.get(key)
         if reader is None:
             try:
-                reader = ColumnReader(source(), column)
+                reader = ColumnReader(file, column)
             except (OSError, ValueError) as error:
-                raise UnreadableImage(
-                    f"its table cannot be read: {(str(error).splitlines() or [''])[0][:100]}"
-                ) from error
+                raise UnreadableImage(f"its table cannot be read: {_first_line(reason_of(error))}") from error
         _readers[key] = reader
         _readers.move_to_end(key)
         while len(_readers) > _FILES:

@@ -1,197 +1,147 @@
 """Images listed in a table: a CSV, TSV, JSONL or Parquet file, or a pyarrow, pandas or polars table in memory.
 
-One column holds paths, or in Parquet files and tables in memory the pictures themselves; `label` (or `class`) and
-`domain` are taken along where present. Tables are read row by row, and no more than a few rows are held.
+One column contains paths or URLs, or in Parquet files and tables in memory the images themselves; `label` (or
+`class`) and `domain` are used where present. Tables are read row by row, and no more than a few rows are held. What is
+wrong with a row is that row's `problem`; where a table cannot be read any further, one more image stands for the rest.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deltaenergy.data.decode import ImageSource, Refusal
+from deltaenergy.data.decode import UnreadableImage
+from deltaenergy.data.file import File, LocalFile, file_at, reason_of
 from deltaenergy.data.formats.parquet import (
-    BUFFER_BYTES,
     IMAGE_COLUMNS,
-    NO_IMAGE,
-    ParquetImage,
+    ParquetCell,
+    cell_content,
     class_names,
-    file_stamp,
     image_column,
+    parquet_file,
 )
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import check_file
-from deltaenergy.data.remote.addresses import checked, is_address
-from deltaenergy.data.remote.client import UNLISTED, RemoteFile
-from deltaenergy.data.remote.parquet import RemoteParquetImage
-from deltaenergy.data.remote.table import RemoteColumns, RemoteTable
 from deltaenergy.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TABLE_EXTENSIONS = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
 ID_COLUMNS = (*PATH_COLUMNS, "id", "image_id", "key", "__key__")
 LABEL_COLUMNS = ("label", "class", "class_name")
 DOMAIN_COLUMNS = ("domain",)
-TEXT_COLUMNS = ("text", "caption", "title")
-# Rows that are converted at a time. A table in memory may hold pictures in them.
+# Rows that are converted at a time. A table in memory may have images in them.
 _ROWS, _ROWS_IN_MEMORY = 4096, 64
+
+
+class _BadRow(Exception):
+    """A row that cannot be read; the message is the reason. Those after it can."""
+
+
+# Names by which a column is known, and the cells of a row, or why it cannot be read.
+_Names = Sequence[str]
+_Row = Sequence[Any] | _BadRow
 
 
 @dataclass(frozen=True)
 class _Table:
-    """The names of a table's columns, and a function that gives the rows of some of them, each time from the first.
+    """A table that is read row by row.
 
-    `pictures` is the column that holds pictures, if any; `names` gives what the numbers of a column stand for; `count`
-    is the number of rows, where it is known.
+    Attributes:
+        columns: the names of its columns, of a JSONL file those of the first line.
+        rows: gives of each row, from the first, the cells of the columns that are known by these names, None where
+            there is no such column.
+        images: the column that contains images, if any.
+        names: gives what the numbers of a column stand for.
+        count: the number of rows, where it is known.
     """
 
-    columns: list[str]
-    rows: Callable[[Sequence[str]], Iterator[tuple[Any, ...]]]
-    pictures: str | None = None
+    columns: Sequence[str]
+    rows: Callable[[Sequence[_Names]], Iterator[_Row]]
+    images: str | None = None
     names: Callable[[str], Sequence[str] | None] = lambda _: None
     count: int | None = None
 
-    def values(self, column: str) -> list[Any]:
-        """All values of a column."""
-        return [cell for (cell,) in self.rows([column])]
+    @property
+    def id_names(self) -> _Names:
+        """What a column with ids may be called; the one with images has none."""
+        return [name for name in ID_COLUMNS if self.images is None or name != self.images.strip().lower()]
 
 
-def table_file_images(path: Path | RemoteTable) -> Iterator[ImageItem]:
-    """The images that a table file lists or holds. Relative paths are relative to the table's folder."""
-    with _reading(path) as table:
-        if table.pictures is None:
-            yield from _items(table, f"The table {str(path)!r}", path.parent if isinstance(path, Path) else path.folder)
-            return
-        if not table.count:
-            raise InputError(f"The table {str(path)!r} has no rows.")
-        # Numbers of equal length: sorted ids are in the order of the rows.
-        picture, digits = _in_place(path, table.pictures), len(str(table.count - 1))
-        shown = path.as_posix() if isinstance(path, Path) else path.address
-        for row, ([name], label, domain) in enumerate(_rows(table, [find_column(_others(table), ID_COLUMNS)])):
-            identity = optional_text(name) or f"{shown}#{row:0{digits}}"
-            yield ImageItem(identity, picture(row), label, domain)
+def table_file_images(file: File) -> Iterator[ImageItem]:
+    """The images that a table file lists or contains. Relative paths start at the table's folder."""
+    what, done = f"The table {file.name!r}", 0
+    try:
+        file = file.described()
+        table = _read(file)
+        images = _listed(table, what, file.sibling) if table.images is None else _contained(table, what, file)
+        for image in images:
+            yield image
+            done += 1
+    except InputError:
+        raise
+    except (UnreadableImage, OSError, ValueError, KeyError, NotImplementedError, RecursionError, _BadRow) as error:
+        reason = "its values are nested too deeply" if isinstance(error, RecursionError) else reason_of(error)
+        if not done:
+            raise InputError(f"{what} cannot be read: {reason}.") from error
+        reason = f"the table cannot be read from row {done + 1} on ({reason})"
+        yield ImageItem(f"{file.name} (the rest)", None, problem=reason)
 
 
-def _in_place(path: Path | RemoteTable, column: str) -> Callable[[int], ImageSource]:
-    """What gives the picture of a row, where it lies."""
-    if isinstance(path, RemoteTable):
-        of = path.object
-        return lambda row: RemoteParquetImage(of.address, of.size, of.version, column, row)
-    stamp = file_stamp(path)
-    return lambda row: ParquetImage(path, column, row, f"{stamp}, row {row}")
+def table_images(table: Any) -> Iterator[ImageItem]:
+    """The images that a table in memory lists or contains. Relative paths start at the current folder."""
+    found = _in_memory(table)
+    if found.images is None:
+        yield from _listed(found, "The table", file_at)
+        return
+    for number, (cell, name), label, domain in _labelled(found, [[found.images.strip().lower()], found.id_names]):
+        content: File | bytes | None = None
+        problem = None
+        try:
+            found_in_cell = cell_content(cell)
+            content = file_at(found_in_cell) if isinstance(found_in_cell, str) else found_in_cell
+        except (UnreadableImage, InputError) as error:
+            problem = str(error)
+        yield ImageItem(optional_text(name) or f"row {number}", content, label, domain, problem)
 
 
-def table_file_texts(path: Path) -> list[str]:
-    """The texts that a table file gives with its images, row by row."""
-    with _reading(path) as table:
-        column = find_column(table.columns, TEXT_COLUMNS)
-        if column is None:
-            raise InputError(
-                f"The table {str(path)!r} has no column with texts. Its columns are: "
-                f"{', '.join(map(repr, table.columns))}. Name the one with the texts 'text' "
-                f"(also known: {', '.join(TEXT_COLUMNS[1:])})."
-            )
-        texts = [optional_text(cell) for cell in table.values(column)]
-    if None in texts:
-        raise InputError(f"The table {str(path)!r} has no text in row {texts.index(None) + 1}.")
-    return [text for text in texts if text is not None]
-
-
-def read_columns(source: Any, wanted: Sequence[Sequence[str]]) -> list[list[Any] | None]:
+def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None]:
     """Of each group of names the values of the first column that is called so; None where there is none.
 
     Args:
         source: a table file, or a pyarrow, pandas or polars table.
         wanted: names of each column, whatever their case.
     """
-    with contextlib.nullcontext(_in_memory(source)) if is_table(source) else _reading(Path(source)) as table:
-        names = [find_column(table.columns, known) for known in wanted]
-        return [None if name is None else table.values(name) for name in names]
-
-
-@contextlib.contextmanager
-def _reading(path: Path | RemoteTable) -> Iterator[_Table]:
-    """The table in a file; whatever goes wrong while it is read is said with the path."""
-    if isinstance(path, Path):
-        check_file(path, "The table")
-    read = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}.get(path.suffix.lower(), _jsonl)
+    if is_table(source):
+        return _columns(_in_memory(source), wanted)
+    file = LocalFile(Path(source))
     try:
-        yield read(path)
-    except InputError:
-        raise
-    except RecursionError as error:
-        raise InputError(f"The table {str(path)!r} cannot be read: its values are nested too deeply.") from error
-    except (OSError, ValueError, KeyError, NotImplementedError, csv.Error) as error:  # also pyarrow's
-        raise InputError(f"The table {str(path)!r} cannot be read: {error}") from error
+        return _columns(_read(file.described()), wanted)
+    except (UnreadableImage, OSError, ValueError, KeyError, NotImplementedError, _BadRow) as error:
+        raise InputError(f"The table {file.name!r} cannot be read: {reason_of(error)}.") from error
+
+
+def _columns(table: _Table, wanted: Sequence[_Names]) -> list[list[Any] | None]:
+    found: list[list[Any]] = [[] for _ in wanted]
+    for row in table.rows(wanted):
+        if isinstance(row, _BadRow):
+            raise row
+        for values, cell in zip(found, row):
+            values.append(cell)
+    there = [find_column(table.columns, known) is not None for known in wanted]
+    return [values if named or any(v is not None for v in values) else None for values, named in zip(found, there)]
 
 
 def is_table(images: Any) -> bool:
-    """Whether this is a table in memory: it names its columns and gives each by name, or speaks Arrow."""
-    named = hasattr(images, "__getitem__") and (hasattr(images, "column_names") or hasattr(images, "columns"))
-    return named or hasattr(images, "__arrow_c_stream__")
-
-
-def _in_memory(table: Any) -> _Table:
-    """A table in memory; one that has nothing but Arrow's own interface becomes one of pyarrow."""
-    if not (hasattr(table, "__getitem__") and (hasattr(table, "column_names") or hasattr(table, "columns"))):
-        import pyarrow as pa
-
-        table = pa.table(table)
-    names = [str(name) for name in (table.column_names if hasattr(table, "column_names") else table.columns)]
-
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        return zip(*(_cells(table[name]) for name in wanted))
-
-    def holds_pictures(name: str) -> bool:
-        first = next((cell for (cell,) in rows([name]) if cell is not None and not isinstance(cell, float)), None)
-        return isinstance(first, (bytes, bytearray)) or (isinstance(first, dict) and "bytes" in first)
-
-    called = [name for known in IMAGE_COLUMNS if (name := find_column(names, [known])) is not None]
-    return _Table(names, rows, next(filter(holds_pictures, called), None))
-
-
-def table_images(table: Any) -> Iterator[ImageItem]:
-    """The images that a table in memory lists or holds. Relative paths are relative to the current folder."""
-    found = _in_memory(table)
-    if found.pictures is None:
-        yield from _items(found, "The table", Path())
-        return
-    wanted = [found.pictures, find_column(_others(found), ID_COLUMNS)]
-    for row, ((cell, name), label, domain) in enumerate(_rows(found, wanted), start=1):
-        yield ImageItem(optional_text(name) or f"row {row}", _picture(cell), label, domain)
-
-
-def _picture(cell: Any) -> ImageSource:
-    """The picture in a cell: bytes, or the hub's record, which may name a file instead."""
-    data = cell.get("bytes") if isinstance(cell, dict) else cell
-    if isinstance(data, (bytes, bytearray)):
-        return bytes(data)
-    if isinstance(cell, dict) and isinstance(cell.get("path"), str):
-        return Path(cell["path"])
-    return Refusal(NO_IMAGE)
-
-
-def _cells(column: Any) -> Iterator[Any]:
-    """The values of a column, a few at a time where it can be cut."""
-    if not (hasattr(column, "slice") and hasattr(column, "__len__")):
-        yield from as_list(column)
-        return
-    for start in range(0, len(column), _ROWS_IN_MEMORY):
-        yield from as_list(column.slice(start, _ROWS_IN_MEMORY))
-
-
-def as_list(column: Any) -> list[Any]:
-    """The values of a column as Python objects."""
-    for method in ("to_pylist", "tolist", "to_list"):
-        if hasattr(column, method):
-            return list(getattr(column, method)())
-    return list(column)
+    """Whether this is a table in memory, known by its Arrow interface; a column has one too, but no columns."""
+    return hasattr(images, "__arrow_c_stream__") and not hasattr(images, "dtype") and not hasattr(images, "chunks")
 
 
 def find_column(columns: Iterable[str], known: Sequence[str]) -> str | None:
@@ -207,113 +157,192 @@ def optional_text(value: Any) -> str | None:
     return str(value).strip() or None
 
 
-def _others(table: _Table) -> list[str]:
-    """The columns beside the one with pictures."""
-    return [name for name in table.columns if name != table.pictures]
+def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterator[ImageItem]:
+    """The images whose paths or URLs are in a column."""
+    column = find_column(table.columns, PATH_COLUMNS)
+    if column is None:
+        raise InputError(
+            f"{what} has no column with the images' paths. Its columns are: "
+            f"{', '.join(map(repr, table.columns)) or 'none'}. Name the one with the paths 'path' (also known: "
+            f"{', '.join(PATH_COLUMNS[1:])}), or in a Parquet file the one with the images' bytes 'image'; in a CSV "
+            "file the first line contains the column names."
+        )
+    number = 0
+    for number, row, label, domain in _labelled(table, [PATH_COLUMNS]):
+        file, problem = None, None
+        if isinstance(row, _BadRow):
+            problem = str(row)
+        elif isinstance(row[0], (bytes, dict, list)) and number == 1:
+            kind = {bytes: "bytes", dict: "records", list: "lists"}[type(row[0])]
+            raise InputError(
+                f"{what} has {kind} in column {column!r}, not paths. Images are read from a column called 'image' "
+                "that contains their encoded bytes, or records of bytes and path as on the Hugging Face Hub."
+            )
+        elif (name := optional_text(row[0])) is None:
+            problem = "the table names no file in this row"
+        else:
+            try:
+                file = file_of(name)
+            except InputError as error:  # a URL that is not one, or has a secret in it
+                problem = str(error)
+        yield ImageItem(file.name if file else f"row {number}", file, label, domain, problem)
+    if not number:
+        raise InputError(f"{what} has no rows.")
 
 
-def _rows(table: _Table, columns: list[str | None]) -> Iterator[tuple[list[Any], str | None, str | None]]:
-    """The cells of some columns, the label and the domain of each row; None where there is no such column."""
-    wanted = [*columns, *(find_column(_others(table), known) for known in (LABEL_COLUMNS, DOMAIN_COLUMNS))]
-    present = [name for name in wanted if name is not None]
-    places = [None if name is None else present.index(name) for name in wanted]
-    label_names = None if wanted[-2] is None else table.names(wanted[-2])
-    for row in table.rows(present):
-        *cells, label, domain = (None if place is None else row[place] for place in places)
-        yield cells, _label(label, label_names), optional_text(domain)
+def _contained(table: _Table, what: str, file: File) -> Iterator[ImageItem]:
+    """The images in a column of a Parquet file."""
+    assert table.images is not None
+    if not table.count:
+        raise InputError(f"{what} has no rows.")
+    # Numbers of equal length: sorted ids are in the order of the rows.
+    digits = len(str(table.count - 1))
+    for number, row, label, domain in _labelled(table, [table.id_names]):
+        name = optional_text(row[0]) or f"{file.name}#{number - 1:0{digits}}"
+        yield ImageItem(name, ParquetCell(file, table.images, number - 1), label, domain)
+
+
+def _labelled(table: _Table, wanted: Sequence[_Names]) -> Iterator[tuple[int, Any, str | None, str | None]]:
+    """Of each row its number, the cells of the wanted columns, label and domain."""
+    label_column = find_column(table.columns, LABEL_COLUMNS)
+    label_names = None if label_column is None else table.names(label_column)
+    for number, row in enumerate(table.rows([*wanted, LABEL_COLUMNS, DOMAIN_COLUMNS]), start=1):
+        if isinstance(row, _BadRow):
+            yield number, row, None, None
+        else:
+            *cells, label, domain = row
+            yield number, cells, _label(label, label_names), optional_text(domain)
+
+
+def _spread(
+    columns: Sequence[str], rows_of: Callable[[list[str]], Iterator[_Row]]
+) -> Callable[[Sequence[_Names]], Iterator[_Row]]:
+    """`_Table.rows` of a table that has the same columns in every row."""
+
+    def rows(wanted: Sequence[_Names]) -> Iterator[_Row]:
+        found = [find_column(columns, known) for known in wanted]
+        present = list(dict.fromkeys(name for name in found if name is not None))
+        positions = [None if name is None else present.index(name) for name in found]
+        for row in rows_of(present):
+            yield row if isinstance(row, _BadRow) else [None if at is None else row[at] for at in positions]
+
+    return rows
 
 
 def _label(value: Any, names: Sequence[str] | None) -> str | None:
-    """A class by its name. Hidden classes of the hub's test splits are −1."""
+    """A class by its name. Hidden classes of test splits on the Hugging Face Hub are −1."""
     if names is None or not isinstance(value, int):
         return optional_text(value)
     return names[value] if 0 <= value < len(names) else None
 
 
-def _at(name: str, base: Path | str, what: str) -> tuple[str, ImageSource]:
-    """What a path in a table leads to, with its id: a file or an address, from the table's folder on."""
-    if isinstance(base, Path) and not is_address(name):
-        return (base / name).as_posix(), base / name
-    address = checked(name if is_address(name) else f"{base}/{name}", what)
-    return address, RemoteFile(address, None, UNLISTED)
+def _read(file: File) -> _Table:
+    return {".csv": _csv, ".tsv": _csv, ".parquet": _parquet}.get(file.suffix, _jsonl)(file)
 
 
-def _items(table: _Table, what: str, base: Path | str) -> Iterator[ImageItem]:
-    path_column = find_column(table.columns, PATH_COLUMNS)
-    if path_column is None:
-        raise InputError(
-            f"{what} has no column with the images' paths. Its columns are: "
-            f"{', '.join(map(repr, table.columns)) or 'none'}. Name the one with the paths 'path' (also known: "
-            f"{', '.join(PATH_COLUMNS[1:])}), or in a Parquet file the one with the pictures' bytes 'image'; in a CSV "
-            "file the first line holds the column names."
-        )
-    row = 0
-    for row, ([cell], label, domain) in enumerate(_rows(table, [path_column]), start=1):
-        if isinstance(cell, (bytes, dict, list)):
-            held = {bytes: "bytes", dict: "records", list: "lists"}[type(cell)]
-            raise InputError(
-                f"{what} holds {held} in column {path_column!r}, not paths. Pictures are read from a column called "
-                "'image' that holds their encoded bytes, or the hub's records of bytes and path."
-            )
-        name = optional_text(cell)
-        if name is None:
-            yield ImageItem(f"row {row}", Refusal("the table names no file in this row"), label, domain)
-        else:
-            yield ImageItem(*_at(name, base, f"Row {row} of {what[0].lower()}{what[1:]}"), label, domain)
-    if not row:
-        raise InputError(f"{what} has no rows.")
+def _text(file: File, newline: str | None = None) -> io.TextIOWrapper:
+    # utf-8-sig also drops the byte-order mark that spreadsheets write; file names need not be valid text.
+    return io.TextIOWrapper(file.open_parts(), "utf-8-sig", errors="surrogateescape", newline=newline)
 
 
-def _csv(path: Path | RemoteTable) -> _Table:
-    @contextlib.contextmanager
-    def records() -> Iterator[csv.DictReader[str]]:
-        # utf-8-sig also drops the byte-order mark that spreadsheets write.
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            yield csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+def _csv(file: File) -> _Table:
+    columns: list[str]
 
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        with records() as found:
-            for record in found:
-                yield tuple(record[name] for name in wanted)
+    def reader(lines: Iterable[str]) -> Any:
+        return csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
 
-    with records() as found:
-        return _Table(list(found.fieldnames or []), rows)
+    def rows(wanted: list[str]) -> Iterator[_Row]:
+        with _text(file, newline="") as lines:
+            records = reader(lines)
+            names = next(records)
+            positions = [names.index(name) for name in wanted]
+            while True:
+                try:
+                    record = next(records)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    yield _BadRow(f"the row cannot be read: {error}")
+                    continue
+                if record:
+                    yield tuple(record[at] if at < len(record) else None for at in positions)
+
+    with _text(file, newline="") as lines:
+        try:
+            columns = next(reader(lines), [])
+        except csv.Error as error:
+            raise ValueError(str(error)) from error
+    return _Table(columns, _spread(columns, rows))
 
 
-def _jsonl(path: Path | RemoteTable) -> _Table:
-    def records() -> Iterator[dict[str, Any]]:
-        with path.open(encoding="utf-8-sig") as lines:
+def _jsonl(file: File) -> _Table:
+    def records() -> Iterator[dict[str, Any] | _BadRow]:
+        with _text(file) as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    try:
-                        record = json.loads(line)
-                    except json.JSONDecodeError as error:
-                        raise ValueError(f"line {number} is not JSON ({error.msg}).") from error
-                    if not isinstance(record, dict):
-                        raise ValueError(f'line {number} is not a JSON object such as {{"path": "a.jpg"}}.')
-                    yield record
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    yield _BadRow(f"line {number} is not JSON ({getattr(error, 'msg', error)})")
+                    continue
+                is_object = isinstance(record, dict)
+                yield (
+                    record if is_object else _BadRow(f'line {number} is not a JSON object such as {{"path": "a.jpg"}}')
+                )
 
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        return (tuple(record.get(name) for name in wanted) for record in records())
+    def rows(wanted: Sequence[_Names]) -> Iterator[_Row]:
+        for record in records():
+            if isinstance(record, _BadRow):
+                yield record
+            else:  # every line may have columns of its own
+                found = (find_column(record, known) for known in wanted)
+                yield [None if name is None else record[name] for name in found]
 
-    # Every line may name columns of its own, and the order of their names decides: all are looked at first.
-    return _Table(list(dict.fromkeys(name for record in records() for name in record)), rows)
+    first = next(records(), {})
+    if isinstance(first, _BadRow):
+        raise first
+    return _Table(list(first), rows)
 
 
-def _parquet(path: Path | RemoteTable) -> _Table:
-    import pyarrow.parquet as pq
+def _parquet(file: File) -> _Table:
+    found = parquet_file(file, columns=())
+    schema, count = found.schema_arrow, found.metadata.num_rows
 
-    source = path if isinstance(path, Path) else path.columns()
-    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES)
-    schema = file.schema_arrow
-
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    def rows(wanted: list[str]) -> Iterator[_Row]:
         if not wanted:
-            yield from (() for _ in range(file.metadata.num_rows))
+            yield from (() for _ in range(count))
             return
-        if isinstance(source, RemoteColumns):
-            source.expect(file.metadata, wanted)
-        for batch in file.iter_batches(_ROWS, columns=list(wanted), use_threads=False):
-            yield from zip(*(batch.column(name).to_pylist() for name in wanted))
+        opened = parquet_file(file, columns=wanted)
+        for group in range(opened.num_row_groups):  # one by one: those before a damaged one are read
+            for batch in opened.iter_batches(_ROWS, row_groups=[group], columns=wanted, use_threads=False):
+                yield from zip(*(batch.column(name).to_pylist() for name in wanted))
 
-    return _Table(schema.names, rows, image_column(schema), partial(class_names, schema), file.metadata.num_rows)
+    rows_of = _spread(schema.names, rows)
+    return _Table(schema.names, rows_of, image_column(schema), partial(class_names, schema), count)
+
+
+def arrow_table(given: Any) -> pa.Table:
+    """A table in memory as one of pyarrow. Raises `InputError`."""
+    import pyarrow as pa
+
+    try:
+        return given if isinstance(given, pa.Table) else pa.table(given)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"The table cannot become one of pyarrow: {error}") from error
+
+
+def _in_memory(given: Any) -> _Table:
+    table = arrow_table(given)
+
+    def rows(wanted: list[str]) -> Iterator[_Row]:
+        for batch in table.select(wanted).to_batches(_ROWS_IN_MEMORY):
+            yield from zip(*(column.to_pylist() for column in batch.columns))
+
+    def has_images(name: str) -> bool:
+        first = next((cell for (cell,) in rows([name]) if cell is not None), None)  # type: ignore[misc]
+        return isinstance(first, bytes) or (isinstance(first, dict) and "bytes" in first)
+
+    called = [name for known in IMAGE_COLUMNS if (name := find_column(table.column_names, [known])) is not None]
+    images = next(filter(has_images, called), None)
+    return _Table(table.column_names, _spread(table.column_names, rows), images, count=table.num_rows)

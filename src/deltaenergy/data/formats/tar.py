@@ -2,117 +2,180 @@
 
     0001.jpg  0001.cls  0002.jpg  0002.json …
 
-Only headers and labels are read here. A picture is read from its place in the archive when it is needed, a large one
-piece by piece, which is why the archive must not be compressed; nothing is ever unpacked to disk.
+A sample's class is the text of its `.cls` file, or the entry `label`, `class` or `cls` of its `.json` file. Only
+headers and labels are read here. An image is read from its place in the archive when it is needed, which is why the
+archive must not be compressed; nothing is ever unpacked to disk.
+
+Headers are between the images, and each is found only by the one before. So at a URL, to list an archive is to read
+through it, except for blocks without a header. What was found there is kept, packed, up to 64 MiB in all: about four
+million images. Whoever goes over more archives than that lists some of them again each time.
 """
 
 from __future__ import annotations
 
-import io
-import os
+import json
+import posixpath
+import random
 import tarfile
+import threading
+import zlib
+from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
-from deltaenergy.data.decode import Streamed, UnreadableImage
-from deltaenergy.data.formats.tar_contents import TarContents, begins_compressed
+from deltaenergy.data.decode import EXTENSIONS, UnreadableImage
+from deltaenergy.data.file import File, RemoteFile, Slice, reason_of
+from deltaenergy.data.formats.tar_headers import Member, TarHeaders
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import check_file, why_not_a_file
-from deltaenergy.data.seeking import Seeking
 from deltaenergy.errors import InputError
 
 TAR_EXTENSIONS = frozenset([".tar"])
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
-# Some formats are read whole to decode them. No picture within the limit of pixels needs more than this.
-MAX_MEMBER_BYTES = 1 << 30
-# Up to this size a picture is read at once: libraries read in many small steps, which cost more than a small picture.
-AT_ONCE = 1 << 20
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+_LABEL_KEYS = ("label", "class", "cls")
+# Larger annotation files are not labels.
+_MAX_LABEL_BYTES = 1 << 20
+_OUT_OF_REACH = 1 << 60
 
 
-@dataclass(frozen=True, slots=True)
-class TarMember(Streamed):
-    """One file inside an uncompressed archive."""
-
-    archive: Path
-    offset: int
-    size: int
-    stamp: str
-
-    def open(self, *, at_once: int = AT_ONCE, most: int = MAX_MEMBER_BYTES) -> IO[bytes]:
-        """The file's bytes, read from the archive as they are asked for, or all of them if they are few."""
-        if self.size > most:
-            raise UnreadableImage(f"too large: {self.size} bytes exceed the limit of {most} in an archive")
-        if (reason := why_not_a_file(self.archive)) is not None:
-            raise UnreadableImage(f"its archive cannot be read: {reason}")
-        file = self.archive.open("rb", buffering=0)
-        if os.fstat(file.fileno()).st_size < self.offset + self.size:
-            file.close()
-            raise UnreadableImage("the archive ends before the image does")
-        if self.size <= at_once:
-            with file:
-                file.seek(self.offset)
-                return io.BytesIO(file.read(self.size))
-        return cast("IO[bytes]", io.BufferedReader(_Part(file, self.offset, self.size)))
-
-
-class _Part(Seeking):
-    """Some consecutive bytes of an open file as a file of their own, closed with it. It has no file number, through
-    which libraries would read the whole.
-    """
-
-    def __init__(self, file: io.FileIO, offset: int, size: int) -> None:
-        super().__init__(size)
-        self.file, self.offset = file, offset
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        wanted = max(0, min(len(buffer), self.size - self.position))
-        self.file.seek(self.offset + self.position)
-        count = self.file.readinto(memoryview(buffer)[:wanted]) or 0
-        self.position += count
-        return count
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
-
-
-def tar_images(path: Path) -> Iterator[ImageItem]:
+def tar_images(file: File) -> Iterator[ImageItem]:
     """The images of an archive, in its order; one more, unreadable, stands for a damaged rest."""
-    check_file(path, "The archive")
-    contents = TarContents()
     try:
-        # Headers are far apart: a small buffer reads less in vain.
-        with path.open("rb", buffering=4096) as file:
-            status = os.fstat(file.fileno())
-            contents.read(file)
-    except tarfile.ReadError as error:
-        raise not_an_archive(repr(str(path)), error, _start_of(path)) from error
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror or error}.") from error
-    if not contents.names:
-        raise InputError(f"The archive {str(path)!r} holds no image.")
-    stamp = f"{status.st_size} bytes, {status.st_mtime_ns} ns"
-    yield from contents.items(
-        path.as_posix(), lambda offset, size: TarMember(path, offset, size, f"{stamp}, at {offset}")
-    )
+        file = file.described()
+        contents = _lists.get(file) if isinstance(file, RemoteFile) else None
+        if contents is None:
+            contents = TarContents(file)
+            if isinstance(file, RemoteFile):
+                _lists.put(file, contents)
+    except (UnreadableImage, OSError) as error:
+        raise InputError(f"The archive {file.name!r} cannot be read: {reason_of(error)}.") from error
+    yield from contents.images(file)
 
 
-def not_an_archive(shown: str, error: tarfile.ReadError, start: bytes) -> InputError:
-    """The error for a file whose start is no archive's."""
-    hint = " Compressed archives must be unpacked first." if begins_compressed(start) else ""
-    return InputError(f"{shown} cannot be read as a tar archive ({error}).{hint}")
-
-
-def compressed(shown: str) -> InputError:
+def compressed(file: File) -> InputError:
     """The error for an archive with the name of a compressed one."""
     return InputError(
-        f"{shown} is a compressed archive, whose pictures cannot be read from their place. Unpack it to a .tar first, "
-        "as with gunzip or unzstd."
+        f"{file.name!r} is a compressed archive, whose images cannot be read from their place. Unpack it to a .tar "
+        "first, as with gunzip or unzstd."
     )
 
 
-def _start_of(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(6)
+class TarContents:
+    """The images of an archive and their labels, as far as it can be read. A label may be anywhere in it, so all of the
+    list is held: about a hundred bytes per image. What is not a plain file has size −1.
+
+    Raises `InputError` if it is not an archive or has no image, and `OSError` if it cannot be read.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.names: list[str] = []
+        self.offsets, self.sizes = array("q"), array("q")
+        self.labels: dict[str, str] = {}
+        with file.open_parts() as stream:
+            start = stream.read(6)
+            headers = TarHeaders(stream)
+            try:
+                for member in headers:
+                    self._add(member, stream)
+            except tarfile.ReadError as error:
+                hint = " Compressed archives must be unpacked first." if start.startswith(_COMPRESSED) else ""
+                raise InputError(f"{file.name!r} cannot be read as a tar archive ({error}).{hint}") from error
+            finally:
+                # A failed request is not the end of a damaged archive, for which tarfile takes it.
+                if (failure := getattr(stream.raw, "failure", None)) is not None:
+                    raise failure
+        self.damage = headers.damage
+        if not self.names:
+            raise InputError(f"The archive {file.name!r} contains no image.")
+
+    def images(self, file: File) -> Iterator[ImageItem]:
+        """The images in order; one more, unreadable, stands for a damaged rest."""
+        for name, offset, size in zip(self.names, self.offsets, self.sizes):
+            label = self.labels.get(_sample(name))
+            if size >= 0:
+                yield ImageItem(f"{file.name}/{name}", Slice(file, offset, size), label)
+            else:
+                yield ImageItem(f"{file.name}/{name}", None, label, problem="a link or sparse file inside the archive")
+        if self.damage is not None:
+            yield ImageItem(f"{file.name} (the rest)", None, problem=f"the archive is damaged: {self.damage}")
+
+    def packed(self) -> bytes:
+        """All of it in ten to twenty bytes per image."""
+        values = [self.damage, self.names, self.offsets.tolist(), self.sizes.tolist(), self.labels]
+        return zlib.compress(json.dumps(values).encode("ascii"), level=1)
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> TarContents:
+        """What `packed` made small."""
+        contents = cls.__new__(cls)
+        contents.damage, contents.names, offsets, sizes, contents.labels = json.loads(zlib.decompress(data))
+        contents.offsets, contents.sizes = array("q", offsets), array("q", sizes)
+        return contents
+
+    def _add(self, member: Member, stream: IO[bytes]) -> None:
+        suffix = posixpath.splitext(member.name)[1].lower()
+        if suffix in EXTENSIONS and not member.folder:
+            self.names.append(member.name)
+            # Damaged headers claim anything; what is out of reach stays so.
+            self.offsets.append(min(member.offset, _OUT_OF_REACH))
+            self.sizes.append(min(max(member.size, 0), _OUT_OF_REACH) if member.plain else -1)
+        elif member.plain and suffix in {".cls", ".json"} and 0 <= member.size <= _MAX_LABEL_BYTES:
+            stream.seek(member.offset)
+            text = stream.read(member.size).decode("utf-8", errors="replace").strip()
+            label = text or None if suffix == ".cls" else _json_label(text)
+            if label is not None:
+                self.labels[_sample(member.name)] = label
+
+
+class TarLists:
+    """Lists of archives at URLs, packed. What makes room is drawn at random: whoever goes over more than fits, again
+    and again from the first, would never find one if the oldest had to go.
+    """
+
+    def __init__(self, kept_bytes: int = 64 << 20) -> None:
+        self._kept_bytes = kept_bytes
+        self._lock = threading.Lock()
+        self._lists: dict[RemoteFile, bytes] = {}
+
+    def get(self, file: RemoteFile) -> TarContents | None:
+        """What an archive contains, if that is known."""
+        with self._lock:
+            packed = self._lists.get(file)
+        return None if packed is None else TarContents.unpacked(packed)
+
+    def put(self, file: RemoteFile, contents: TarContents) -> None:
+        """Keep it."""
+        packed = contents.packed()
+        with self._lock:
+            total = sum(map(len, self._lists.values())) + len(packed)
+            while total > self._kept_bytes and self._lists:
+                total -= len(self._lists.pop(random.choice(list(self._lists))))
+            if total <= self._kept_bytes:
+                self._lists[file] = packed
+
+
+def use_lists(lists: TarLists | None = None) -> None:
+    """List every archive again."""
+    global _lists
+    _lists = lists or TarLists()
+
+
+_lists = TarLists()
+
+
+def _json_label(text: str) -> str | None:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(record, dict):
+        for key in _LABEL_KEYS:
+            if isinstance(record.get(key), str | int):
+                return str(record[key])
+    return None
+
+
+def _sample(name: str) -> str:
+    """The sample that a file belongs to: its name up to the first dot of its last part."""
+    folder, slash, base = name.rpartition("/")
+    return folder + slash + base.partition(".")[0]

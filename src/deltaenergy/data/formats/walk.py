@@ -1,9 +1,8 @@
 """The one walk through a user's folders: in sorted order, through links but never in circles, past nothing in silence.
 
-Only names are read: an entry's type comes with the listing, and only symbolic links cost a look. Of files without an
-ending the first bytes tell whether they are images. What should be an image and cannot be read (a broken link, a named
-pipe, a folder without permission) is given with the reason, so that it is listed as unreadable and everything else is
-done.
+Only names are read: an entry's type comes with the listing, and only symbolic links cost a look. Of files without a
+suffix the first bytes show whether they are images. What should be an image and cannot be read (a broken link, a named
+pipe, a folder without permission) is given with the reason, so it is listed as unreadable and everything else is done.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from deltaenergy.data.decode import EXTENSIONS, Refusal, begins_as_image
+from deltaenergy.data.decode import EXTENSIONS, begins_as_image
+from deltaenergy.data.file import File, LocalFile, what_it_is, why_not_reached
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.regular import what_it_is, why_not_reached
 from deltaenergy.errors import InputError
 
 # Links among folders can make n! ways through n folders. No tree that a person made needs a folder more often.
@@ -28,8 +27,8 @@ MOST_LINKS_TO_A_FOLDER = 16
 class EntryKind(Enum):
     """What an entry of a folder is to us.
 
-    UNREADABLE has an image's name but is no file that can be opened; CLOSED is a folder that cannot be listed, or a
-    link that leads nowhere and may have led to a folder. OTHER files are passed over.
+    UNREADABLE has an image's name but is not a file that can be opened; CLOSED is a folder that cannot be listed, or a
+    link that leads nowhere and may have led to a folder. OTHER files are not images.
     """
 
     FOLDER = "folder"
@@ -40,40 +39,66 @@ class EntryKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One entry of a folder; what is UNREADABLE or CLOSED comes with the reason."""
+class FolderEntry:
+    """One entry of a folder, here or at a URL; what is UNREADABLE or CLOSED comes with the reason.
 
-    path: Path
+    `parts` is its name below the folder that was walked.
+    """
+
+    file: File
     kind: EntryKind
+    parts: tuple[str, ...] = ()
     linked: bool = False
     problem: str | None = None
 
+    @property
+    def path(self) -> Path:
+        """Where a local one is."""
+        assert isinstance(self.file, LocalFile)
+        return self.file.path
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders that it is in. One that cannot be listed stands for the images in it, a broken link for any."""
+        return self.parts if self.kind is EntryKind.CLOSED and not self.linked else self.parts[:-1]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it is an image, or something that should be and cannot be read."""
+        return self.kind is EntryKind.IMAGE or self.problem is not None
+
     def item(self, label: str | None = None, domain: str | None = None) -> ImageItem:
         """The entry as an image, or as one that cannot be read."""
-        source = self.path if self.problem is None else Refusal(self.problem)
-        return ImageItem(self.path.as_posix(), source, label, domain)
+        return ImageItem(self.file.name, self.file, label, domain, self.problem)
 
 
-def walk(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
-    """Every image below `folder`, and every problem, sorted by path.
-
-    If `folder` itself cannot be listed, that is an `InputError`; without `strict` it is the one problem given.
-    """
-    return (
-        entry for entry in tree(folder, strict=strict) if entry.kind is EntryKind.IMAGE or entry.problem is not None
-    )
+def walk(folder: Path) -> Iterator[FolderEntry]:
+    """Every image below `folder`, and every problem, sorted by path."""
+    return (entry for entry in tree(folder, strict=False) if entry.is_listed)
 
 
-def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
+def tree(
+    folder: Path,
+    *,
+    strict: bool = True,
+    hidden: bool = False,
+    enter: Callable[[tuple[str, ...]], bool] = lambda parts: True,
+) -> Iterator[FolderEntry]:
     """Everything below `folder`, each folder before what is in it.
 
     A link to a folder that is being walked is not followed, and nothing is lost by that. A folder that cannot be
     listed comes once more, as CLOSED.
+
+    Args:
+        folder: where to begin. If it cannot be listed, that is an `InputError`; without `strict` it is the one entry.
+        strict: see `folder`.
+        hidden: whether names that begin with a dot are given.
+        enter: whether to look into a folder, by its parts.
     """
-    first = list_folder(folder) if strict else list_or_problem(folder)
+    first = list_folder(folder, hidden=hidden) if strict else list_or_problem(folder, hidden=hidden)
     followed: Counter[Path] = Counter()
     # For each folder that is open: what is still to come of it, and the real places of the links that led to it.
-    waiting: list[tuple[Path, Iterator[Listed], tuple[Path, ...]]] = [(folder, iter(first), ())]
+    waiting: list[tuple[Path, Iterator[FolderEntry], tuple[Path, ...]]] = [(folder, iter(first), ())]
     while waiting:
         above, entries, trail = waiting[-1]
         entry = next(entries, None)
@@ -87,39 +112,30 @@ def tree(folder: Path, *, strict: bool = True) -> Iterator[Listed]:
             followed[target] += 1
             if followed[target] > MOST_LINKS_TO_A_FOLDER:
                 reason = f"a link to a folder that {MOST_LINKS_TO_A_FOLDER} links led to already"
-                yield Listed(entry.path, EntryKind.CLOSED, True, reason)
+                yield replace(entry, kind=EntryKind.CLOSED, problem=reason)
                 continue
             trail = here
         yield entry
-        if entry.kind is EntryKind.FOLDER:
-            waiting.append((entry.path, iter(list_or_problem(entry.path)), trail))
+        if entry.kind is EntryKind.FOLDER and enter(entry.parts):
+            inside = list_or_problem(entry.path, entry.parts, hidden=hidden)
+            waiting.append((entry.path, iter(inside), trail))
 
 
-def list_folder(folder: Path, *, hidden: bool = False) -> list[Listed]:
+def list_folder(folder: Path, *, hidden: bool = False) -> list[FolderEntry]:
     """The entries of `folder`, sorted; names that begin with a dot only if `hidden`. Raises `InputError`."""
     try:
-        return _list(folder, hidden)
+        return _list(folder, (), hidden)
     except OSError as error:
         raise InputError(f"The folder {str(folder)!r} cannot be listed: {error.strerror}.") from error
 
 
-def list_or_problem(folder: Path, *, hidden: bool = False) -> list[Listed]:
-    """The entries of `folder`; if it cannot be listed, that alone."""
+def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[FolderEntry]:
+    """The entries of `folder`, whose own parts these are; if it cannot be listed, that alone."""
     try:
-        return _list(folder, hidden)
+        return _list(folder, parts, hidden)
     except OSError as error:
         why = "no permission" if isinstance(error, PermissionError) else (error.strerror or str(error)).lower()
-        return [Listed(folder, EntryKind.CLOSED, problem=f"the folder cannot be listed: {why}")]
-
-
-def look_at(path: Path) -> Listed | None:
-    """What is at `path`, None if nothing is."""
-    linked = os.path.islink(path)  # noqa: PTH114 (answers where Path raises)
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116
-    except (OSError, ValueError) as error:
-        return _out_of_reach(path, error, linked) if linked or isinstance(error, PermissionError) else None
-    return _of_mode(path, mode, linked)
+        return [FolderEntry(LocalFile(folder), EntryKind.CLOSED, parts, problem=f"the folder cannot be listed: {why}")]
 
 
 def is_image_name(name: str) -> bool:
@@ -128,7 +144,7 @@ def is_image_name(name: str) -> bool:
 
 
 def _is_nameless_image(path: Path) -> bool:
-    """Whether a regular file without an ending begins as images do."""
+    """Whether a regular file without a suffix begins as images do."""
     if os.path.splitext(path.name)[1]:  # noqa: PTH122
         return False
     try:
@@ -138,44 +154,38 @@ def _is_nameless_image(path: Path) -> bool:
         return False
 
 
-def _list(folder: Path, hidden: bool) -> list[Listed]:
+def _list(folder: Path, parts: tuple[str, ...], hidden: bool) -> list[FolderEntry]:
     with os.scandir(folder) as entries:
         visible = [entry for entry in entries if hidden or not entry.name.startswith(".")]
     visible.sort(key=lambda entry: entry.name)
-    return [_look(folder / entry.name, entry) for entry in visible]
+    return [_look(folder / entry.name, (*parts, entry.name), entry) for entry in visible]
 
 
-def _look(path: Path, entry: os.DirEntry[str]) -> Listed:
+def _look(path: Path, parts: tuple[str, ...], entry: os.DirEntry[str]) -> FolderEntry:
+    problem, linked = None, entry.is_symlink()
     try:
-        if entry.is_symlink():
-            return _of_mode(path, os.stat(path).st_mode, linked=True)  # noqa: PTH116
-        if entry.is_dir(follow_symlinks=False):
-            return Listed(path, EntryKind.FOLDER)
-        if entry.is_file(follow_symlinks=False):
-            return _of_file(path, linked=False)
-        return _of_mode(path, entry.stat(follow_symlinks=False).st_mode, linked=False)
+        if not linked and entry.is_dir(follow_symlinks=False):
+            kind = EntryKind.FOLDER
+        elif not linked and entry.is_file(follow_symlinks=False):
+            kind = _kind_of_file(path)
+        else:
+            mode = os.stat(path).st_mode  # noqa: PTH116
+            if stat.S_ISDIR(mode):
+                kind = EntryKind.FOLDER
+            elif stat.S_ISREG(mode):
+                kind = _kind_of_file(path)
+            elif is_image_name(path.name):
+                kind, problem = EntryKind.UNREADABLE, what_it_is(mode)
+            else:
+                kind = EntryKind.OTHER
     except OSError as error:
-        return _out_of_reach(path, error, entry.is_symlink())
+        kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
+        problem = why_not_reached(path, error)
+    return FolderEntry(LocalFile(path), kind, parts, linked, problem)
 
 
-def _of_mode(path: Path, mode: int, linked: bool) -> Listed:
-    if stat.S_ISDIR(mode):
-        return Listed(path, EntryKind.FOLDER, linked)
-    if stat.S_ISREG(mode):
-        return _of_file(path, linked)
-    if not is_image_name(path.name):
-        return Listed(path, EntryKind.OTHER, linked)
-    return Listed(path, EntryKind.UNREADABLE, linked, what_it_is(mode))
-
-
-def _of_file(path: Path, linked: bool) -> Listed:
-    is_image = is_image_name(path.name) or _is_nameless_image(path)
-    return Listed(path, EntryKind.IMAGE if is_image else EntryKind.OTHER, linked)
-
-
-def _out_of_reach(path: Path, error: OSError | ValueError, linked: bool) -> Listed:
-    kind = EntryKind.UNREADABLE if is_image_name(path.name) else EntryKind.CLOSED
-    return Listed(path, kind, linked, why_not_reached(path, error))
+def _kind_of_file(path: Path) -> EntryKind:
+    return EntryKind.IMAGE if is_image_name(path.name) or _is_nameless_image(path) else EntryKind.OTHER
 
 
 def _real(path: Path) -> Path:

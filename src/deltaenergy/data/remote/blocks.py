@@ -1,26 +1,28 @@
-"""Large objects read through parts of some megabytes that all threads of the process share.
+"""Large objects read through blocks of some megabytes that all threads of the process share.
 
-Pictures in an archive are small and lie side by side, and threads ask for them nearly in order. So what is fetched are
-parts of 4 MiB, each once: whoever asks while one is on its way waits for it, and the last ones are kept, up to 64 MiB.
-While an object is read in a row, the parts behind are asked for ahead, several at a time, since most of a request is
+Images in an archive are small and next to each other, and threads ask for them nearly in order. So what is fetched are
+blocks of 4 MiB, each once: whoever asks while one is on its way waits for it, and the last ones are kept, up to 64 MiB.
+While an object is read in a row, further blocks are requested ahead, several at a time, since most of a request is
 waiting. How many depends on how much was read in a row: what is fetched in vain, where reading ends in the middle, is
 at most an eighth.
 """
 
 from __future__ import annotations
 
+import bisect
+import io
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from deltaenergy.data.remote.version import Changed, RemoteObject, fetch_unchanged
-from deltaenergy.data.seeking import Seeking
+from deltaenergy.data.remote.client import RemoteObject, get_range
+from deltaenergy.data.remote.errors import Changed, Refused
 
-# Asked for at a time ahead of the one that is being read.
+# Requested at a time ahead of the block that is being read.
 MOST_AHEAD = 8
-# One who reads some pictures asks for a part ahead for every so many in a row; one who reads up to the end, for each.
+# One who reads some images requests a block ahead for this many in a row; one who reads up to the end, for each.
 _CAUTION = 8
 _READERS = 64
 # What an entry of a few bytes takes.
@@ -29,62 +31,57 @@ _LEAST_COST = 1024
 _Key = tuple[RemoteObject, int, int]
 
 
-class Parts:
-    """The parts that are there or on their way, the last ones used last.
+class BlockCache:
+    """The blocks that are there or on their way, the last ones used last.
 
     Args:
-        fetch: what asks for the bytes of an object from a start up to an end.
-        part_bytes: the size of a part.
+        fetch: what requests the bytes of an object from a start to an end.
+        block_bytes: the size of a block.
         kept_bytes: how much is kept of those that are there.
     """
 
     def __init__(
         self,
-        fetch: Callable[[RemoteObject, int, int], bytes] = fetch_unchanged,
+        fetch: Callable[[RemoteObject, int, int], bytes] = get_range,
         *,
-        part_bytes: int = 4 << 20,
+        block_bytes: int = 4 << 20,
         kept_bytes: int = 64 << 20,
     ) -> None:
-        self.fetch, self.part_bytes, self.kept_bytes = fetch, part_bytes, kept_bytes
+        self.fetch, self.block_bytes, self.kept_bytes = fetch, block_bytes, kept_bytes
         self.lock = threading.Lock()
-        self.found: OrderedDict[_Key, Future[bytes]] = OrderedDict()
+        self.blocks: OrderedDict[_Key, Future[bytes]] = OrderedDict()
         self.cost = 0
 
     def get(self, of: RemoteObject, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`."""
-        key = (of, start, end)
-        future, new = self._future(key)
-        if new:
-            self._fetch(key, future)
+        future, is_new = self._future((of, start, end))
+        if is_new:
+            self._fetch((of, start, end), future)
         return future.result()
 
-    def ahead(self, of: RemoteObject, start: int, end: int) -> None:
-        """See that they are on their way."""
-        key = (of, start, end)
-        future, new = self._future(key)
-        if new:
-            # As a daemon: what nobody may want in the end does not keep the process alive.
-            threading.Thread(target=self._fetch, args=(key, future), name="read ahead", daemon=True).start()
+    def request_ahead(self, of: RemoteObject, start: int, end: int) -> None:
+        future, is_new = self._future((of, start, end))
+        if is_new:
+            # As a daemon: what may not be needed in the end does not keep the process alive.
+            arguments = ((of, start, end), future)
+            threading.Thread(target=self._fetch, args=arguments, name="read ahead", daemon=True).start()
 
     def _future(self, key: _Key) -> tuple[Future[bytes], bool]:
         with self.lock:
-            future = self.found.get(key)
-            if future is not None:
-                self.found.move_to_end(key)
-                return future, False
-            self.found[key] = future = Future()
-            return future, True
+            is_new = key not in self.blocks
+            future = self.blocks.setdefault(key, Future())
+            self.blocks.move_to_end(key)
+            return future, is_new
 
     def _fetch(self, key: _Key, future: Future[bytes]) -> None:
         try:
             data = self.fetch(*key)
         except BaseException as error:
-            # Those who wait are told; the next one may try again, unless that cannot help.
+            # Those who wait get the error; the next one may try again, unless that cannot help.
             with self.lock:
                 if isinstance(error, Changed):
                     self._keep(_LEAST_COST)
                 else:
-                    self.found.pop(key, None)
+                    self.blocks.pop(key, None)
             future.set_exception(error)
         else:
             future.set_result(data)
@@ -94,52 +91,49 @@ class Parts:
     def _keep(self, cost: int) -> None:
         self.cost += cost
         given_up = []
-        for key, future in self.found.items():
+        for key, future in self.blocks.items():
             if self.cost <= self.kept_bytes:
                 break
             if future.done():
                 given_up.append(key)
                 self.cost -= _LEAST_COST if future.exception() else max(len(future.result()), _LEAST_COST)
         for key in given_up:
-            del self.found[key]
+            del self.blocks[key]
 
 
-class PartReader:
-    """Any bytes of an object, by its parts; `caution` says how many in a row are worth one ahead."""
+class BlockReader:
+    """Any bytes of an object, by its blocks; `caution` says how many in a row are worth one ahead."""
 
     def __init__(self, of: RemoteObject, caution: int = _CAUTION) -> None:
-        self.of, self._caution = of, caution
+        if of.size is None:
+            raise Refused(of.url, "its server does not tell its size")
+        self.of, self.size, self._caution = of, of.size, caution
         self._lock = threading.Lock()
         self._last, self._run = -1, 0
 
-    @property
-    def is_small(self) -> bool:
-        """Whether one part holds all of it."""
-        return self.of.size <= _parts.part_bytes
-
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` up to `end`, or to the end of the object. Raises as `fetch_unchanged` does."""
-        end = min(end, self.of.size)
+        """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
+        end = min(end, self.size)
         if end <= start:
             return b""
-        parts, size = _parts, _parts.part_bytes
+        cache, size = _cache, _cache.block_bytes
         first, last = start // size, (end - 1) // size
         beyond = last + self._ahead(first, last)
         pieces = []
         for number in range(first, last + 1):
             for coming in range(number + 1, min(beyond, number + MOST_AHEAD) + 1):
-                if coming * size < self.of.size:
-                    parts.ahead(self.of, *self._bounds(coming, size))
-            data = parts.get(self.of, *self._bounds(number, size))
+                if coming * size < self.size:
+                    cache.request_ahead(self.of, *self._bounds(coming, size))
+            data = cache.get(self.of, *self._bounds(number, size))
             offset = number * size
             pieces.append(data[max(start - offset, 0) : end - offset])
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def _bounds(self, number: int, size: int) -> tuple[int, int]:
-        return number * size, min((number + 1) * size, self.of.size)
+        return number * size, min((number + 1) * size, self.size)
 
     def _ahead(self, first: int, last: int) -> int:
-        """How many parts behind `last` to ask for; none where no new ground is entered, or after a leap."""
+        """How many blocks behind `last` to request; none where no new ground is entered, or after a leap."""
         with self._lock:
             if not self._last - MOST_AHEAD <= first <= self._last + 1:
                 self._last, self._run = last, 0
@@ -150,20 +144,73 @@ class PartReader:
             return 0
 
 
-class PartFile(Seeking):
-    """An object as a file that can be read anywhere. `failure` is what the last request that failed raised: libraries
-    between take it for a fault of the bytes.
+class RangeReader:
+    """Any bytes of an object of which mostly some `ranges` are read, in their order: each is one request, and several
+    are on their way at a time. Other bytes are requested as they are needed.
     """
 
-    def __init__(self, reader: PartReader) -> None:
-        super().__init__(reader.of.size)
+    def __init__(self, of: RemoteObject, ahead: int = 16) -> None:
+        self._blocks = BlockReader(of)
+        self.of, self.size, self._ahead = of, self._blocks.size, ahead
+        self.ranges: Sequence[tuple[int, int]] = ()
+
+    def read(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
+        if self.size <= _cache.block_bytes:  # whoever reads the images will need all of it
+            return self._blocks.read(start, end)
+        cache, pieces, end = _cache, [], min(end, self.size)
+        while start < end:
+            number = bisect.bisect_right(self.ranges, (start, self.size)) - 1
+            first, last = self.ranges[number] if number >= 0 else (0, 0)
+            if start < last:
+                for coming in self.ranges[number + 1 : number + 1 + self._ahead]:
+                    cache.request_ahead(self.of, *coming)
+                data = cache.get(self.of, first, last)[start - first : end - first]
+            else:
+                after = self.ranges[number + 1][0] if number + 1 < len(self.ranges) else end
+                data = cache.get(self.of, start, min(end, after))
+            pieces.append(data)
+            start += len(data)
+        return b"".join(pieces)
+
+
+class RangeFile(io.RawIOBase):
+    """A file of `size` bytes that can be read anywhere. Those derived from it define `readinto`."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.position = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere; behind the end there are no bytes."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        if start + offset < 0:
+            raise OSError("seek before the beginning of the file")
+        self.position = start + offset
+        return self.position
+
+
+class RemoteFileReader(RangeFile):
+    """An object as a file that can be read anywhere. `failure` is what the last request that failed raised: libraries
+    between take it for damage.
+    """
+
+    def __init__(self, reader: BlockReader | RangeReader) -> None:
+        super().__init__(reader.size)
         self.reader = reader
         self.failure: Exception | None = None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """The next bytes, as many as there is room for."""
         try:
-            data = self.part(self.position, min(self.position + len(buffer), self.size))
+            data = self.reader.read(self.position, self.position + len(buffer))
         except Exception as error:
             self.failure = error
             raise
@@ -171,45 +218,26 @@ class PartFile(Seeking):
         self.position += len(data)
         return len(data)
 
-    def part(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`."""
-        return self.reader.read(start, end)
 
-
-def to_the_end(of: RemoteObject) -> PartFile:
-    """The object for one who reads all of it, or leaps from header to header: parts without one are not fetched."""
-    return PartFile(PartReader(of, caution=1))
-
-
-def reader_of(of: RemoteObject) -> PartReader:
-    """The reader that all who read pictures from this object share; the last ones are kept."""
+def shared_reader(of: RemoteObject) -> BlockReader:
+    """The reader that all who read images from this object share; the last ones are kept."""
     with _readers_lock:
-        reader = _readers[of] = _readers.get(of) or PartReader(of)
+        reader = _readers[of] = _readers.get(of) or BlockReader(of)
         _readers.move_to_end(of)
         while len(_readers) > _READERS:
             _readers.popitem(last=False)
         return reader
 
 
-def shared_part(of: RemoteObject, start: int, end: int) -> bytes:
-    """Bytes that need not begin where a part does; equal ones are fetched once."""
-    return _parts.get(of, start, end)
-
-
-def shared_ahead(of: RemoteObject, start: int, end: int) -> None:
-    """See that they are on their way."""
-    _parts.ahead(of, start, end)
-
-
-def forget_parts(anew: Parts | None = None) -> None:
-    """Begin anew, as after a fork: requests that were on their way belong to the other process."""
-    global _parts, _readers_lock
-    _parts, _readers_lock = anew or Parts(), threading.Lock()
+def use_cache(cache: BlockCache | None = None) -> None:
+    """Begin again, as after a fork: requests that were on their way belong to the other process."""
+    global _cache, _readers_lock
+    _cache, _readers_lock = cache or BlockCache(), threading.Lock()
     _readers.clear()
 
 
-_parts = Parts()
-_readers: OrderedDict[RemoteObject, PartReader] = OrderedDict()
+_cache = BlockCache()
+_readers: OrderedDict[RemoteObject, BlockReader] = OrderedDict()
 _readers_lock = threading.Lock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget_parts)
+    os.register_at_fork(after_in_child=use_cache)

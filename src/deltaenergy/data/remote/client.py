@@ -1,287 +1,287 @@
-"""Bytes from object stores and web servers, through fsspec: asked for when they are needed, and asked for again when
-a request fails for a passing reason.
+"""Six requests to object stores and web servers: `head`, `get`, `get_range`, `list_objects`, `put`, `delete`.
 
     s3://bucket/a.jpg    gs://bucket/a.jpg    az://container/a.jpg    https://host/a.jpg
 
-Time-outs, lost connections and the answers "too many requests" and "not now" are tried again, a few times, after
-waits that double and are drawn at random, so that many workers do not come back all at once. What is missing or
-forbidden is said at once. A store that still does not answer is an `UnreachableError`, which ends the run: it says
-nothing about the picture. Nothing is written to disk.
+Object stores are read through obstore, which tries again what may pass; the web is `web.py`'s business. A request ends
+in what was asked for, in `Refused` if this object is at fault, or in `UnreachableError` if its bucket or server is.
+Only `Missing` means that nothing is there: whatever else a store refuses, such as 403, may well be there.
+
+Nothing is written to disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
-import random
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import IO, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from deltaenergy.data.decode import Streamed, UnreadableImage
-from deltaenergy.data.pixel_budget import PixelBudget
-from deltaenergy.data.remote.addresses import is_web, kind_of, place_of, scheme_of
-from deltaenergy.data.remote.faults import Meaning, in_words, meaning_of
-from deltaenergy.data.remote.stores import LIMITS, RequestLimits, lacks_bucket, open_store
+from deltaenergy.data.remote.buckets import open_bucket
+from deltaenergy.data.remote.errors import (
+    Changed,
+    Denied,
+    Missing,
+    Refused,
+    RequestLimits,
+    first_line,
+    no_credentials,
+)
+from deltaenergy.data.remote.url import is_web, root_of, scheme_of
+from deltaenergy.data.remote.web import Web
 from deltaenergy.errors import UnreachableError
 
-# The stamp of a picture that nobody listed: nothing tells whether it changed.
-UNLISTED = "not listed"
-# Of pictures whose size is known before, no more bytes than this are held at a time, by all threads together.
-_BYTES = PixelBudget(1 << 29)
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ObjectStore
 
-REQUEST_SECONDS = 300
+# What stores answer when they do not know who is asking, or no longer; Azure also if a whole account is closed.
+_CREDENTIAL_CODES = {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired", "InvalidSecurity",
+                     "SignatureDoesNotMatch", "RequestTimeTooSkewed", "AuthorizationHeaderMalformed",
+                     "AuthenticationFailed", "NoAuthenticationInformation", "AuthorizationFailure",
+                     "AccountIsDisabled", "PublicAccessNotPermitted"}  # fmt: skip
+_NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
+# How obstore's errors begin that come from whom it asked for credentials, such as the machine it runs on.
+_NO_CREDENTIALS = re.compile(r"Error performing (token request|[A-Z]+ https?://(169\.254\.|\[?fd00:ec2|sts\.))")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+# Objects that a listing gives at a time: as many as a store puts on a page.
+_PAGE = 1000
 
 _Result = TypeVar("_Result")
 
 
-class Refused(OSError):
-    """The server answered, and did not give what was asked for; the message is the reason, as half a sentence."""
-
-    def __init__(self, reason: str, meaning: Meaning = Meaning.OTHER) -> None:
-        super().__init__(reason)
-        self.meaning = meaning
-
-
 @dataclass(frozen=True, slots=True)
-class RemoteFile(Streamed):
-    """One picture on an object store or web server, by its address; its size where a listing told it."""
+class RemoteObject:
+    """An object as it was when it was described.
+
+    Attributes:
+        url: where it is.
+        size: its bytes; None if it was not listed, or if its web server does not send it.
+        version: what shows whether it changed: its tag, or else its date; None if it was not listed.
+    """
 
     url: str
-    size: int | None
-    stamp: str
-
-    far: ClassVar[bool] = True
-
-    def open(self) -> IO[bytes]:
-        """The picture's bytes, fetched now. Raises `UnreachableError` if the store itself is out of reach."""
-        return fetched_picture(self.size, lambda: fetch(self.url, 0, _connections.limits.image_bytes + 1))
+    size: int | None = None
+    version: str | None = None
 
 
-def fetched_picture(size: int | None, read: Callable[[], bytes], what: str = "") -> IO[bytes]:
-    """The bytes that `read` gives, counted as held until they are closed. What is refused is said of `what`.
+def head(url: str) -> RemoteObject:
+    """The object at a URL as it is now."""
+    if is_web(url):
+        return RemoteObject(url, *_connections.web.head(url))
+    try:
+        return _described(url, _ask(url, lambda store, key: store.head(key)))
+    except Missing:
+        # An answer without a body does not say whether the bucket is there. A folder is what names share.
+        below = _ask(url, lambda store, key: next(iter(store.list(key, chunk_size=1)), []))
+        raise Missing(url, is_folder=any(meta["path"] != _key(url) for meta in below)) from None
 
-    Raises `UnreadableImage`, or `UnreachableError` if the store itself is out of reach.
+
+def get(url: str, limit: int) -> bytes:
+    """The object's bytes; one with more than `limit` is `Refused`, before it is read where its size is known."""
+
+    def read(store: ObjectStore, key: str) -> bytes:
+        answer = store.get(key)
+        if answer.meta["size"] > limit:
+            raise Refused(url, f"too large: more than the limit of {limit} bytes")
+        return bytes(answer.bytes())
+
+    data = _connections.web.get(url, limit + 1) if is_web(url) else _ask(url, read)
+    if len(data) > limit:
+        raise Refused(url, f"too large: more than the limit of {limit} bytes")
+    return data
+
+
+def get_range(of: RemoteObject, start: int, end: int) -> bytes:
+    """The bytes from `start` to `end`, which must be inside the object; `Changed` if it is another one now."""
+    if of.size is None:
+        raise Refused(of.url, "its server does not tell its size")
+    if is_web(of.url):
+        data = _connections.web.get_range(of.url, of.size, of.version or "", start, end)
+    else:
+        options = {"range": (start, end), "if_match": f'"{of.version}"' if of.version else None}
+        data = _ask(of.url, lambda store, key: bytes(store.get(key, options=options).bytes()))  # type: ignore[arg-type]
+    if len(data) != end - start:
+        raise Refused(of.url, "cannot be read: its server gives fewer bytes than it promised")
+    return data
+
+
+def list_objects(folder: str) -> Iterator[RemoteObject]:
+    """Every object below a folder, at any depth, in no particular order. An empty folder does not exist."""
+    root, prefix = root_of(folder), _key(folder)
+    pages = _ask(folder, lambda store, _: iter(store.list(prefix or None, chunk_size=_PAGE)))
+    while page := _ask(folder, lambda _, __: next(pages, [])):
+        yield from (_described(f"{root}/{meta['path']}", meta) for meta in page)
+
+
+def put(url: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str | None:
+    """Write an object, whole or not at all, and return its version; None if a condition was not met.
+
+    Args:
+        url: where.
+        data: its bytes.
+        if_absent: only if nothing is there.
+        if_match: only if the object there has this version.
     """
-    most = _connections.limits.image_bytes
-    too_large = f"too large: more than the limit of {most} bytes for a picture at an address"
-    if (size or 0) > most:
-        raise UnreadableImage(too_large)
-    with contextlib.ExitStack() as held:
-        held.enter_context(_BYTES.hold(size or 0))
+
+    def write(store: ObjectStore, key: str) -> str | None:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        mode: Any = "create" if if_absent else "overwrite"
+        if if_match is not None:
+            mode = {"e_tag": f'"{if_match}"'}
+            if scheme_of(url) == "gs":  # where conditions are on generations, not on tags
+                there = store.head(key)
+                if _tag(there) != if_match:
+                    return None
+                mode = {"version": there["version"]}
         try:
-            data = read()
-        except Refused as refused:
-            raise UnreadableImage(f"{what}{refused}") from refused
-        if len(data) > most:
-            raise UnreadableImage(too_large)
-        return _Fetched(data, held.pop_all())
-
-
-class _Fetched(io.BytesIO):
-    """Bytes in memory that count as held until they are closed."""
-
-    def __init__(self, data: bytes, held: contextlib.ExitStack) -> None:
-        super().__init__(data)
-        self._held = held
-
-    def close(self) -> None:
-        self._held.close()
-        super().close()
-
-
-def fetch(address: str, start: int, end: int) -> bytes:
-    """The bytes from `start` up to `end`, or to the end of the object if that comes first.
-
-    Raises `Refused`, or `UnreachableError` if the store is out of reach.
-    """
-
-    def request(store: Any) -> bytes:
-        if is_web(address):
-            return bytes(on_loop(store, _web_part, address, start, end))
-        part: bytes = store.cat_file(address, start=start, end=end, timeout=REQUEST_SECONDS)
-        return part
+            return _tag(store.put(key, data, mode=mode, use_multipart=False))
+        except (AlreadyExistsError, PreconditionError):
+            if mode == "overwrite":
+                raise
+            return None
 
     try:
-        return ask(address, request)
-    except Refused as refused:
-        if refused.meaning is Meaning.EMPTY:
-            return b""
-        raise
-
-
-def ask(address: str, request: Callable[[Any], _Result]) -> _Result:
-    """What `request` gives for the store that `address` leads to, after as many attempts as it takes, but few.
-
-    Raises `Refused` if this address is at fault, `UnreachableError` if its store or server is.
-    """
-    connections = _connections
-    store, limits = connections.store(scheme_of(address)), connections.limits
-    began = waited = time.monotonic()
-    for attempt in range(limits.attempts):
-        try:
-            result = request(store)
-        except Refused:
+        return _ask(url, write)
+    except Missing:
+        if if_match is None:
             raise
-        except Exception as raised:  # the libraries' errors have no common base
-            error, meaning = _understood(store, address, raised)
-            if not meaning.passing:
-                raise _told_at_once(address, meaning, error) from error
-            if attempt + 1 == limits.attempts or time.monotonic() - began > limits.most_seconds:
-                raise _given_up(connections, address, meaning, error, waited) from error
-            waited = time.monotonic()
-            connections.sleep(limits.first_wait * 2**attempt * random.uniform(0.5, 1))
-        else:
-            connections.answered[place_of(address)] = time.monotonic()
-            return result
-    raise AssertionError("the last attempt returns or raises")
+        return None  # it was removed
 
 
-def _understood(store: Any, address: str, error: Exception) -> tuple[Exception, Meaning]:
-    """What an error says; where nothing is there, whether the whole bucket is missing."""
-    meaning = meaning_of(error)
-    if meaning is not Meaning.MISSING:
-        return error, meaning
-    try:
-        return error, Meaning.NO_BUCKET if lacks_bucket(store, address) else meaning
-    except Exception as failed:
-        return failed, meaning_of(failed)
-
-
-def _told_at_once(address: str, meaning: Meaning, error: Exception) -> Exception:
-    kind = kind_of(address)
-    # A web server knows nobody: there, it is the page that asks for a password.
-    if meaning is Meaning.UNKNOWN_CALLER and not is_web(address):
-        return UnreachableError(
-            f"{place_of(address)} cannot be read: {kind.name} does not accept the credentials, or there are none "
-            f"({in_words(error)}). They are taken from the environment: {kind.credentials}."
-        )
-    if meaning is Meaning.NO_BUCKET:
-        return UnreachableError(f"{place_of(address)} cannot be read: there is no such bucket.")
-    reason = {
-        Meaning.MISSING: "nothing is at this address",
-        Meaning.DENIED: "no permission to read it",
-        Meaning.UNKNOWN_CALLER: "no permission to read it: the server asks for a password",
-    }.get(meaning)
-    return Refused(reason or f"cannot be read: {in_words(error)}", meaning)
-
-
-def _given_up(connections: Connections, address: str, meaning: Meaning, error: Exception, waited: float) -> Exception:
-    """Whether a request that failed so often speaks against this address alone.
-
-    An answer that breaks off does, and so does a failure on the web, where servers fail on single pages. A web server
-    that does not answer is at fault alone if it gave something else since the last wait, or if it never gave
-    anything while another did: lists of addresses outlive some of their servers.
-    """
-    place = place_of(address)
-    why = in_words(error)
-    if meaning is Meaning.CUT or (meaning is Meaning.FAILED and is_web(address)):
-        return Refused(f"cannot be read: {why}", meaning)
-    if is_web(address):
-        itself = connections.answered.get(place)
-        lately = any(at >= waited for at in connections.answered.copy().values())
-        if (itself is not None and itself >= waited) or (itself is None and lately):
-            return Refused(f"its server cannot be reached: {why}", meaning)
-    return UnreachableError(
-        f"{place} cannot be reached: {why}. It was asked {connections.limits.attempts} times, last for {address}. "
-        "Check the connection and run again."
-    )
-
-
-async def _web_part(store: Any, address: str, start: int, end: int) -> bytes:
-    session = await store.set_session()
-    # The bytes as they lie there: parts of a compressed answer are of no use.
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-{end - 1}"} if start else {})
-    async with session.get(store.encode_url(address), headers=headers) as answer:
-        answer.raise_for_status()
-        if start and answer.status != 206:
-            raise Refused("its server does not give parts of a file")
-        return await body_of(answer, end - start)
-
-
-async def body_of(answer: Any, most: int) -> bytes:
-    """The first bytes of a web server's answer. What is more is never read: leaving the answer ends the connection."""
-    parts, missing = [], most
-    while missing > 0 and (part := await answer.content.read(min(missing, 1 << 20))):
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
-
-
-async def _web_head(store: Any, address: str) -> dict[str, Any]:
-    session = await store.set_session()
-    async with session.get(store.encode_url(address), headers={"Accept-Encoding": "identity"}) as answer:
-        answer.raise_for_status()
-        headers = answer.headers
-        size = headers.get("Content-Length", "")
-        return {
-            "type": "file",
-            "size": int(size) if size.isdecimal() else None,
-            "ETag": headers.get("ETag"),
-            "LastModified": headers.get("Last-Modified"),
-        }
-
-
-def describe(address: str) -> dict[str, Any]:
-    """What the store says of an object, in fsspec's words: `type` and `size` at least. Raises as `ask` does."""
-    if is_web(address):
-        return ask(address, lambda store: on_loop(store, _web_head, address))
-    return ask(address, lambda store: dict(store.info(address)))
-
-
-def stamp_of_info(info: dict[str, Any]) -> str:
-    """What tells whether the object may have changed: its size, and its tag or else its date."""
-    # Google's etag, and Azure's, changes with whatever is noted about an object; a hash only with its bytes, but Azure
-    # takes it from the writer. So a hash where the store itself made it, and else what changes too often.
-    tag = next((info[key] for key in ("ETag", "md5Hash", "etag") if info.get(key)), None)
-    dates = ("LastModified", "last_modified", "updated", "mtime")
-    date = next((info[key] for key in dates if info.get(key)), None)
-    told = f"tag {str(tag).strip(chr(34))}" if tag else f"of {date}" if date else "undated"
-    return f"{info.get('size')} bytes, {told}"
-
-
-def on_loop(store: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What an asynchronous function of a store gives."""
-    from fsspec.asyn import sync
-
-    return sync(store.loop, function, store, *arguments, timeout=REQUEST_SECONDS)
+def delete(url: str) -> None:
+    """Remove an object, if it is there."""
+    with contextlib.suppress(Missing):
+        _ask(url, lambda store, key: store.delete(key))
 
 
 class Connections:
-    """The file systems of fsspec that are open, and when each server or bucket last gave what was asked for.
+    """The buckets and web servers that are being read.
 
-    One file system for each kind of address and each process: connections do not survive a fork.
+    Args:
+        limits: how often and how long they are asked.
+        opener: what opens a bucket, by its scheme and name.
+        sleep: what waits between two attempts on the web.
     """
 
     def __init__(
         self,
-        limits: RequestLimits = LIMITS,
+        limits: RequestLimits | None = None,
         *,
-        opener: Callable[[str, RequestLimits], Any] = open_store,
+        opener: Callable[[str, str, RequestLimits], ObjectStore] = open_bucket,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.limits, self.sleep = limits, sleep
-        self.answered: dict[str, float] = {}
+        self.limits = limits or RequestLimits()
+        self.web = Web(self.limits, sleep)
         self._opener = opener
-        self._stores: dict[tuple[int, str], Any] = {}
+        self._buckets: dict[str, ObjectStore] = {}
         self._opening = threading.Lock()
 
-    def store(self, scheme: str) -> Any:
-        """The file system for a kind of address."""
-        key = (os.getpid(), scheme)
+    def bucket(self, url: str) -> ObjectStore:
+        """The bucket that a URL is in. Raises `UnreachableError` if the environment does not let it be opened."""
+        root = root_of(url)
         with self._opening:
-            if key not in self._stores:
-                self._stores[key] = self._opener(scheme, self.limits)
-            return self._stores[key]
+            if root not in self._buckets:
+                self._buckets[root] = self._opener(scheme_of(root), root.partition("://")[2], self.limits)
+            return self._buckets[root]
 
 
-def forget_connections(anew: Connections | None = None) -> None:
-    """Open every store anew, and know nothing of any server."""
+def use_connections(connections: Connections | None = None) -> None:
+    """Open every bucket again, with these limits, and know nothing of any server."""
     global _connections
-    _connections = anew or Connections()
+    _connections = connections or Connections()
+
+
+def request_limits() -> RequestLimits:
+    """How often and how long stores and servers are asked."""
+    return _connections.limits
 
 
 _connections = Connections()
+# The process that has used obstore: its threads are not in those that are forked from it, where a request would hang.
+_process: int | None = None
+
+
+def _ask(url: str, request: Callable[[ObjectStore, str], _Result]) -> _Result:
+    global _process
+    store = _connections.bucket(url)
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise UnreachableError(
+            f"{url} cannot be read in this process, which was forked after cloud storage had been used. "
+            "Start processes with multiprocessing's method 'spawn'."
+        )
+    try:
+        return _heeding_interrupts(lambda: request(store, _key(url)))
+    except (Refused, UnreachableError):
+        raise
+    except Exception as error:
+        raise _explained(url, error) from error
+
+
+def _heeding_interrupts(call: Callable[[], _Result]) -> _Result:
+    """What `call` gives. Rust does not hear Ctrl-C while it waits, so the main thread lets another one wait."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    future: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="request", daemon=True).start()
+    return future.result()
+
+
+def _explained(url: str, error: Exception) -> Exception:
+    """What an error of obstore means, by its type, the server's status and the store's own code."""
+    from obstore import exceptions as kinds
+
+    text = str(error).partition("\n\nDebug source")[0]
+    found, coded = _STATUS.search(text), _CODE.search(text)
+    status, code = int(found[1]) if found else None, coded[1] if coded else ""
+    why = f"the server answers with status {status}" if status else first_line(text.rpartition("provider: ")[2])
+    if code in _NO_BUCKET_CODES:
+        return UnreachableError(f"{root_of(url)} cannot be read: there is no such bucket.")
+    if isinstance(error, kinds.UnauthenticatedError) or code in _CREDENTIAL_CODES or _NO_CREDENTIALS.search(text):
+        return no_credentials(url, code or why)
+    if isinstance(error, FileNotFoundError) or status in {404, 410}:
+        return Missing(url)
+    if isinstance(error, kinds.PermissionDeniedError) or status == 403:
+        return Denied(url)
+    if isinstance(error, kinds.PreconditionError) or status == 416 or "Wanted range" in text:  # it became shorter
+        return Changed(url)
+    if isinstance(error, kinds.InvalidPathError):
+        return Refused(url, f"an object's name cannot be read ({first_line(error)}). Rename it")
+    if "configured region" in text:
+        return UnreachableError(f"{root_of(url)} is in another region: set AWS_REGION to that of the bucket.")
+    if "body error" in text:
+        return Refused(url, "cannot be read: its bytes break off")
+    if "HTTP error" in text or (status or 0) >= 500 or status in {408, 429}:
+        why = "it does not answer in time" if "kind: Timeout" in str(error) else why
+        return UnreachableError(
+            f"{root_of(url)} cannot be reached: {why}. It was asked {_connections.limits.attempts} times, last for "
+            f"{url}. Check the connection and run again."
+        )
+    return Refused(url, f"cannot be read: {why}")
+
+
+def _described(url: str, meta: ObjectMeta) -> RemoteObject:
+    return RemoteObject(url, meta["size"], _tag(meta))
+
+
+def _tag(meta: Any) -> str:
+    # Azure's listings have tags without quotes, its other answers with them.
+    return (meta["e_tag"] or "").strip('"')
+
+
+def _key(url: str) -> str:
+    return url.partition("://")[2].partition("/")[2].rstrip("/")

@@ -1,288 +1,180 @@
-"""What an address stands for: the images of a folder or pattern on an object store, of archives and tables there, of a
-list of addresses, or one image.
+"""Images at URLs: folders and patterns on an object store, archives and tables there and on the web, lists of URLs, and
+single images.
 
-A folder on an object store is a beginning that names share. It is listed as a local folder is: image endings only,
-in the same order, names with a leading dot passed over, each image labelled with the folder that it lies in. Only
+A folder on an object store is a beginning that names share. It is listed as a local folder is: files with an image's
+suffix, in the same order, without names that begin with a dot, each image labelled with the folder that it is in. Only
 names, sizes and tags are read.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import glob
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
-from deltaenergy.data.decode import EXTENSIONS, FAR_THREADS, Refusal
-from deltaenergy.data.formats.pattern import braces
-from deltaenergy.data.formats.table import TABLE_EXTENSIONS, table_file_images
-from deltaenergy.data.formats.tar import COMPRESSED_TARS, TAR_EXTENSIONS, compressed
+from deltaenergy.data.decode import EXTENSIONS, FAR_THREADS
+from deltaenergy.data.file import RemoteFile
+from deltaenergy.data.formats.files import CONTAINERS, SHARDS, file_images, found_images
+from deltaenergy.data.formats.folder import braces, class_folder_images, folder_images, matching_images, split_pattern
+from deltaenergy.data.formats.tar import COMPRESSED_TARS, compressed
+from deltaenergy.data.formats.walk import EntryKind, FolderEntry
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.addresses import checked, ending_of, is_web, kind_of, place_of, scheme_of
-from deltaenergy.data.remote.client import UNLISTED, Refused, RemoteFile, ask, describe, fetch, stamp_of_info
-from deltaenergy.data.remote.faults import Meaning
-from deltaenergy.data.remote.stores import find_below
-from deltaenergy.data.remote.table import RemoteTable
-from deltaenergy.data.remote.tar import remote_tar_images
-from deltaenergy.data.remote.version import RemoteObject, described
+from deltaenergy.data.remote.client import get, list_objects
+from deltaenergy.data.remote.errors import Missing, Refused, explained
+from deltaenergy.data.remote.url import checked_url, is_web, scheme_of, suffix_of
+from deltaenergy.data.streams import OtherFiles
 from deltaenergy.errors import InputError
 
-# What gives the images of a folder.
-ListFolder = Callable[[str], Iterator[ImageItem]]
-# What a folder without pictures may hold instead.
-PARTS = TAR_EXTENSIONS | {".parquet"}
+ListStore = Callable[[str], Iterator[ImageItem] | None]
+
 LIST_EXTENSIONS = frozenset({".txt"})
-# A hundred bytes an address: longer lists are better kept as tables.
+# A hundred bytes per URL: longer lists are better kept as tables.
 _MOST_LIST_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """One object of a listing, with its parts behind the folder that was listed."""
+def url_images(given: str, list_store: ListStore, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
+    """The images that a URL stands for, in a stable order; one given `alone` must be there.
 
-    address: str
-    parts: tuple[str, ...]
-    size: int | None
-    stamp: str
+    What is wrong with the URL itself is an error now; the store is asked when the first image is needed.
 
-    def item(self, label: str | None = None, domain: str | None = None) -> ImageItem:
-        return ImageItem(self.address, RemoteFile(self.address, self.size, self.stamp), label, domain)
-
-    @property
-    def ending(self) -> str:
-        """What its name ends in."""
-        return ending_of(self.address)
-
-    @property
-    def is_image(self) -> bool:
-        return self.ending in EXTENSIONS
-
-    @property
-    def folder(self) -> str | None:
-        """The name of the folder that it lies in, None if that is the one that was listed."""
-        return self.parts[-2] if len(self.parts) > 1 else None
-
-
-def single(address: str) -> ImageItem:
-    """The image at an address that is taken on trust: whether it is there will show when its turn comes."""
-    return ImageItem(address, RemoteFile(address, None, UNLISTED))
-
-
-def remote_images(given: str, folder: ListFolder, *, alone: bool) -> Iterator[ImageItem]:
-    """The images that an address stands for, in a stable order. What was given `alone` must be there.
-
-    `folder` lists a folder: `folder_images`, or a function that also knows folders of another kind.
-    What is wrong with the address itself is said now; the store is asked when the first image is wanted.
+    Args:
+        given: the URL.
+        list_store: gives the images of a folder that is a feature store, None for other folders.
+        others: counts files in folders that are not images.
+        alone: whether nothing else was given. A missing image in a list is unreadable when its turn comes.
     """
-    address = checked(given)
-    ending = ending_of(address)
-    if len(names := braces(address)) > 1 and (alone or ending not in EXTENSIONS):
-        return _each(address, names, folder)
-    return _ask_for(address, alone, folder)
-
-
-def _each(address: str, names: list[str], folder: ListFolder) -> Iterator[ImageItem]:
-    """The images of every name that braces stand for, once all are seen to be there; a name may hold braces, too."""
-    if _why_not(address) is None:
-        yield from _ask_for(address, True, folder)
-        return
-    plain = [name for name in names if not glob.has_magic(name) and not name.endswith("/")]
-    with ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="look") as pool:
-        for name, reason in zip(plain, pool.map(_why_not, plain)):
-            if reason is not None:
-                raise InputError(f"{name}: {reason}. It is one of {len(names)} that {address} stands for.")
-    for name in names:
-        yield from _ask_for(name, True, folder)
-
-
-def _why_not(address: str) -> str | None:
-    """Why there is nothing to be had at an address, None if there is something."""
-    try:
-        describe(address)
-    except Refused as refused:
-        return str(refused)
-    return None
-
-
-def _ask_for(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageItem]:
-    """The images at an address without braces."""
-    ending = ending_of(address)
-    magic = not is_web(address) and glob.has_magic(address)
-    if address.lower().partition("?")[0].endswith(COMPRESSED_TARS):
-        raise compressed(address)
-    if ending in TAR_EXTENSIONS | TABLE_EXTENSIONS and not magic:
-        return _from_part(address)
-    if is_web(address) and ending not in LIST_EXTENSIONS and (address.endswith("/") or "*" in address):
-        raise _no_folders(address)
-    return _from_store(address, alone, folder)
-
-
-def _from_part(address: str) -> Iterator[ImageItem]:
-    """The images of an archive, or of a table."""
-    yield from _inside(_said(address, lambda: described(address)))
-
-
-def _inside(of: RemoteObject) -> Iterator[ImageItem]:
-    return remote_tar_images(of) if ending_of(of.address) in TAR_EXTENSIONS else table_file_images(RemoteTable(of))
-
-
-def _from_store(address: str, alone: bool, folder: ListFolder) -> Iterator[ImageItem]:
-    ending = ending_of(address)
-    if ending in LIST_EXTENSIONS:
-        yield from _listed_addresses(address)
-    elif not is_web(address) and glob.has_magic(address):
-        yield from _matching(address)
-    elif not is_web(address) and (ending not in EXTENSIONS or address.endswith("/")):
-        yield from folder(address)
-    elif not alone:
-        yield single(address)
-    else:
-        found = _said(address, lambda: describe(address))
-        if found.get("type") == "directory":
-            yield from folder_images(address)
-        else:
-            yield ImageItem(address, RemoteFile(address, found.get("size"), stamp_of_info(found)))
+    url = checked_url(given)
+    if len(names := braces(url)) > 1 and (alone or suffix_of(url) not in EXTENSIONS):
+        return _each(url, names, list_store, others)
+    return _images_at(url, list_store, others, alone)
 
 
 def remote_folders(given: str, domains: bool) -> list[ImageItem]:
-    """The images of `given/CLASS/`, or with `domains` of `given/DOMAIN/CLASS/`, labelled with the folders' names.
-
-    An image outside the class folders is an error. Empty folders do not exist on an object store.
-    """
-    address = checked(given)
-    if is_web(address):
-        raise _no_folders(address)
-    depth = 2 if domains else 1
-    items = []
-    for one in _images_among(_below(address), address):
-        if len(one.parts) <= depth:
-            kind = "domain and class folders" if domains else "class folders"
-            raise InputError(f"{one.address} lies outside the {kind} of {address}. Move it into one.")
-        items.append(one.item(one.parts[depth - 1], one.parts[0] if domains else None))
-    return items
+    """The images of the class folders in a folder, as `class_folder_images` gives them. Empty ones do not exist."""
+    url = checked_url(given)
+    if is_web(url):
+        raise _no_folders(url)
+    return class_folder_images(url, _below(url), domains)
 
 
-def _no_folders(address: str) -> InputError:
-    return InputError(
-        f"{address} is a folder or pattern, but a web server cannot be listed. Give the addresses of images, or of a "
-        "list of them that ends in .txt, one address a line."
-    )
-
-
-def folder_images(address: str) -> Iterator[ImageItem]:
-    """The pictures in a folder; of one that holds none, those in its archives and Parquet files."""
-    found = _below(address)
-    images = [one for one in found if one.is_image]
-    if images or not any(one.ending in PARTS for one in found):
-        yield from (one.item(one.folder) for one in _images_among(found, address))
+def _each(url: str, names: list[str], list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
+    """The images of every name that braces stand for, once all are known to be there; a name may have braces itself."""
+    if _refusal(url) is None:
+        yield from _images_at(url, list_store, others, True)
         return
-    for one in found:
-        if one.ending in PARTS:
-            yield from _from_found(one)
+    plain = [name for name in names if not glob.has_magic(name) and not name.endswith("/")]
+    with ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="look") as pool:
+        for refused in pool.map(_refusal, plain):
+            if refused is not None:
+                raise InputError(f"{refused}. It is one of {len(names)} that {url} stands for.")
+    for name in names:
+        yield from _images_at(name, list_store, others, True)
 
 
-def _from_found(one: _Object) -> Iterator[ImageItem]:
-    """The images of an archive or table that was found; what is refused is listed as unreadable."""
+def _refusal(url: str) -> Refused | None:
+    """Why nothing can be read at a URL, None if something can."""
     try:
-        return _inside(described(one.address))
+        RemoteFile(url).described()
     except Refused as refused:
-        return iter([ImageItem(one.address, Refusal(str(refused)))])
+        return refused
+    return None
 
 
-def _images_among(found: list[_Object], address: str) -> list[_Object]:
-    images = [one for one in found if one.is_image]
-    if not images:
-        what = f"It holds {len(found)} other objects, such as {found[0].address!r}." if found else "Nothing is there."
-        raise InputError(f"{address} holds no image. {what} Image files end in .jpg, .png, .webp, ….")
-    return images
+def _images_at(url: str, list_store: ListStore, others: OtherFiles, alone: bool) -> Iterator[ImageItem]:
+    """The images at a URL without braces."""
+    suffix, is_pattern = suffix_of(url), not is_web(url) and glob.has_magic(url)
+    if url.partition("?")[0].lower().endswith(COMPRESSED_TARS):
+        raise compressed(RemoteFile(url))
+    if suffix in CONTAINERS and not is_pattern and not url.endswith("/"):
+        return _from_file(url)
+    if is_web(url) and suffix not in LIST_EXTENSIONS and (url.endswith("/") or "*" in url):
+        raise _no_folders(url)
+    if suffix in LIST_EXTENSIONS:
+        return _listed_urls(url)
+    if is_pattern:
+        return _matching(url, others)
+    if not is_web(url) and (suffix not in EXTENSIONS or url.endswith("/")):
+        return _from_folder(url, list_store, others)
+    return _from_image(url, list_store, others) if alone else iter([ImageItem(url, RemoteFile(url))])
 
 
-def _below(folder: str, prefix: str = "") -> list[_Object]:
-    """Everything below a folder whose name there begins so, in the order of a local one: each folder sorted by name."""
-    root = folder.rstrip("/")
-    found: dict[str, dict[str, Any]] = _said(folder, lambda: ask(folder, lambda store: find_below(store, root, prefix)))
-    scheme, skipped = scheme_of(root), len(root) + 1
-    objects = []
-    for name, info in found.items():
-        address = f"{scheme}://{name}"
-        parts = tuple(address[skipped:].split("/"))
-        # An object of the folder's own name, or of a name that ends in /, only marks a folder.
-        if info.get("type") == "file" and parts[-1] and not any(part.startswith(".") for part in parts):
-            objects.append(_Object(address, parts, info.get("size"), stamp_of_info(info)))
-    objects.sort(key=lambda one: one.parts)
-    return objects
+def _from_file(url: str) -> Iterator[ImageItem]:
+    with explained():
+        file = RemoteFile(url).described()
+    yield from file_images(file)
 
 
-def _matching(pattern: str) -> Iterator[ImageItem]:
-    """The images that match, and those in folders that match, then those of archives that match, and of tables if the
-    pattern asks for their ending. `*` stays inside a name, `**` is any depth.
-    """
-    head, wild = [], pattern.split("/")
-    while not glob.has_magic(wild[0]):
-        head.append(wild.pop(0))
-    if len(head) < 3:
-        raise InputError(f"{pattern} leaves the bucket open. Name it, as in {scheme_of(pattern)}://bucket/*.jpg.")
-    wild = [part for part in wild if part]
-    literal = re.split(r"[*?[]", wild[0], maxsplit=1)[0]
-    below = _below("/".join(head), literal)
-    found = [one for one in below if one.is_image and _fits(one.parts, wild)]
-    wanted = TAR_EXTENSIONS | ({ending_of(pattern)} & TABLE_EXTENSIONS)
-    parts = [one for one in below if one.ending in wanted and _fits(one.parts, wild, itself=True)]
-    if not found and not parts:
-        # A name may hold [ and ], too.
+def _from_image(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
+    """An image that must be there, or a folder of its name."""
+    file = None
+    with explained():
         try:
-            exact = describe(pattern)
-        except Refused:
-            raise InputError(f"No image matches the pattern {pattern!r}.") from None
-        if ending_of(pattern) in wanted:
-            yield from _from_part(pattern)
-        else:
-            yield ImageItem(pattern, RemoteFile(pattern, exact.get("size"), stamp_of_info(exact)))
-    for one in found:
-        yield one.item()
-    for one in parts:
-        yield from _from_found(one)
+            file = RemoteFile(url).described()
+        except Missing as missing:
+            if not missing.is_folder:
+                raise
+    yield from _from_folder(url, list_store, others) if file is None else [ImageItem(url, file)]
 
 
-def _fits(parts: tuple[str, ...], pattern: Sequence[str], *, itself: bool = False) -> bool:
-    """Whether a name matches, or, unless it must do so itself, a folder that it lies in."""
-    if not pattern:
-        return not (itself and parts)
-    first, rest = pattern[0], pattern[1:]
-    if first == "**":
-        return _fits(parts, rest, itself=itself) or (bool(parts) and _fits(parts[1:], pattern, itself=itself))
-    return bool(parts) and fnmatch.fnmatchcase(parts[0], first) and _fits(parts[1:], rest, itself=itself)
+def _from_folder(url: str, list_store: ListStore, others: OtherFiles) -> Iterator[ImageItem]:
+    stored = list_store(url)
+    yield from folder_images(url, _below(url), others) if stored is None else stored
 
 
-def _listed_addresses(address: str) -> Iterator[ImageItem]:
-    """The images of a text file with one address a line; archives and Parquet files stand for all of theirs."""
-    data = _said(address, lambda: fetch(address, 0, _MOST_LIST_BYTES + 1))
-    if len(data) > _MOST_LIST_BYTES:
-        raise InputError(f"The list {address} has more than {_MOST_LIST_BYTES} bytes. Give a Parquet table instead.")
+def _matching(pattern: str, others: OtherFiles) -> Iterator[ImageItem]:
+    root, wild = split_pattern(pattern.split("/"))
+    if len(root) < 3:
+        raise InputError(f"{pattern} leaves the bucket open. Name it, as in {scheme_of(pattern)}://bucket/*.jpg.")
+    images = matching_images(pattern, _below("/".join(root)), wild, others, alone=True)
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        yield next(images)
+    except InputError:
+        refused = _refusal(pattern)
+        if isinstance(refused, Missing):
+            raise
+        images = _from_file(pattern)  # its name has [ and ] itself
+    yield from images
+
+
+def _listed_urls(url: str) -> Iterator[ImageItem]:
+    """The images of a text file with one URL per line; archives and Parquet files stand for the images in them."""
+    try:
+        with explained():
+            text = get(url, _MOST_LIST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"The list {address} is no text in UTF-8 ({error.reason}).") from error
-    if not any(line.strip() for line in lines):
-        raise InputError(f"The list {address} holds no address.")
-    for number, line in enumerate(lines, start=1):
-        if text := line.strip():
-            line = checked(text, f"Line {number} of the list {address}")
-            yield from _from_part(line) if ending_of(line) in PARTS else [single(line)]
+        raise InputError(f"The list {url} is not text in UTF-8 ({error.reason}).") from error
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise InputError(f"The list {url} contains no URL.")
+    for number, line in lines:
+        try:
+            file = RemoteFile(checked_url(line, "the line"))
+        except InputError as error:
+            if number == lines[0][0]:
+                raise InputError(f"Line {number} of the list {url} is wrong: {error}") from error
+            yield ImageItem(f"{url} (line {number})", None, problem=str(error))
+        else:
+            yield from found_images(file) if file.suffix in SHARDS else [ImageItem(file.url, file)]
 
 
-def _said(address: str, request: Any) -> Any:
-    """What `request` gives; what the server refused is told with the address."""
-    try:
-        return request()
-    except Refused as refused:
-        kind = kind_of(address)
-        hint = ""
-        if refused.meaning is Meaning.DENIED and kind.credentials:
-            hint = f" Credentials are taken from the environment: {kind.credentials}."
-        elif refused.meaning is Meaning.MISSING and not is_web(address):
-            hint = f" Check the name; {place_of(address)} can be listed with a slash at its end."
-        raise InputError(f"{address}: {refused}.{hint}") from refused
+def _below(folder: str) -> list[FolderEntry]:
+    """Every file below a folder, in the order of a local one: each folder sorted by name."""
+    prefix = folder.rstrip("/") + "/"
+    with explained():
+        found = [(tuple(one.url.removeprefix(prefix).split("/")), one) for one in list_objects(folder)]
+    # An object without bytes that other names begin with only marks a folder; so does one of the folder's own name.
+    folders = {parts[:depth] for parts, _ in found for depth in range(1, len(parts))}
+    entries = []
+    for parts, one in found:
+        is_marker = not one.size and parts in folders
+        if one.url.startswith(prefix) and not is_marker and not any(part.startswith(".") for part in parts):
+            file = RemoteFile(one.url, one.size, one.version)
+            entries.append(FolderEntry(file, EntryKind.IMAGE if file.suffix in EXTENSIONS else EntryKind.OTHER, parts))
+    return sorted(entries, key=lambda entry: entry.parts)
+
+
+def _no_folders(url: str) -> InputError:
+    return InputError(
+        f"{url} is a folder or pattern, but a web server cannot be listed. Give the URLs of images, or of a list of "
+        "them that ends in .txt, one URL per line."
+    )

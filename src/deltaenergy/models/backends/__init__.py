@@ -31,8 +31,10 @@ HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ON_CPU = ("openvino", "onnx")
 
 
-def check_backend(backend: str, precision: str, calibration_images: Any = None) -> None:
-    """Raise `InputError` for a backend or precision that there is not, or that do not go together."""
+def check_backend(
+    backend: str, precision: str, calibration_images: Any = None, device: torch.device | None = None
+) -> None:
+    """Raise `InputError` for a backend or precision that there is not, or that do not go together, or with a device."""
     if backend not in PRECISIONS:
         raise InputError(f"Unknown `backend` {str(backend)[:60]!r}.{did_you_mean(str(backend), PRECISIONS)}")
     every = sorted({one for known in PRECISIONS.values() for one in known} | {"auto"})
@@ -48,10 +50,8 @@ def check_backend(backend: str, precision: str, calibration_images: Any = None) 
         raise InputError(
             "`calibration_images` are only for the backend openvino in int8: nothing else sets ranges on images."
         )
-
-
-def check_place(backend: str, precision: str, device: torch.device) -> None:
-    """Raise `InputError` if a backend or precision does not run on a device."""
+    if device is None:
+        return
     if backend in ON_CPU and device.type != "cpu":
         raise InputError(
             f"`backend` {backend!r} runs on the CPU, not on {device}: use the device cpu, or the backend torch."

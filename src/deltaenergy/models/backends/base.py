@@ -53,7 +53,6 @@ class CompiledEngine(TowerEngine):
         }
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Compute in the model's precision."""
         with torch.no_grad():
             found: tuple[torch.Tensor, ...] = self._towers[patches](pixels)
         return found
@@ -84,16 +83,13 @@ class BackendModel(TowerModel):
         return self._precision
 
     def describe(self) -> dict[str, Any]:
-        """What identifies this model in an artefact or report."""
         own = super().describe()
         return {**self.base.describe(), **own}
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels -> unit features, without gradients."""
         return self._run(pixels, patches=False)[0]
 
     def image_and_patch_features(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unit image features and unit patch features, without gradients."""
         features, patches = self._run(pixels, patches=True)
         return features, patches
 

@@ -57,8 +57,8 @@ class Int8Linear(nn.Module):
         products = torch.ops.onednn.qlinear_pointwise(
             tokens, 1.0, _ZERO, self.packed, self.steps, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
-        found = torch.addcmul(self.bias, products, largest.div_(_TOKEN_STEPS), out=products)
-        return found.view(*x.shape[:-1], -1)
+        result = torch.addcmul(self.bias, products, largest.div_(_TOKEN_STEPS), out=products)
+        return result.view(*x.shape[:-1], -1)
 
 
 class QuickGeluMlp(nn.Module):
@@ -71,8 +71,8 @@ class QuickGeluMlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(…, W) -> (…, W), without gradients."""
-        found: torch.Tensor = self.second(nn.functional.silu(self.first(x), inplace=True))
-        return found
+        result: torch.Tensor = self.second(nn.functional.silu(self.first(x), inplace=True))
+        return result
 
 
 class Int8Engine(TowerEngine):
@@ -95,7 +95,6 @@ class Int8Engine(TowerEngine):
         self._model = model.with_image_transformer(copy.deepcopy(transformer, made))
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Compute without gradients."""
         given = pixels.detach().float()
         with torch.no_grad():
             if patches:
@@ -106,12 +105,12 @@ class Int8Engine(TowerEngine):
 def _in_eight_bits(layer: Any) -> list[tuple[nn.Module, nn.Module]]:
     """What is replaced in a block, and by what."""
     mlp = layer.mlp
-    found: list[tuple[nn.Module, nn.Module]] = []
+    replaced: list[tuple[nn.Module, nn.Module]] = []
     done: set[nn.Module] = set()
     if type(mlp.activation_fn).__name__ == "QuickGELUActivation":
-        found.append((mlp, QuickGeluMlp(mlp.fc1, mlp.fc2)))
+        replaced.append((mlp, QuickGeluMlp(mlp.fc1, mlp.fc2)))
         done.update(mlp.modules())
     for module in layer.modules():
         if isinstance(module, nn.Linear) and module not in done:
-            found.append((module, Int8Linear(module.weight, module.bias)))
-    return found
+            replaced.append((module, Int8Linear(module.weight, module.bias)))
+    return replaced

@@ -32,7 +32,6 @@ class OnnxEngine(TowerEngine):
         self._sessions = {False: session_of(False)}
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Compute in float32."""
         array = pixels.detach().to("cpu", torch.float32).contiguous().numpy()
         with self._lock:
             if patches not in self._sessions:

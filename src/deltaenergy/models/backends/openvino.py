@@ -60,7 +60,6 @@ class OpenVinoEngine(TowerEngine):
         self._idle: dict[tuple[bool, bool], queue.SimpleQueue[Any]] = {}
 
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Compute in float32 or 8 bits, as exported."""
         array = pixels.detach().to("cpu", torch.float32).contiguous().numpy()
         alone = torch.get_num_threads() > 1
         with self._one_at_a_time if alone else contextlib.nullcontext(), self._request(patches, alone) as request:

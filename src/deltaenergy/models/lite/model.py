@@ -112,7 +112,7 @@ def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
         text = LiteText(config["text_config"])
         refiner = Refiner(CLASSES, config["dimensions"])
     parts = nn.ModuleDict({"head": head, "text": text, "refiner": refiner})
-    fill(parts, read_weights([FOLDER / "weights.safetensors"]))
+    fill(parts, read_weights([FOLDER / "weights.safetensors"]), FOLDER)
     cosines = CosineRange(config["alpha"], config["beta"])
     towers = _Towers(load_network(), head, text, refiner)
     return LiteModel(towers, LiteTokenizer(FOLDER), cosines, config["logit_scale"]).to(device, dtype)

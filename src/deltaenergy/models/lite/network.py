@@ -38,7 +38,6 @@ class SameConv2d(nn.Conv2d):
     """A convolution padded as TensorFlow's "SAME": of an odd padding, the extra row and column stand at the end."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pad, then convolve."""
         pads: list[int] = []
         for axis in (3, 2):  # functional.pad counts from the last axis
             size, kernel, stride = input.shape[axis], self.kernel_size[axis - 2], self.stride[axis - 2]
@@ -131,7 +130,7 @@ def load_network(file: Path = WEIGHTS) -> EfficientNetLite0:
     """The network with the bundled weights, frozen."""
     with torch.device("meta"):  # without memory, which the weights bring along, and without using up random numbers
         network = EfficientNetLite0()
-    fill(network, read_weights([file]))
+    fill(network, read_weights([file]), file)
     # In the order in which the weights were published, and `lite` was made: it decides the last bit of every product.
     network._fc.weight.data = network._fc.weight.data.T.contiguous().T
     return network.requires_grad_(False).eval()

@@ -133,10 +133,8 @@ class LiteTokenizer:
         return {"input_ids": [one.ids for one in found]}
 
     def get_vocab(self) -> dict[str, int]:
-        """All tokens with their numbers."""
         return dict(self.backend_tokenizer.get_vocab())
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Those that were added to the model's own."""
         added = self.backend_tokenizer.get_added_tokens_decoder()
         return {str(token.content): int(number) for number, token in added.items()}

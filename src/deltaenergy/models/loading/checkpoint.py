@@ -6,7 +6,6 @@ exactly its own tensors, and tokenizer and preprocessing must fit the towers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from deltaenergy.errors import ArtifactError
 from deltaenergy.files import read_json
 from deltaenergy.files.schema import Check, Where, record
 from deltaenergy.models.loading.families import FAMILIES, NOT_SUPPORTED, Family
-from deltaenergy.models.loading.weights import fill, needed_weights, read_weights, weight_files, weight_shapes
+from deltaenergy.models.loading.weights import fill, read_weights, weight_files
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.clip import TransformersModel
 
@@ -32,9 +31,9 @@ def load_checkpoint(name: str, folder: Path) -> TransformersModel:
     module = build_empty(family, config, folder / "config.json")
     tokenizer = family.tokenizer(folder, module.config.text_config)
     preprocessing = _preprocessing(folder, family, int(module.config.vision_config.image_size))
-    tensors = needed_weights(read_weights(files), weight_shapes(module), folder, _COUNTED)
-    check_scale(tensors[family.scale], family, folder)
-    fill(module, tensors)
+    weights = read_weights(files)
+    fill(module, {name: tensor for name, tensor in weights.items() if name not in _COUNTED}, folder)
+    check_scale(module, family, folder)
     return family.model(name, module, tokenizer, preprocessing)
 
 
@@ -42,10 +41,10 @@ def _read_config(file: Path) -> tuple[Family, dict[str, Any]]:
     """The entries of config.json that shape the towers, each of a sensible kind and size; all others are left out."""
     if not file.is_file():
         raise ArtifactError(f"{file.parent} holds no config.json: it is not a model in transformers format.")
-    found, where = read_json(file), Where(str(file))
-    if not isinstance(found, dict):
-        raise where.wrong(found, "an object with named entries")
-    kind = str(found.get("model_type"))[:60]
+    content, where = read_json(file), Where(str(file))
+    if not isinstance(content, dict):
+        raise where.wrong(content, "an object with named entries")
+    kind = str(content.get("model_type"))[:60]
     if kind not in FAMILIES:
         instead = f", {NOT_SUPPORTED[kind]}" if kind in NOT_SUPPORTED else ""
         known = ", ".join(sorted(FAMILIES))
@@ -55,14 +54,14 @@ def _read_config(file: Path) -> tuple[Family, dict[str, Any]]:
     # The `_dict` forms are those of older checkpoints.
     for part, entries in (("text_config", family.text), ("vision_config", family.vision)):
         for key in (part, f"{part}_dict"):
-            if found.get(key) is not None:
-                config[key] = _known(found[key], entries, where.at(key))
-    return family, config | _known(found, family.top, where)
+            if content.get(key) is not None:
+                config[key] = _known(content[key], entries, where.at(key))
+    return family, config | _known(content, family.top, where)
 
 
-def _known(found: Any, entries: Mapping[str, Check], where: Where) -> dict[str, Any]:
-    record(entries, others=True, may_lack=entries)(found, where)
-    return {key: found[key] for key in entries if key in found}
+def _known(content: Any, entries: Mapping[str, Check], where: Where) -> dict[str, Any]:
+    record(entries, others=True, may_lack=entries)(content, where)
+    return {key: content[key] for key in entries if key in content}
 
 
 def build_empty(family: Family, config: dict[str, Any], file: Path) -> Any:
@@ -82,31 +81,28 @@ def build_empty(family: Family, config: dict[str, Any], file: Path) -> Any:
         raise ArtifactError(f"{file} describes a model that cannot be built: {error}") from error
 
 
-def check_scale(scale: torch.Tensor, family: Family, folder: Path) -> None:
+def check_scale(module: Any, family: Family, folder: Path) -> None:
     """Raise `ArtifactError` unless cosines can be multiplied with exp(scale), or divided by it."""
-    value = float(scale)
-    if family.divides:
-        if not (value > 0 and math.isfinite(1 / value)):
-            raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {value:g}, which nothing can be divided by.")
-    elif not torch.isfinite(scale.exp()).all():
-        raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {value:g}, and its exp infinite.")
+    scale = getattr(module, family.scale).detach()
+    if not torch.isfinite(1 / scale if family.divides else scale.exp()) or (family.divides and scale < 0):
+        raise ArtifactError(f"{folder}: the tensor {family.scale!r} is {float(scale):g}, which cannot scale cosines.")
 
 
 def _preprocessing(folder: Path, family: Family, side: int) -> Preprocessing:
     """From `preprocessor_config.json`, or from the one file that newer processors write."""
     file, newer = folder / "preprocessor_config.json", folder / "processor_config.json"
     if file.is_file():
-        found = read_json(file)
+        settings = read_json(file)
     elif newer.is_file():
         file, content = newer, read_json(newer)
-        found = content.get("image_processor") if isinstance(content, dict) else None
+        settings = content.get("image_processor") if isinstance(content, dict) else None
     else:
         raise ArtifactError(
             f"{folder} holds no preprocessor_config.json, which says how images are resized and normalised. "
             "Copy it from where the model came from."
         )
     preprocessing = Preprocessing.from_processor_config(
-        found, where=str(file), crops=family.crops, offset=family.offset
+        settings, where=str(file), crops=family.crops, offset=family.offset
     )
     if preprocessing.crop != side and not family.any_size:
         raise ArtifactError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from collections.abc import Callable, Mapping
@@ -95,17 +96,10 @@ def canonical(words: str) -> str:
     return re.sub(r"\s+", " ", bare).strip()
 
 
-def _clip_tokenizer(folder: Path, text_config: Any) -> Any:
-    return load_tokenizer(folder, text_config)
-
-
-def _metaclip_2_tokenizer(folder: Path, text_config: Any) -> Any:
-    return load_tokenizer(folder, text_config, framing=Framing(legacy=False))
-
-
-def _bert_tokenizer(folder: Path, text_config: Any) -> Any:
-    framing = Framing("cls_token_id", "sep_token_id", configured=False, padded=True)
-    return load_tokenizer(folder, text_config, framing=framing)
+_metaclip_2_tokenizer = functools.partial(load_tokenizer, framing=Framing(legacy=False))
+_bert_tokenizer = functools.partial(
+    load_tokenizer, framing=Framing("cls_token_id", "sep_token_id", configured=False, padded=True)
+)
 
 
 def _siglip_tokenizer(folder: Path, text_config: Any) -> Any:
@@ -135,7 +129,7 @@ def _is_first_siglip(folder: Path) -> bool:
 FAMILIES = {
     family.model.family: family
     for family in (
-        Family(ClipModel, "CLIPConfig", "CLIPModel", _clip_tokenizer),
+        Family(ClipModel, "CLIPConfig", "CLIPModel", load_tokenizer),
         Family(MetaClip2Model, "MetaClip2Config", "MetaClip2Model", _metaclip_2_tokenizer),
         Family(ChineseClipModel, "ChineseCLIPConfig", "ChineseCLIPModel", _bert_tokenizer, text=_BERT_TEXT),
         Family(SiglipModel, "SiglipConfig", "SiglipModel", _siglip_tokenizer, top={}, text=_SIGLIP_TEXT, crops=False),

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from deltaenergy.errors import InputError, ModelUnavailableError, did_you_mean
+from deltaenergy.errors import ModelUnavailableError, did_you_mean
 from deltaenergy.models.loading.tokenizing import TOKENIZER_FILES, has_tokenizer
 from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHTS, is_open_clip
 
@@ -40,7 +40,6 @@ _CONVERTER = "SFconvertbot"
 
 def find_snapshot(name: str, *, download: bool) -> Path:
     """The folder with the files of the hub model `name`."""
-    _check_name(name)
     not_cached = "it holds nothing of that name"
     for revision in ("main", *_cached_conversions(name)):
         try:
@@ -82,16 +81,15 @@ def find_snapshot(name: str, *, download: bool) -> Path:
     return folder
 
 
-def _check_name(name: str) -> None:
-    """Raise `InputError` for what no model on the hub can be called."""
+def is_repository(name: str) -> bool:
+    """Whether a repository of the hub can be called so: owner/name."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
         validate_repo_id(name)
     except HFValidationError:
-        raise InputError(
-            f"model {name!r} is neither a folder nor a hub id (owner/name).{did_you_mean(name, WELL_KNOWN)}"
-        ) from None
+        return False
+    return name.count("/") == 1
 
 
 def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:

@@ -14,7 +14,7 @@ import torch
 
 from deltaenergy.core.registry import Registry
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
-from deltaenergy.models.backends import HALF, ON_CPU, check_backend, check_place, on_backend
+from deltaenergy.models.backends import HALF, ON_CPU, check_backend, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
 
@@ -60,7 +60,7 @@ def load_model(
     if backend in ON_CPU or precision == "int8":
         device, dtype = "cpu" if device == "auto" else device, torch.float32
     target = _device(device)
-    check_place(backend, precision, target)
+    check_backend(backend, precision, calibration_images, target)
     model = _on_torch(name_or_path, target, _dtype(dtype, target), download)
     if backend == "torch" and precision not in ("int8", *HALF):
         return model
@@ -87,7 +87,7 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
         return _registered(name, target, dtype)
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.loading.checkpoint import load_checkpoint
-    from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot
+    from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot, is_repository
     from deltaenergy.models.loading.open_clip import load_open_clip
     from deltaenergy.models.loading.weights import is_open_clip
 
@@ -97,7 +97,7 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
             "can run code when they are opened and are never read: docs/models.md says how to convert one."
         )
     if not folder.is_dir():
-        if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        if not is_repository(name):
             known = [*MODELS, *WELL_KNOWN]
             raise InputError(
                 f"model {name!r} is neither a folder nor a hub id (owner/name).{did_you_mean(name, known)}"

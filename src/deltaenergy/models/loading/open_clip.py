@@ -33,9 +33,7 @@ from deltaenergy.models.loading.weights import (
     OPEN_CLIP_WEIGHTS,
     WEIGHTS,
     fill,
-    needed_weights,
     read_weights,
-    weight_shapes,
 )
 from deltaenergy.models.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from deltaenergy.models.towers.clip import ClipModel
@@ -123,21 +121,19 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
     tokenizer = load_tokenizer(folder, module.config.text_config, "CLIPTokenizer")
     preprocessing = _preprocessing(content.get("preprocess_cfg") or {}, config, where.at("preprocess_cfg"))
     stored = read_weights([weights])
-    for scalar in {"logit_scale", "logit_bias"} & stored.keys():  # some write them as lists of one
-        stored[scalar] = stored[scalar].reshape(() if stored[scalar].shape == (1,) else stored[scalar].shape)
-    shapes = weight_shapes(module)
+    bias = stored.pop("logit_bias", torch.zeros(()))
+    if bias.numel() != 1:
+        raise ArtifactError(f"{weights}: the tensor 'logit_bias' has shape {tuple(bias.shape)}, not one number.")
     # Custom text towers keep what is the text's under `text.`.
     prefix = "text." if "text.token_embedding.weight" in stored else ""
-    sources = {key: _source(key, prefix) for key in shapes}
-    expected = {source.name: source.shape_of(shapes[key]) for key, source in sources.items()}
-    if "logit_bias" in stored:
-        expected["logit_bias"] = ()
-    stored = needed_weights(stored, expected, folder, _NO_WEIGHTS, config=OPEN_CLIP_CONFIG)
-    tensors = {key: source.take(stored[source.name]) for key, source in sources.items()}
-    check_scale(tensors["logit_scale"], family, folder)
-    fill(module, tensors)
-    bias = float(stored["logit_bias"]) if "logit_bias" in stored else 0.0
-    return ClipModel(name, module, tokenizer, preprocessing, logit_bias=bias)
+    sources = {key: _source(key, prefix) for key in module.state_dict()}
+    tensors = {key: one.take(stored[one.name]) for key, one in sources.items() if one.name in stored}
+    # What has no place is refused with the rest that does not fit.
+    known = {one.name for one in sources.values()} | set(_NO_WEIGHTS)
+    tensors |= {name: tensor for name, tensor in stored.items() if name not in known}
+    fill(module, tensors, folder, OPEN_CLIP_CONFIG)
+    check_scale(module, family, folder)
+    return ClipModel(name, module, tokenizer, preprocessing, logit_bias=float(bias))
 
 
 @dataclass(frozen=True)
@@ -148,15 +144,11 @@ class _Source:
     transposed: bool = False
     third: int | None = None
 
-    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if self.transposed:
-            return shape[::-1]
-        return shape if self.third is None else (3 * shape[0], *shape[1:])
-
     def take(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.transposed:
-            return tensor.T.contiguous()
-        return tensor if self.third is None else tensor.chunk(3)[self.third].clone()
+            return tensor.T.contiguous() if tensor.ndim == 2 else tensor
+        # Rows that are not three times those of a part give a part that is refused.
+        return tensor if self.third is None or not tensor.ndim else tensor.tensor_split(3)[self.third].clone()
 
 
 def _source(key: str, prefix: str) -> _Source:
@@ -182,17 +174,17 @@ def _weights_file(folder: Path) -> Path:
     )
 
 
-def _config(found: Any, where: Where) -> dict[str, Any]:
+def _config(settings: Any, where: Where) -> dict[str, Any]:
     """Transformers' CLIPConfig of the same towers."""
-    record(_MODEL, others=True, may_lack=("quick_gelu",))(found, where)
-    for key in found.keys() - _MODEL.keys() - _MODEL_WITHOUT_EFFECT:
+    record(_MODEL, others=True, may_lack=("quick_gelu",))(settings, where)
+    for key in settings.keys() - _MODEL.keys() - _MODEL_WITHOUT_EFFECT:
         raise ArtifactError(f"{where.file}: {key!r} is not known of a model in open_clip's format. {_INSTEAD}")
-    quick = bool(found.get("quick_gelu", False))
-    vision = _tower(found["vision_cfg"], _VISION, where.at("vision_cfg"), quick)
-    texts = _tower(found["text_cfg"], _TEXT, where.at("text_cfg"), quick)
-    given_vision, given_text = found["vision_cfg"], found["text_cfg"]
+    quick = bool(settings.get("quick_gelu", False))
+    vision = _tower(settings["vision_cfg"], _VISION, where.at("vision_cfg"), quick)
+    texts = _tower(settings["text_cfg"], _TEXT, where.at("text_cfg"), quick)
+    given_vision, given_text = settings["vision_cfg"], settings["text_cfg"]
     return {
-        "projection_dim": found["embed_dim"],
+        "projection_dim": settings["embed_dim"],
         "vision_config": {
             **vision,
             "num_attention_heads": max(1, vision["hidden_size"] // given_vision.get("head_width", 64)),
@@ -211,36 +203,36 @@ def _config(found: Any, where: Where) -> dict[str, Any]:
     }
 
 
-def _tower(found: Any, entries: Mapping[str, Any], where: Where, quick: bool) -> dict[str, Any]:
-    if isinstance(found, dict):
-        for key, value in found.items():
+def _tower(settings: Any, entries: Mapping[str, Any], where: Where, quick: bool) -> dict[str, Any]:
+    if isinstance(settings, dict):
+        for key, value in settings.items():
             if key in _CLIPS_OWN and value not in _CLIPS_OWN[key]:
                 raise ArtifactError(f"{where.file}: {key} is {str(value)[:60]!r}. {_INSTEAD}")
             if key not in entries and key not in _CLIPS_OWN and key not in _WITHOUT_EFFECT:
                 raise ArtifactError(f"{where.file}: {str(key)[:60]!r} is not known of a tower. {_INSTEAD}")
-        if isinstance(found.get("layers"), list):
+        if isinstance(settings.get("layers"), list):
             raise ArtifactError(f"{where.file}: the image tower is a ResNet. {_INSTEAD}")
-    record(entries, others=True, may_lack=entries)(found, where)
-    width = found.get("width", 768 if "patch_size" in entries else 512)
-    tanh = (found.get("act_kwargs") or {}).get("approximate") == "tanh"
+    record(entries, others=True, may_lack=entries)(settings, where)
+    width = settings.get("width", 768 if "patch_size" in entries else 512)
+    tanh = (settings.get("act_kwargs") or {}).get("approximate") == "tanh"
     return {
         "hidden_size": width,
-        "intermediate_size": int(width * found.get("mlp_ratio", 4.0)),
-        "num_hidden_layers": found.get("layers", 12),
+        "intermediate_size": int(width * settings.get("mlp_ratio", 4.0)),
+        "num_hidden_layers": settings.get("layers", 12),
         "hidden_act": "quick_gelu" if quick else "gelu_pytorch_tanh" if tanh else "gelu",
-        "layer_norm_eps": (found.get("norm_kwargs") or {}).get("eps", 1e-5),
+        "layer_norm_eps": (settings.get("norm_kwargs") or {}).get("eps", 1e-5),
     }
 
 
-def _preprocessing(found: Any, config: Mapping[str, Any], where: Where) -> Preprocessing:
-    _PREPROCESSING(found, where)
+def _preprocessing(settings: Any, config: Mapping[str, Any], where: Where) -> Preprocessing:
+    _PREPROCESSING(settings, where)
     side = config["vision_config"]["image_size"]
-    if found.get("size", side) not in (side, [side, side]):
-        raise where.at("size").wrong(found["size"], f"{side}, the size of the image tower")
-    mean, std = found.get("mean", CLIP_MEAN), found.get("std", CLIP_STD)
-    bilinear = found.get("interpolation") == "bilinear"
+    if settings.get("size", side) not in (side, [side, side]):
+        raise where.at("size").wrong(settings["size"], f"{side}, the size of the image tower")
+    mean, std = settings.get("mean", CLIP_MEAN), settings.get("std", CLIP_STD)
+    bilinear = settings.get("interpolation") == "bilinear"
     return Preprocessing(
-        resize=(side, side) if found.get("resize_mode") == "squash" else side,
+        resize=(side, side) if settings.get("resize_mode") == "squash" else side,
         crop=side,
         mean=(float(mean[0]), float(mean[1]), float(mean[2])),
         std=(float(std[0]), float(std[1]), float(std[2])),

@@ -63,7 +63,6 @@ class CleaningTokenizer:
         self._clean = clean
 
     def __call__(self, texts: Sequence[str], **options: Any) -> Any:
-        """As the tokenizer does, on the cleaned texts."""
         return self._tokenizer([self._clean(text) for text in texts], **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -74,23 +73,12 @@ class CleaningTokenizer:
 
 def load_tokenizer(folder: Path, text_config: Any, kind: str = "AutoTokenizer", framing: Framing = CLIP_FRAMING) -> Any:
     """The tokenizer of a folder, of transformers' class `kind`, if it fits the tower that `text_config` describes."""
+    import transformers
 
-    def load(folder: Path) -> Any:
-        import transformers
-
-        loader: Any = getattr(transformers, kind)
-        return loader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-
-    return check_tokenizer(folder, text_config, load, framing)
-
-
-def check_tokenizer(
-    folder: Path, text_config: Any, load: Callable[[Path], Any], framing: Framing = CLIP_FRAMING
-) -> Any:
-    """What `load` makes of a folder's files, if it fits the tower that `text_config` describes."""
     check_tokenizer_files(folder)
+    loader: Any = getattr(transformers, kind)
     with _refusing(f"{folder}: the tokenizer cannot be loaded"):
-        tokenizer = load(folder)
+        tokenizer = loader.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     with _refusing(f"{folder}: the tokenizer fails on ordinary words"):
         wrong = _misfit(tokenizer, text_config, framing)
     if wrong:

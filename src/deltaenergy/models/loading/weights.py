@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _COUNTER = ".num_batches_tracked"
 # This many tensors are named in a message; the others are counted.
 _SHOWN = 3
+# Of what torch lists as missing, unexpected or of another size, so many letters are shown.
+_LONGEST_REASON = 240
 _INDEX = record({"weight_map": mapping_of(text())}, others=True)
 
 
@@ -67,40 +69,22 @@ def read_weights(files: Iterable[Path]) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def weight_shapes(module: Any) -> dict[str, tuple[int, ...]]:
-    """The tensors that a checkpoint of the module must hold."""
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items() if not name.endswith(_COUNTER)}
+def fill(module: Any, tensors: Mapping[str, torch.Tensor], folder: Path, config: str = "config.json") -> None:
+    """Put weights into a module that was built without memory, and set the buffers that no checkpoint holds.
 
-
-def needed_weights(
-    tensors: Mapping[str, torch.Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    folder: Path,
-    ignored: Collection[str],
-    config: str = "config.json",
-) -> dict[str, torch.Tensor]:
-    """The tensors with these names and shapes; an `ArtifactError` unless these are all there is, but for `ignored`."""
-    missing = [name for name in shapes if name not in tensors]
-    unused = [name for name in tensors if name not in shapes and name not in ignored and not name.endswith(_COUNTER)]
-    remedy = f"Weights and {config} do not belong together: get both again."
-    for names, what in ((missing, "missing"), (unused, "unused")):
-        if names:
-            shown = ", ".join(map(repr, names[:_SHOWN]))
-            raise ArtifactError(f"{folder}: {what} tensors: {shown} ({len(names):,} in all). {remedy}")
-    for name, shape in shapes.items():
-        tensor = tensors[name]
-        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
-            raise ArtifactError(
-                f"{folder}: the tensor {name!r} has shape {tuple(tensor.shape)} and type {tensor.dtype}; needed are "
-                f"real numbers of shape {shape}. {remedy} Quantised checkpoints are not supported."
-            )
-    return {name: tensors[name] for name in shapes}
-
-
-def fill(module: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put weights into a module that was built without memory, and set the buffers that no checkpoint holds."""
-    counters = {name: torch.tensor(0) for name in module.state_dict() if name.endswith(_COUNTER)}
-    module.load_state_dict({**tensors, **counters}, strict=True, assign=True)
+    An `ArtifactError` unless these are all of the module's tensors, in its shapes, and no others.
+    """
+    needed = module.state_dict()
+    counters = {name: torch.tensor(0) for name in needed if name.endswith(_COUNTER)}
+    given = {name: tensor for name, tensor in tensors.items() if not name.endswith(_COUNTER)}
+    try:
+        module.load_state_dict({**given, **counters}, strict=True, assign=True)
+    except RuntimeError as error:
+        reason = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
+        shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+        raise ArtifactError(
+            f"{folder}: the weights do not fit {config}: {shown} Get both again; quantised weights are not supported."
+        ) from error
     for part in module.modules():
         if "position_ids" in part._buffers:
             part._buffers["position_ids"] = torch.arange(part.position_ids.shape[-1]).expand(1, -1)

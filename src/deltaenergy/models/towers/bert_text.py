@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from deltaenergy.models.towers.blocks import replace_states
-from deltaenergy.models.towers.text import TextTower
+from deltaenergy.models.towers.text import OptionalTensor, TextTower
 
 
 class BertTextTower(TextTower):
@@ -29,12 +29,10 @@ class BertTextTower(TextTower):
 
     @property
     def token_embedding(self) -> nn.Module:
-        """Token ids -> embeddings, without positions."""
         module: nn.Module = self.transformer.embeddings.word_embeddings
         return module
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Token ids of each text, framed -> projected vectors (N, D), with gradients."""
         longest = max(map(len, rows))
         ids = self._padded(rows, longest, self.tokenizer.pad_token_id)
         seen = self._padded([[1] * len(row) for row in rows], longest, 0)
@@ -43,12 +41,7 @@ class BertTextTower(TextTower):
         return projected
 
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of embedded prompts (N, L, W), of which nothing behind their `lengths` is seen."""
         x = self.transformer.embeddings(inputs_embeds=embedded)

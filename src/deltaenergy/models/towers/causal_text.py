@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from deltaenergy.models.towers.blocks import finish_block, heads, masked_softmax, run_blocks
-from deltaenergy.models.towers.text import TextTower
+from deltaenergy.models.towers.text import OptionalTensor, TextTower
 
 # Keys and values (B, heads, tokens, d) of one block.
 KeysValues = tuple[torch.Tensor, torch.Tensor]
@@ -38,7 +38,6 @@ class CausalTextTower(TextTower):
         self._layers = list(transformer.encoder.layers)
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Token ids of each text, framed -> projected vectors (N, D), with gradients."""
         # Whatever follows the end token is never looked at, so the end token itself serves as padding.
         ids = self._padded(rows, max(map(len, rows)), self.frame[1][0])
         ends = torch.tensor([len(row) - 1 for row in rows], device=ids.device)
@@ -93,12 +92,7 @@ class CausalTextTower(TextTower):
         return self._features(x)
 
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of padded prompts (N, L, W), pooled at `lengths − 1`."""
         device = embedded.device

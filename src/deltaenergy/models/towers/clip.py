@@ -94,7 +94,6 @@ class ClipModel(TransformersModel):
         self.activation = str(module.config.vision_config.hidden_act)
 
     def describe(self) -> dict[str, Any]:
-        """What identifies this model in an artefact or report."""
         return {**super().describe(), "activation": self.activation}
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -110,7 +109,6 @@ class ClipModel(TransformersModel):
         return torch.cat([one.features for one in outputs]), torch.cat(patches)
 
     def with_image_transformer(self, transformer: Any) -> Self:
-        """The same model around another module in the place of its image transformer, for whoever wraps it."""
         other = super().with_image_transformer(transformer)
         other.vision = VisionTower(transformer, other.module.visual_projection)
         return other

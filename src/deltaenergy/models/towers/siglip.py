@@ -22,7 +22,7 @@ from torch import nn
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.blocks import run_blocks
 from deltaenergy.models.towers.clip import TransformersModel
-from deltaenergy.models.towers.text import TextTower, unit
+from deltaenergy.models.towers.text import OptionalTensor, TextTower, unit
 
 
 class SiglipTextTower(TextTower):
@@ -40,19 +40,13 @@ class SiglipTextTower(TextTower):
         return self.max_length
 
     def run_tokens(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Token ids of each text, framed -> projected vectors (N, D), with gradients."""
         ids = self._padded(rows, self.max_length, self.tokenizer.pad_token_id)
         hidden = self.transformer(input_ids=ids).last_hidden_state
         projected: torch.Tensor = self.projection(hidden[:, -1])
         return projected
 
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of embedded prompts (N, L, W), with padding tokens behind their `lengths`."""
         count, length, _ = embedded.shape

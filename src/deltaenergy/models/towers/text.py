@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
 from torch import nn
 
+from deltaenergy.core.lru import LruCache
 from deltaenergy.core.progress import Progress
 
+OptionalTensor = torch.Tensor | None
 # A batch holds at most this many tokens: enough to keep two cores or a GPU busy, small enough for a laptop.
 TOKENS_PER_BATCH = 4096
 # 50,000 features of 512 floats are 100 MB; the least recently used go first.
@@ -65,8 +66,7 @@ class TextTower(ABC):
         self.projection = projection
         self.tokenizer = tokenizer
         self.finish = finish
-        self._cache: OrderedDict[str, torch.Tensor] = OrderedDict()
-        self._cache_lock = threading.Lock()
+        self._cache = LruCache[str, torch.Tensor](CACHED_PROMPTS)
         self._look_at(transformer, tokenizer)
 
     @abstractmethod
@@ -90,12 +90,7 @@ class TextTower(ABC):
 
     @abstractmethod
     def run_whole(
-        self,
-        embedded: torch.Tensor,
-        lengths: torch.Tensor,
-        *,
-        deep: torch.Tensor | None = None,
-        places: torch.Tensor | None = None,
+        self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
         """Unit features (N, D) of embedded prompts (N, L, W), padded behind their `lengths`, frame included.
 
@@ -159,7 +154,7 @@ class TextTower(ABC):
 
     def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
         """Unit features (N, D), row i for text i, on the tower's device."""
-        known = self._from_cache(texts)
+        known = {text: found for text in texts if (found := self._cache.get(text)) is not None}
         new = list(dict.fromkeys(text for text in texts if text not in known))
         total = len(known) + len(new)
         if progress is not None:
@@ -169,7 +164,8 @@ class TextTower(ABC):
                 known.update(zip((new[i] for i in positions), self.finish(vectors)))
             if progress is not None:
                 progress(len(known), total)
-        self._to_cache({text: known[text] for text in new[-CACHED_PROMPTS:]})
+        for text in new[-self._cache.most :]:
+            self._cache.put(text, known[text])
         return torch.stack([known[text] for text in texts]) if texts else torch.zeros(0, self._feature_dim())
 
     def project(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
@@ -193,21 +189,6 @@ class TextTower(ABC):
         tokens = torch.tensor(ids, dtype=torch.long, device=self.device)
         embedded: torch.Tensor = self.token_embedding(tokens)
         return embedded
-
-    def _from_cache(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        known: dict[str, torch.Tensor] = {}
-        with self._cache_lock:
-            for text in texts:
-                if text in self._cache:
-                    self._cache.move_to_end(text)
-                    known[text] = self._cache[text]
-        return known
-
-    def _to_cache(self, features: dict[str, torch.Tensor]) -> None:
-        with self._cache_lock:
-            self._cache.update(features)
-            while len(self._cache) > CACHED_PROMPTS:
-                self._cache.popitem(last=False)
 
     def _feature_dim(self) -> int:
         return int(self.encode([""]).shape[1])

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from deltaenergy.errors import InputError
 from deltaenergy.models.towers.blocks import ACTIVATION_BUDGET, bytes_per_token, finish_block, heads, masked_softmax
 from deltaenergy.models.towers.text import unit
 
@@ -81,7 +80,6 @@ class VisionTower:
         x = self.transformer.embeddings(pixels)
         tokens: list[torch.Tensor] = []
         if prompts is not None and prompts.numel():
-            self.check_prompts(prompts)
             tokens = [block.expand(len(x), -1, -1) for block in prompts.to(x)]
             x = torch.cat([x, tokens[0]], dim=1)
         x = self.transformer.pre_layrnorm(x)
@@ -114,18 +112,6 @@ class VisionTower:
     def project(self, hidden: torch.Tensor) -> torch.Tensor:
         """States after the post-norm (..., H) -> unit features (..., D)."""
         return self.finish(self.projection(hidden))
-
-    def check_prompts(self, prompts: torch.Tensor) -> None:
-        """Raise `InputError` unless `prompts` can stand in this tower."""
-        if prompts.ndim != 3 or prompts.shape[2] != self.width or 0 in prompts.shape:
-            raise InputError(
-                f"vision prompts must have the shape (blocks, tokens, {self.width}), got {tuple(prompts.shape)}."
-            )
-        if len(prompts) > self.blocks:
-            raise InputError(
-                f"vision prompts are given for {len(prompts)} blocks, but the image tower has {self.blocks}. "
-                f"Use a depth of at most {self.blocks}."
-            )
 
     def recomputes(self, images: int, tokens: int = 0) -> bool:
         """Whether a run with so many learned tokens keeps only what enters each block for its backward pass."""

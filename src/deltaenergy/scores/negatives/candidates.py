@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, part_of
 from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
@@ -39,7 +39,7 @@ def encode_candidates(
         path = _chunk_path(model, chunk)
         cached = load_cached(path, {"features": TensorSpec((len(chunk), model.feature_dim))}) if resume else None
         if cached is None:
-            encoded = _encode(model, chunk, _shifted(progress, done, total))
+            encoded = _encode(model, chunk, part_of(progress, done, total))
             if resume:
                 store_cached(path, {"features": encoded})
         else:
@@ -68,11 +68,3 @@ def _encode(model: Model, chunk: list[Sequence[str]], progress: Progress | None)
     vectors = tower.project([text for texts in chunk for text in texts], progress=progress)
     means = torch.stack([part.mean(dim=0) for part in torch.split(vectors, [len(texts) for texts in chunk])])
     return tower.finish(means).float().cpu()
-
-
-def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """`progress` for a part of the work that begins after `before` steps of `total`."""
-    if progress is None:
-        return None
-    callback = progress
-    return lambda done, _: callback(before + done, total)

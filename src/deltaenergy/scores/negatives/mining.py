@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deltaenergy.core.classes import fill
+from deltaenergy.core.classes import Templates, fill
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.specs import Settings
 from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
 from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.pools import Pool
+from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, read_words, wordnet_pool
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model
@@ -55,6 +56,38 @@ class MiningSettings:
     keep: float = 0.15
     too_close: float = 1.0
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class WordPool(Settings):
+    """What settings of scores over words share.
+
+    Words are WordNet's nouns and adjectives without the lexicographer files in `exclude`, or those of the text file
+    `words`, one per line. Templates are separated by `|`.
+    """
+
+    words: str = ""
+    exclude: str = " ".join(NEGLABEL_EXCLUDED)
+    noun_templates: Templates = "the nice {}"
+    adjective_templates: Templates = "This is a {} photo"
+
+    @property
+    def pool(self) -> Pool:
+        return read_words(self.words) if self.words else wordnet_pool(self.exclude.split())
+
+    @property
+    def mining(self) -> MiningSettings:
+        return MiningSettings(tuple(self.noun_templates.split("|")), tuple(self.adjective_templates.split("|")))
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts are encoded."""
+        pool, mining = self.pool, self.mining
+        return len(pool.nouns) * len(mining.noun_templates) + len(pool.adjectives) * len(mining.adjective_templates)
+
+    def encode_words(self, model: Model, progress: Progress | None = None) -> torch.Tensor:
+        """Unit features (M, D) of all words, nouns first; they are kept on disk."""
+        return encode_candidates(model, prompts_of(self.pool, self.mining), progress=progress)
 
 
 @dataclass(frozen=True)
@@ -88,21 +121,21 @@ def mine(
         "index": TensorSpec((None,), ("int64",), low=0, high=len(words) - 1),
         "features": TensorSpec((None, model.feature_dim)),
     }
-    found = load_cached(path, specs) if cache else None
-    if found is not None and len(found["index"]) != len(found["features"]):
-        found = None
-    if found is None:
-        candidates = encode_candidates(model, prompts(pool, settings), progress=progress, resume=cache)
+    mined = load_cached(path, specs) if cache else None
+    if mined is not None and len(mined["index"]) != len(mined["features"]):
+        mined = None
+    if mined is None:
+        candidates = encode_candidates(model, prompts_of(pool, settings), progress=progress, resume=cache)
         rest = torch.tensor([i for i, word in enumerate(words) if word not in without], dtype=torch.int64)
         nouns = int((rest < len(pool.nouns)).sum())
         index = rest[select(candidates[rest].to(class_features), class_features, nouns, settings)]
-        found = {"index": index, "features": candidates[index]}
+        mined = {"index": index, "features": candidates[index]}
         if cache:
-            store_cached(path, found)
-    kept, texts = found["index"].tolist(), phrases(pool, settings)
+            store_cached(path, mined)
+    kept, texts = mined["index"].tolist(), phrases(pool, settings)
     return Negatives(
         words=tuple(words[i] for i in kept),
-        features=found["features"].to(model.device),
+        features=mined["features"].to(model.device),
         phrases=tuple(texts[i] for i in kept),
     )
 
@@ -117,7 +150,7 @@ def phrases(pool: Pool, settings: MiningSettings) -> list[str]:
     return [*pool.nouns, *adjectives]
 
 
-def prompts(pool: Pool, settings: MiningSettings) -> list[list[str]]:
+def prompts_of(pool: Pool, settings: MiningSettings) -> list[list[str]]:
     """The prompts of every candidate, nouns first."""
     texts, nouns = phrases(pool, settings), len(pool.nouns)
     return [[fill(template, noun) for template in settings.noun_templates] for noun in texts[:nouns]] + [

@@ -99,23 +99,23 @@ def own_words(
             named.setdefault(key, name)
         for synset in _below(synset for part in parts for synset in senses(part)):
             below.setdefault(synset, name)
-    found: dict[str, str] = {}
+    owner_of: dict[str, str] = {}
     for word in words:
         parts = [*_alternatives(word), *_BRACKETS.findall(word)]
         synsets = (meanings or {}).get(word) or [synset for part in parts for synset in _senses_of_word(part)]
         owners = [named.get(key) for part in parts for key in _keys(part)] + [below.get(synset) for synset in synsets]
         owner = next(filter(None, owners), None)
         if owner is not None:
-            found[word] = owner
-    return found
+            owner_of[word] = owner
+    return owner_of
 
 
 def senses(name: str) -> list[int]:
     """The synsets that a name may mean. Of "crane bird", which WordNet does not have, those of "crane" below "bird"."""
-    found = _lookup(name)
+    synsets = _lookup(name)
     first, _, last = _bare(name).rpartition(" ")
-    if found or not first:
-        return found
+    if synsets or not first:
+        return synsets
     kinds = _below(_lookup(last))
     return [synset for synset in _lookup(first) if synset in kinds]
 
@@ -145,10 +145,10 @@ def _below(synsets: Iterable[int]) -> set[int]:
 
 @functools.cache
 def _index() -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
+    index: dict[str, list[int]] = defaultdict(list)
     for word, synsets in taxonomy().synsets.items():
-        found[_key(word)] += synsets
-    return dict(found)
+        index[_key(word)] += synsets
+    return dict(index)
 
 
 def _alternatives(name: str) -> list[str]:

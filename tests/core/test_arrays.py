@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaenergy.core.growing import GrowingArray
+from deltaenergy.core.arrays import GrowingArray
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), max_size=30), max_size=12), st.integers(0, 40), st.booleans())

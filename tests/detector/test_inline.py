@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import deltaenergy as de
-from deltaenergy.detector.notebook import MOST, Shot, interleaved, pictures_html
+from deltaenergy.detector.inline import MOST, Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import verdict_columns
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import InputError

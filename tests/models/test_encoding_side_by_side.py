@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 
 import deltaenergy as de
-from deltaenergy.models import parallel
+from deltaenergy.models import encoding
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.parallel import side_by_side
+from deltaenergy.models.encoding import side_by_side
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import score_images
 from deltaenergy.source import build_store
@@ -204,7 +204,7 @@ def test_nothing_starts_after_the_end(monkeypatch: pytest.MonkeyPatch, error: ty
             raise error("task 0")
         return number
 
-    monkeypatch.setattr(parallel, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(encoding, "ThreadPoolExecutor", Pool)
     results = side_by_side(work, range(20), 2)
     if error is None:
         assert next(results) == 0

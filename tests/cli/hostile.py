@@ -70,6 +70,8 @@ TEXT = [
     "~nobody/x",
     "/dev/null",
     "/dev/full",
+    "/dev/zero",
+    "{pipe}",
     "/dev/stdin/x",
     "/proc/self/mem",
     "-",
@@ -179,6 +181,7 @@ def _met() -> Iterator[Call]:
     """Calls that once ended in an error of ours, or never."""
     for arguments in (
         ["undo", "/dev/zero"],
+        ["undo", "{pipe}"],
         ["undo", "\ud800"],
         ["undo", "{images}"],
         ["serve", "--host", "\udcff"],
@@ -187,6 +190,8 @@ def _met() -> Iterator[Call]:
         ["evaluate", "--id", "{empty}", "--classes", "cat,dog", "--model", "{model}"],
         ["score", "{images}", "--detector", "{detector}", "--keep", "0.5"],
         ["score", "{images}", "--detector", "{detector}", "--on", ",,"],
+        ["calibrate", "{images}", "--detector", "{tampered}", "--out", "{out}"],
+        ["score", "{images}", "--detector", "{tampered}"],
         ["serve", "--limits", "files"],
         ["serve", "--limits", "seconds=nan"],
     ):

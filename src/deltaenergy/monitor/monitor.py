@@ -143,6 +143,7 @@ class Monitor(HasRepr):
 
     @property
     def alarm_level(self) -> float:
+        """log(2/α): where each test raises its alarm."""
         return math.log(2 / self.alpha)
 
     def add(self, verdicts: Iterable[Verdict], *, files: bool = True) -> Monitor:
@@ -220,10 +221,12 @@ class Monitor(HasRepr):
 
     @property
     def changed(self) -> bool:
+        """Whether a test has raised an alarm."""
         return any(number is not None for number in self.alarms.values())
 
     @property
     def status(self) -> Status:
+        """Where it stands now."""
         first = {
             "rate": log_rate_evidence(self.flagged, self.images, self.bound),
             "shift": float(log_shift_evidence(self.images, self.log_p)[0]),

@@ -40,6 +40,7 @@ _MEMORY_WORDS = (
     "out of memory",
     "cannot allocate memory",
     "failed to map segment",  # a library that does not fit
+    "could not create a primitive",  # oneDNN's word for it
 )
 _THREAD_WORDS = ("can't start new thread", "thread constructor failed", "resource temporarily unavailable")
 NO_MEMORY = "Out of memory. Close other programs, or use a smaller batch or fewer images."

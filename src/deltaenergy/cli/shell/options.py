@@ -150,7 +150,7 @@ RayOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    count("--workers", help="Number of worker processes.", show_default="one per CPU or GPU of Ray"),
+    count("--workers", help="Number of worker processes; on Ray by default one per CPU or GPU.", show_default=False),
 ]
 
 

@@ -32,6 +32,8 @@ SCORES = (
     "max-logit",
     "energy",
     "entropy",
+    "gen",
+    "logit-gap",
     "react",
     "odin(epsilon=0)",
     "delta-energy",

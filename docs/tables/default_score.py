@@ -28,6 +28,8 @@ CANDIDATES = (
     "mcm",
     "max-logit",
     "energy",
+    "gen",
+    "logit-gap",
     "delta-energy",
     "delta-energy(tau=0.1,c=1)",
     "delta-energy:robust",

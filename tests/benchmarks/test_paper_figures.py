@@ -94,4 +94,4 @@ def test_setup2_is_the_paper_s() -> None:
         "pacs": {"art_painting", "cartoon", "photo", "sketch"},
         "vlcs": {"Caltech101", "LabelMe", "SUN09", "VOC2007"},
     }
-    assert spec.shots == 16 and spec.seeds == (1, 2, 3) and spec.settings["ebm"] == {"weight": 2}
+    assert spec.shots == 16 and spec.seeds == (1, 2, 3) and spec.settings.tuning["ebm"].parameters == {"weight": 2}

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from deltaenergy.benchmarks.results import Results
-from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows, paper_rows, parse_rows
-from deltaenergy.benchmarks.runner import run_benchmark
-from deltaenergy.benchmarks.sets import DataRoot
-from deltaenergy.benchmarks.spec import load_spec
+from deltaenergy.benchmarks.rows import chosen_rows, paper_rows, parse_rows, with_labels
+from deltaenergy.benchmarks.spec import RowSettings, load_spec, parse_spec
 from deltaenergy.benchmarks.tables import paper_table
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.errors import InputError
-from tests.benchmarks.small import small_spec
+from tests.benchmarks.small import TEXT, small_spec
 
 TUNED = {
     "setup1": {"coop", "cocoop", "clip-adapter", "bayes-cal", "dplclip", "croft", "locoop", "negprompt", "gallop"},
@@ -32,7 +25,8 @@ def labels(*texts: str) -> list[str]:
 
 def test_scores_and_tuners() -> None:
     assert labels("msp,delta-energy(c=1,tau=1)") == ["msp", "delta-energy(tau=1,c=1)"]
-    assert parse_rows(["coop/mcm"]) == [BenchmarkRow("coop", "mcm")]
+    (row,) = parse_rows(["coop/mcm"])
+    assert (row.tuner, row.score, row.label) == ("coop", "mcm", "coop/mcm")
     assert parse_rows(["zero-shot/mcm"]) == parse_rows(["mcm"])
 
 
@@ -70,28 +64,88 @@ def test_mistakes(text: str, message: str) -> None:
         parse_rows([text])
 
 
+def settings(text: str) -> RowSettings:
+    """Those of a benchmark whose YAML text ends in `text`."""
+    return parse_spec(f"{TEXT}\n{text}", "small", "small.yaml").settings
+
+
 def test_a_benchmarks_settings_hold_where_the_text_does_not_say_otherwise() -> None:
-    settings = {"ebm": {"weight": 2}, "coop": {"context_length": 4}}
+    table = settings(
+        "tuning: {ebm: {parameters: {weight: 2}}, coop: {parameters: {context_length: 4}}, promptsrc: "
+        "{parameters: {gpa: [0.5, 0.5], text_weight: 1}}}\nscores: {mcm: {parameters: {temperature: 2}}}"
+    )
 
-    def tuners(text: str) -> list[str | None]:
-        return [method.tuner for method in parse_rows([text], settings)]
+    def labels(text: str) -> list[str]:
+        return [row.label for row in parse_rows([text], table)]
 
-    assert tuners("ebm/mcm") == ["coop+ebm(weight=2)"]
-    assert tuners("ebm(p=0.5)") == ["coop+ebm(weight=2,p=0.5)"]
-    assert tuners("ebm(weight=1)/mcm") == ["coop+ebm"]
-    assert tuners("{coop,cocoop+ebm,zero-shot}/mcm") == ["coop(context_length=4)", "cocoop+ebm(weight=2)", None]
-    assert tuners("mcm") == [None]
+    assert labels("ebm/msp") == ["coop(context_length=4)+ebm(weight=2)/msp"]
+    assert labels("ebm(p=0.5)/msp") == ["coop(context_length=4)+ebm(weight=2,p=0.5)/msp"]
+    assert labels("coop(context_length=16)+ebm(weight=1)/msp") == ["coop+ebm/msp"]
+    assert labels("{cocoop+ebm,zero-shot}/mcm") == ["cocoop+ebm(weight=2)/mcm(temperature=2)", "mcm(temperature=2)"]
+    assert labels("mcm(temperature=1)") == ["mcm"]
+    # What a preset says was typed as well.
+    assert labels("promptsrc:fine-grained/msp") == ["promptsrc:fine-grained(text_weight=1)/msp"]
+
+
+def test_a_table_gives_grids_a_recipe_and_prompts() -> None:
+    table = settings(
+        "tuning: {ebm: {grid: {weight: [1, 2], p: [0.4]}, recipe: {epochs: 5}}, coop: {recipe: {lr: 0.1, epochs: 3}}}\n"
+        'scores: {neglabel: {templates: ["the nice {}"]}}'
+    )
+    ebm, given, neglabel = parse_rows(["ebm/mcm", "ebm(weight=3)/mcm", "neglabel"], table)
+    assert ebm.method is not None and given.method is not None
+    assert [one.spec for one in ebm.method.candidates(5)] == ["coop+ebm(p=0.4)", "coop+ebm(weight=2,p=0.4)"]
+    assert [one.spec for one in given.method.candidates(5)] == ["coop+ebm(weight=3,p=0.4)"]
+    assert ebm.recipe == {"lr": 0.1, "epochs": 5}  # a term's goes before its method's
+    assert neglabel.templates == ("the nice {}",) and ebm.templates == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tuning: {ebn: {parameters: {weight: 2}}}", "'ebn'.*'ebm'"),
+        ("tuning: {ebm: {parameters: {wight: 2}}}", "'wight'.*'weight'"),
+        ("tuning: {ebm: {parameters: {weight: much}}}", "weight"),
+        ("tuning: {ebm: {grid: {wight: [2]}}}", "grid.*'wight'.*'weight'"),
+        ("tuning: {ebm: {grid: {weight: [1, -2]}}}", "weight"),
+        ("tuning: {ebm: {grid: {weight: []}}}", r"grid\.weight"),
+        ("tuning: {ebm: {recipe: {epoch: 2}}}", "'epoch'.*'epochs'"),
+        ("tuning: {ebm: {parameter: {weight: 2}}}", "parameter'.*'parameters'"),
+        ("tuning: {mcm: {parameters: {temperature: 2}}}", "'mcm'"),
+        ("scores: {neglabl: {templates: ['{}']}}", "'neglabl'.*'neglabel'"),
+        ("scores: {mcm: {grid: {temperature: [1]}}}", "scores.mcm.grid"),
+        ("scores: {mcm: {templates: [no place]}}", "exactly one"),
+        ("protocols: {papr: {shots: 2}}", "papr'.*'paper'"),
+        ("protocols: {paper: {shot: 2}}", "shot'.*'shots'"),
+        ("protocols: {paper: {cases: {drwn: {tuning: {}}}}}", "'drwn'.*'drawn'"),
+        ("validation: {from: trian, per_class: 4}", "validation.from"),
+    ],
+)
+def test_a_wrong_setting_is_named_before_any_work(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        chosen_rows(parse_spec(f"{TEXT}\n{text}", "small", "small.yaml"), None)
+
+
+def test_a_case_has_settings_of_its_own_under_the_same_label() -> None:
+    text = TEXT.replace(
+        "    closed:\n", "    tuning: {ebm: {parameters: {p: 0.5}, recipe: {epochs: 9}}}\n    closed:\n"
+    )
+    spec = parse_spec(f"{text}\ntuning: {{ebm: {{parameters: {{weight: 2}}}}}}", "small", "small.yaml")
+    (row,) = chosen_rows(spec, ["ebm/mcm"])
+    (case,) = spec.cases
+    here = row.under(case.settings)
+    assert (row.label, row.recipe) == ("coop+ebm(weight=2)/mcm", {})
+    assert (here.label, here.tuner, here.recipe) == (row.label, "coop+ebm(weight=2,p=0.5)", {"epochs": 9})
 
 
 def test_setup2_tunes_ebm_with_the_papers_weight_and_finds_its_rows() -> None:
     """The paper: "we set λ0 = 2 for Setup-II", and a grid without 2 for Setup-I, which keeps the default."""
     for name, tuner in (("setup2", "coop+ebm(weight=2)"), ("setup1", "coop+ebm")):
-        [method] = parse_rows(["ebm/delta-energy"], load_spec(name).settings)
-        assert method.tuner == tuner
-        assert method.label in {row.method for row in paper_table(f"{name}-tuning").rows}
-    from deltaenergy.classifiers.ebm import Ebm
-
-    assert 2.0 in Ebm.grid["weight"]
+        spec = load_spec(name)
+        [row] = parse_rows(["ebm/delta-energy"], spec.settings)
+        assert row.tuner == tuner
+        table = with_labels(paper_table(f"{name}-tuning"), spec)
+        assert row.label in {one.method for one in table.rows}
 
 
 @pytest.mark.parametrize("name", TUNED)
@@ -120,14 +174,3 @@ def test_own_scores_are_those_of_the_papers_tables() -> None:
 def test_a_benchmark_without_a_table_says_so() -> None:
     with pytest.raises(InputError, match="no table of small"):
         chosen_rows(small_spec(), ["paper"])
-
-
-def test_every_row_runs_on_a_vision_transformer(tiny_clip: Any, tmp_path: Path) -> None:
-    tables = ("setup1-tuning", "setup2-tuning", "conventional", "clip-11")
-    spec = replace(small_spec(("epochs: 2", "epochs: 1")), tables=tables)
-    tuned = [method.label for method in chosen_rows(spec, ["paper"]) if method.tuner]
-    # Few crops of drawn pictures, so that the test is short.
-    tuned = [label.replace("id-like/", "id-like(crops=4,selected=1)/") for label in tuned]
-    summary = run_benchmark(spec, tiny_clip, DataRoot(), tmp_path, methods=tuned, seeds=[1])
-    assert [skip.what for skip in summary.skips] == []
-    assert {cell.identity["method"] for cell in Results(tmp_path).cells()} == set(tuned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 import deltaenergy as de
 from deltaenergy.benchmarks import runner
 from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
-from deltaenergy.benchmarks.results import IDENTITY, MEASURED, Results
+from deltaenergy.benchmarks.results import IDENTITY, MEASURED, OPTIONAL, Results
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot, order
 from deltaenergy.benchmarks.spec import class_list
@@ -141,7 +142,7 @@ def test_a_damaged_cell_is_named(tiny_clip: Model, tmp_path: Path) -> None:
 def test_results_identify_the_run(tiny_clip: Model, tmp_path: Path) -> None:
     run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["msp", "react"], limit=9)
     table = pq.read_table(tmp_path / "results.parquet")
-    assert table.column_names == [*IDENTITY, *MEASURED]
+    assert table.column_names == [*IDENTITY, *OPTIONAL, *MEASURED]
     rows = table.to_pylist()
     assert {row["model_fingerprint"] for row in rows} == {tiny_clip.fingerprint}
     assert {row["limit"] for row in rows} == {9}
@@ -240,24 +241,31 @@ def test_a_prompt_learner_is_told_other_class_names_for_concept_shift(tiny_clip:
     assert set(tuned) == {"accuracy"}  # no open set for another class list
 
 
-def test_croft_chooses_the_epoch_on_test_images_and_standard_searches_on_others(
-    tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_chooses_on_which_images(tiny_clip: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings are searched, or not, and by what split the validation images are of (4 of each of 8 classes)."""
     import deltaenergy.tuning.tune as tuning
 
-    seen: list[tuple[bool, set[str]]] = []
+    seen: list[tuple[bool, dict[str, int]]] = []
     original = tuning.tune
 
     def spy(*arguments: Any, **options: Any) -> Any:
-        seen.append((options["search"], {item.id.split("/")[1] for item in options["val"] or ()}))
+        splits = Counter(item.id.split("/")[1] for item in options["val"] or ())
+        seen.append((options["search"], dict(splits)))
         options["search"] = False
         return original(*arguments, **options)
 
     monkeypatch.setattr(tuning, "tune", spy)
-    for number, options in enumerate(({}, {"protocol": "croft"}, {"search": True})):
-        folder = tmp_path / str(number)
-        run_benchmark(small_spec(), tiny_clip, DataRoot(), folder, methods=["coop/msp"], seeds=[1], **options)
-    assert seen == [(False, set()), (False, {"test"}), (True, {"train"})]
+    spec = small_spec(("shots: 2", "shots: 4\ntuning: {clip-adapter: {grid: {alpha: [0.2, 0.5]}}}"))
+    given: list[dict[str, Any]] = [{}, {"protocol": "croft"}, {"protocol": "paper"}, {"search": True}]
+    for number, options in enumerate(given):
+        methods = ["coop/msp", "clip-adapter/msp"]
+        run_benchmark(spec, tiny_clip, DataRoot(), tmp_path / str(number), methods=methods, seeds=[1], **options)
+    # Four images in each case, of which the test set has three.
+    standard, croft, paper, asked = (seen[i : i + 2] for i in range(0, 8, 2))
+    assert standard == [(False, {}), (False, {})]
+    assert croft == [(False, {"test": 24}), (True, {"test": 24})]
+    assert paper == [(False, {"train": 32}), (True, {"train": 32})]
+    assert asked == [(False, {"train": 32}), (True, {"train": 32})]
 
 
 def test_an_unknown_seed_of_a_drawn_class_list_is_an_error(tiny_clip: Model, tmp_path: Path) -> None:
@@ -268,12 +276,19 @@ def test_an_unknown_seed_of_a_drawn_class_list_is_an_error(tiny_clip: Model, tmp
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs fork and /proc")
-def test_killed_and_gone_on_with_the_results_are_byte_identical(tiny_clip: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["standard", "paper"])
+def test_killed_and_gone_on_with_the_results_are_byte_identical(
+    protocol: str, tiny_clip: Model, tmp_path: Path
+) -> None:
     """Each time after so many operations on its files, until half of the work is done."""
+    spec = small_spec(
+        ("recipe: {epochs: 2}", "recipe: {epochs: 2}\ntuning: {clip-adapter: {grid: {alpha: [0.2, 0.5]}}}"),
+        ("seeds: [1, 2]", "seeds: [1]"),
+    )
+    methods = {"standard": ["msp", "react", "coop/mcm"], "paper": ["mcm", "clip-adapter/mcm"]}[protocol]
 
     def run(name: str) -> None:
-        methods = ["msp", "delta-energy", "react", "coop/mcm"]
-        run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path / name, methods=methods)
+        run_benchmark(spec, tiny_clip, DataRoot(), tmp_path / name, methods=methods, protocol=protocol)
 
     undisturbed = harness.fail(lambda: run("whole"), tmp_path / "whole")
     assert undisturbed.ended == "done", undisturbed.message
@@ -321,3 +336,18 @@ def test_a_full_disk_under_the_features_is_no_reason_to_skip(
     monkeypatch.setattr("deltaenergy.benchmarks.runner.Runner.fit", full)
     with pytest.raises(ArtifactError, match="cannot be written"):
         run_benchmark(small_spec(), tiny_clip, DataRoot(), tmp_path, methods=["react"], seeds=[1])
+
+
+def test_a_search_with_a_given_value_is_another_result_than_one_without(tiny_clip: Model, tmp_path: Path) -> None:
+    """The given value is the default, so that both are spelt alike."""
+    spec = small_spec(("shots: 2", "shots: 4"), ("epochs: 2", "epochs: 1"))
+    for method in ("clip-adapter/msp", "clip-adapter(alpha=0.2)/msp"):
+        summary = run_benchmark(spec, tiny_clip, DataRoot(), tmp_path, methods=[method], seeds=[1], search=True)
+        assert (summary.computed, summary.found) == (1, 0)
+    told = {cell.identity.get("fixed") for cell in Results(tmp_path).cells()}
+    assert told == {None, '["clip-adapter.alpha"]'}
+    tuned = [
+        path / "classifier.json" for path in (tmp_path / "tuned").iterdir() if (path / "classifier.json").is_file()
+    ]
+    searched = ["searched" in json.loads(path.read_text())["classifier"]["record"] for path in tuned]
+    assert sorted(searched) == [False, True]

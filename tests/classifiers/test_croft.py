@@ -343,3 +343,17 @@ def test_grids() -> None:
 def test_wrong_settings_are_explained(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make_method(spec)
+
+
+def test_the_generator_may_move_several_times_in_a_step_by_one_optimiser() -> None:
+    (stage,) = Croft(generator_steps=3).stages
+    assert [phase.name for phase in stage.phases] == ["generator", "generator", "generator", "main"]
+    assert len(set(stage.phases)) == 2  # equal phases share an optimiser, and a place in the checkpoint
+
+
+def test_as_released_for_domains_lambda2_has_the_units_that_ours_has() -> None:
+    z = unit(draw(5, 7, D))
+    imagenet, domains = (float(classifier(as_released=kind).flatness(z).detach()) for kind in (True, "domains"))
+    assert imagenet == pytest.approx((len(z) * K / D) ** 2 * domains)
+    assert len(list(Croft(as_released=True).candidates(400))) == 25
+    assert len(list(Croft(as_released="domains").candidates(7))) == 9

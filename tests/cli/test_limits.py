@@ -24,12 +24,12 @@ WORKING = ["calibrate", "choose", "evaluate", "explain", "features", "monitor", 
 MEMORY = range(300_000, 2_400_000, 150_000)
 # In blocks of 1 KiB.
 FILE_SIZES = [0, 1, 2, 8, 32]
+SCORE = ["score", "{images}", "--detector", "{detector}"]
 WRITING = [
-    *(
-        [*VALID["score"][:1], "--detector", "{detector}", "--out", "{out}." + kind]
-        for kind in ("csv", "parquet", "xlsx")
-    ),
-    [*VALID["score"][:1], "--detector", "{detector}", "--out", "{out}.csv", "--report", "{out}.html"],
+    [*SCORE, "--out", "{out}.csv"],
+    [*SCORE, "--out", "{out}.parquet"],
+    [*SCORE, "--out", "{out}.xlsx"],
+    [*SCORE, "--out", "{out}.csv", "--report", "{out}.html"],
 ]
 
 
@@ -51,7 +51,7 @@ def test_little_memory(name: str, memory: int, world: World, inside: Path) -> No
 
 @pytest.mark.parametrize(("arguments", "size"), spread(WRITING, FILE_SIZES, 5))
 def test_small_files(arguments: list[str], size: int, world: World, inside: Path) -> None:
-    done = limited(f"ulimit -f {size}", ["score", *fill(arguments, world, inside / "out")], inside)
+    done = limited(f"ulimit -f {size}", fill(arguments, world, inside / "out"), inside)
     assert done.returncode in {0, 2}, done.stderr
     assert "Traceback" not in done.stderr
     if done.returncode:

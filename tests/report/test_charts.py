@@ -22,6 +22,7 @@ from deltaenergy.report.charts import (
     histogram_chart,
     nice_ticks,
     padded,
+    radar_chart,
     scatter_chart,
 )
 from tests.report.checks import Page
@@ -145,6 +146,7 @@ def test_labels_are_escaped_and_charts_have_a_text_alternative():
         curve_chart([Curve(evil, [0, 1], [1, 0])], Scale(evil), Scale(evil), title=evil),
         histogram_chart([HistogramRow(evil, np.arange(9.0), 1, evil)], title=evil, x_label=evil),
         scatter_chart([Point(evil, 1, 2)], Scale(evil), Scale(evil), title=evil),
+        radar_chart([evil, "b", "c"], {evil: [0, 0.5, 1]}, title=evil),
     ]
     for chart in charts:
         page = Page(chart)
@@ -164,3 +166,12 @@ def test_scatter_names_do_not_cover_each_other():
     labels = re.findall(r'<text x="[\d.]+" y="([\d.]+)" class="row[^"]*">method', chart)
     heights = sorted(map(float, labels))
     assert len(heights) == 4 and min(np.diff(heights)) >= 11
+
+
+def test_a_radars_corners_lie_on_its_axes():
+    """Three axes from the middle (310, 200) of length 148: up, down to the right, down to the left."""
+    chart = radar_chart(["a", "b", "c"], {"x": [1, 0.5, 0]}, title="t")
+    line = next(polygon for polygon in Page(chart).all("polygon") if "curve" in polygon["class"])
+    points = [tuple(map(float, pair.split(","))) for pair in line["points"].split()]
+    expected = [(310, 200 - 148), (310 + 74 * math.sqrt(3) / 2, 200 + 37), (310, 200)]
+    np.testing.assert_allclose(points, expected, atol=0.06)

@@ -70,7 +70,7 @@ def test_images_give_the_same_table(
 ) -> None:
     monkeypatch.setattr(ray_score, "WINDOW_BATCHES", 1)
     monkeypatch.chdir(scene.root)
-    alone, shared = both(command, scene, Path("images"), tmp_path / "out", ".csv", "--batch-size", 4)
+    alone, shared = both(command, scene, Path("images"), tmp_path / "out", ".csv", "--on", "batch=4")
     assert alone.code == shared.code == 1 and alone.err.replace("alone", "shared") == shared.err
     text = (tmp_path / "out" / "shared.csv").read_text()
     assert text == (tmp_path / "out" / "alone.csv").read_text() and len(text.splitlines()) == 23
@@ -86,7 +86,7 @@ def test_a_store_with_replaced_and_shared_pictures(
     de.build_store(tiny_clip, images, store, shard_size=3)
     (images / "002.png").write_bytes((draw(tmp_path / "other", 1, 5) / "000.png").read_bytes())
     de.build_store(tiny_clip, images, store, shard_size=3)
-    alone, shared = both(command, scene, store, tmp_path / "out", ".csv", "--batch-size", 1)
+    alone, shared = both(command, scene, store, tmp_path / "out", ".csv", "--on", "batch=1")
     assert alone.code == shared.code == 0
     assert (tmp_path / "out" / "alone.csv").read_bytes() == (tmp_path / "out" / "shared.csv").read_bytes()
 
@@ -160,8 +160,8 @@ def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path, monkeypatch: 
 def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
     base = ["score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", "local"]
     assert "this Ray has 2 CPU(s)" in command(*base, "--workers", 3).err
-    assert "has a GPU" in command(*base, "--device", "cuda").err
-    assert "give auto, cpu or cuda" in command(*base, "--device", "cuda:1").err
+    assert "has a GPU" in command(*base, "--on", "cuda").err
+    assert "give auto, cpu or cuda" in command(*base, "--on", "cuda:1").err
     assert not (tmp_path / "a.csv").exists()
 
 
@@ -169,11 +169,8 @@ def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--fdr", "0.1"], "combined with --fdr"),
-        (["--adapt", "adaneg"], "combined with --adapt"),
         (["--report", "a.html"], "combined with --report"),
-        (["--copy-to", "a"], "combined with --copy-to"),
-        (["--link-to", "a"], "combined with --link-to"),
-        (["--move-to", "a"], "combined with --move-to"),
+        (["--keep", "0.9"], "combined with --keep"),
         (["--json"], "combined with --json"),
         (["--classes", "a,b"], "combined with --classes"),
         (["--score", "mcm"], "combined with --score"),
@@ -195,7 +192,7 @@ def test_what_it_cannot_do_without(command: Runner, scene: Scene, tmp_path: Path
     base = ["score", scene.store, "--detector", scene.detector]
     assert "needs --out" in command(*base, "--ray", "local").err
     assert "needs --out" in command(*base, "--ray", "local", "--out", tmp_path / "fiftyone").err
-    assert "belongs to --ray" in command(*base, "--workers", 2).err
+    assert "--workers needs --ray" in command(*base, "--workers", 2).err
     both_stores = command(
         "score", scene.store, scene.images, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
     )

@@ -80,6 +80,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "weight": st.floats(0, 100),
     "percentile": st.floats(min_value=0, max_value=100, exclude_min=True),
     "quantile": st.floats(0, 1),
+    "share": st.floats(0, 1),
     "keep": SHARES,
     "too_close": SHARES,
     "seed": st.integers(0, 2**40),

@@ -39,6 +39,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "max_logit": (scores.max_logit, {}),
     "energy": (scores.energy, {}),
     "entropy": (scores.entropy, {}),
+    "gen": (scores.gen, {}),
+    "logit_gap": (scores.logit_gap, {}),
     "delta_energy": (delta_energy, {}),
     "multi_delta_energy": (scores.multi_delta_energy, {"means": [1.0, 2.0, 3.0], "deviations": [1.0, 2.0, 1.0]}),
     "neglabel": (scores.neglabel, {"negative_similarities": NEGATIVES, "groups": 3}),
@@ -136,7 +138,7 @@ def test_what_is_no_table_of_numbers(name: str, values: Any) -> None:
     [
         *(
             (name, "temperature")
-            for name in ("msp", "mcm", "energy", "entropy", "neglabel", "react", "delta_energy_words")
+            for name in ("msp", "mcm", "energy", "entropy", "gen", "neglabel", "react", "delta_energy_words")
         ),
         *((name, "tau") for name in ("delta_energy", "delta_energy_words")),
         ("clipn", "logit_scale"),

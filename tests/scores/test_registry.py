@@ -29,6 +29,8 @@ def test_every_score_explains_itself(name: str) -> None:
         ("mcm", {"temperature": 1.0}),
         ("energy", {"temperature": 0.01}),
         ("entropy", {"temperature": 0.01}),
+        ("gen", {"gamma": 0.1, "top_m": 100, "temperature": 0.01}),
+        ("logit-gap", {"others": 88, "share": 0.0}),
         ("react", {"percentile": 90.0, "temperature": 0.01}),
         ("odin", {"temperature": 1000.0, "epsilon": 0.0014}),
         ("gl-mcm", {"temperature": 1.0, "weight": 1.0}),

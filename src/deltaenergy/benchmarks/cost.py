@@ -38,7 +38,7 @@ class CostRunner(Runner):
 
     def case(self, planned: PlannedCase) -> None:
         """Measure each method that is not in the results yet."""
-        fit = fit_images(planned, self.protocol)
+        fit = fit_images(planned, self.spec.validation)
         for method in planned.methods:
             identity = self.identity(planned, method, fit)
             if self.results.get(identity["cell"]) is not None:
@@ -55,18 +55,15 @@ class CostRunner(Runner):
             self.summary.computed += 1
 
     def rows(self, planned: PlannedCase, method: BenchmarkRow) -> list[dict[str, Any]]:
-        """One row per measured quantity."""
         items = [item for images in planned.closed for item in images.items]
-        found = (
-            self.score_cost(planned, method.score, items) if method.tuner is None else self.tuner_cost(planned, method)
-        )
+        found = self.score_cost(planned, method, items) if method.method is None else self.tuner_cost(planned, method)
         place = {"closed": planned.closed[0].name, "kind": "id", "open": None}
         counts = {"n_closed": len(items), "n_open": 0}
         return [{**place, "metric": name, "value": value, **counts} for name, value in found.items()]
 
-    def score_cost(self, planned: PlannedCase, spec: str, items: list[ImageItem]) -> dict[str, float]:
+    def score_cost(self, planned: PlannedCase, row: BenchmarkRow, items: list[ImageItem]) -> dict[str, float]:
         """Seconds to encode and to score all images, and the peak memory of both."""
-        classifier, score = self.classifier(planned, None), make_score(spec)
+        classifier, score = self.classifier(planned, row), make_score(row.score)
         scorer = score.bind(classifier)
         encoded, encoding, encoding_peak = self.encoded(items)
         images: Any = encoded.items if score.needs_images else encoded.features
@@ -96,12 +93,12 @@ class CostRunner(Runner):
         from deltaenergy.tuning.tune import tune
 
         sample = planned.train
-        if sample is None or method.tuner is None:
+        if sample is None or method.method is None:
             raise InputError(f"{method.label} needs training images.")
-        recipe = dict(self.spec.recipe)
+        recipe = {**dict(self.spec.recipe), **method.recipe}
         with peak_memory(self.model.device) as peak:
             start = time.perf_counter()
-            tune(self.model, planned.names, sample, method.tuner, shots=sample.shots, seed=sample.seed, recipe=recipe)
+            tune(self.model, planned.names, sample, method.method, shots=sample.shots, seed=sample.seed, recipe=recipe)
             seconds = time.perf_counter() - start
         return {"seconds": seconds, **peak}
 

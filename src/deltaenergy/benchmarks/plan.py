@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from deltaenergy.benchmarks.protocol import Protocol
 from deltaenergy.benchmarks.results import Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow
-from deltaenergy.benchmarks.sets import ClassEntry, DataRoot, MissingData, case_classes, order, resolve
-from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec
+from deltaenergy.benchmarks.sets import (
+    ClassEntry,
+    DataRoot,
+    MissingData,
+    case_classes,
+    draw_shots,
+    first_of_each,
+    order,
+    resolve,
+)
+from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, SetSpec, ValidationRule
 from deltaenergy.data.items import ImageItem
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import hash_strings
 from deltaenergy.scores.registry import make_score
-from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
+from deltaenergy.tuning.fewshot import FewShot
 
 # Without training images, this share of the closed test images is taken to fit scores on, and not tested.
 HELD_OUT_SHARE = 0.1
-# Validation images per class, as in CoOp's released splits: never more than the shots.
-VALIDATION_SHOTS = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class PlannedCase:
     seed: int | None
     classes: list[ClassEntry]
     train: FewShot | None
-    # Further training images, labelled by class name, disjoint from `train`: hyper-parameters are chosen on them.
+    # Labelled by class name, disjoint from `train`: epochs and hyper-parameters are chosen on them.
     validation: list[ImageItem]
     closed: list[LoadedSet]
     open: list[LoadedSet]
@@ -40,7 +46,6 @@ class PlannedCase:
 
     @property
     def names(self) -> list[str]:
-        """The class names that the classifier is told."""
         return [entry.name for entry in self.classes]
 
     @property
@@ -61,13 +66,19 @@ class FitImages:
 
 
 def plan(
-    spec: BenchmarkSpec, data: DataRoot, methods: Sequence[BenchmarkRow], seeds: Sequence[int], limit: int | None
+    spec: BenchmarkSpec,
+    data: DataRoot,
+    methods: Sequence[BenchmarkRow],
+    seeds: Sequence[int],
+    limit: int | None,
+    *,
+    as_released: bool = False,
 ) -> tuple[list[PlannedCase], list[Skip]]:
-    """Find the images of every case. What is missing is skipped, never an error."""
+    """Find the images of every case, and settle its rows. What is missing is skipped, never an error."""
     planned: list[PlannedCase] = []
     skips: dict[Skip, None] = {}
     for case in spec.cases:
-        mine = [method for method in methods if _belongs(method, case, spec)]
+        mine = [method.under(case.settings) for method in methods if _belongs(method, case, spec)]
         seeded = [method for method in mine if needs_seed(method)]
         fixed = [method for method in mine if not needs_seed(method)]
         turns: list[tuple[int | None, list[BenchmarkRow]]] = [(seed, seeded) for seed in seeds if seeded]
@@ -77,7 +88,7 @@ def plan(
             turns.insert(0, (None, fixed))
         for seed, chosen in turns:
             try:
-                found = _find(case, spec, data, seed, limit, skips)
+                found = _find(case, spec, data, seed, limit, skips, as_released)
             except MissingData as error:
                 skips[Skip(case.name, f"data set {case.dataset}", str(error))] = None
                 continue
@@ -96,23 +107,16 @@ def needs_seed(method: BenchmarkRow) -> bool:
     return method.tuner is not None or make_score(method.score).needs_fit
 
 
-def fit_images(planned: PlannedCase, protocol: Protocol) -> FitImages:
-    """The ID images that scores are fitted on under a protocol."""
+def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
+    """The ID images that scores are fitted on: those that are validated on, if these are tested as well."""
     tested = _tested(planned)
-    if protocol.validation_from_test:
-        return FitImages("test images", list(tested.items))
+    if validation.source == "test":
+        return FitImages("test images", first_of_each(tested.items, validation.per_class))
     if planned.train is not None:
         return FitImages("training images", planned.train.items)
     ranked = sorted(tested.items, key=order)
     held = ranked[: max(1, round(HELD_OUT_SHARE * len(ranked)))]
     return FitImages("held-out test images", held, frozenset(item.id for item in held))
-
-
-def validation_images(planned: PlannedCase, protocol: Protocol) -> list[ImageItem]:
-    """The labelled images on which a tuner's hyper-parameters are chosen under a protocol."""
-    if not protocol.validation_from_test:
-        return planned.validation
-    return named(_tested(planned).items, {entry.id: entry.name for entry in planned.classes})
 
 
 def _tested(planned: PlannedCase) -> LoadedSet:
@@ -121,7 +125,13 @@ def _tested(planned: PlannedCase) -> LoadedSet:
 
 
 def _find(
-    case: Case, spec: BenchmarkSpec, data: DataRoot, seed: int | None, limit: int | None, skips: dict[Skip, None]
+    case: Case,
+    spec: BenchmarkSpec,
+    data: DataRoot,
+    seed: int | None,
+    limit: int | None,
+    skips: dict[Skip, None],
+    as_released: bool,
 ) -> PlannedCase | None:
     classes = case_classes(case, data, seed)
 
@@ -139,29 +149,44 @@ def _find(
     closed = found(case.closed, "closed")
     if not closed:
         return None
-    train, validation = _sample(case, spec, classes, data, seed, skips) if seed is not None else (None, [])
-    return PlannedCase(case, seed, classes, train, validation, closed, found(case.open, "open"), [])
-
-
-def _sample(
-    case: Case, spec: BenchmarkSpec, classes: list[ClassEntry], data: DataRoot, seed: int, skips: dict[Skip, None]
-) -> tuple[FewShot | None, list[ImageItem]]:
-    """The few training images per class (None where there are none), and as many for validation as CoOp takes."""
-    if case.train is None:
-        return None, []
+    planned = PlannedCase(case, seed, classes, None, [], closed, found(case.open, "open"), [])
+    if seed is None or case.train is None:
+        return planned
     try:
-        pool = resolve(case.train, Group.ID, classes, data, seed, None)
+        pool = resolve(case.train, Group.ID, classes, data, seed, None).items
     except MissingData as error:
         skips[Skip(case.name, f"training images ({case.train.dataset})", str(error))] = None
-        return None, []
+        return planned
     # Labels are class ids here, and ids never stand twice; the sample is then told the names.
-    ids = [entry.id for entry in classes]
-    sample = sample_few_shots(pool.items, ids, spec.shots, seed)
-    used = {item.id for item in sample.items}
-    rest = [item for item in pool.items if item.id not in used]
-    names = {entry.id: entry.name for entry in classes}
-    validation = named(_first_of_each(rest, min(spec.shots, VALIDATION_SHOTS)), names)
-    return FewShot(tuple(names[name] for name in ids), sample.items, sample.labels, sample.shots, seed), validation
+    ids, names = [entry.id for entry in classes], {entry.id: entry.name for entry in classes}
+    sample = draw_shots(pool, ids, spec.shots, seed, case.train.draw, as_released=as_released)
+    rest = _to_validate(planned, case.train, spec.validation, data, pool, {item.id for item in sample.items})
+    return replace(
+        planned,
+        train=FewShot(tuple(names[name] for name in ids), sample.items, sample.labels, sample.shots, seed),
+        validation=named(first_of_each(rest, min(spec.shots, spec.validation.per_class)), names),
+    )
+
+
+def _to_validate(
+    planned: PlannedCase,
+    train: SetSpec,
+    validation: ValidationRule,
+    data: DataRoot,
+    pool: Sequence[ImageItem],
+    trained: Collection[str],
+) -> list[ImageItem]:
+    """Images to choose validation images from: never one that is trained on."""
+    if validation.source == "test":
+        return list(_tested(planned).items)
+    if validation.source == "val":
+        tested = {item.id for images in planned.closed for item in images.items}
+        own = replace(train, split="val", splits={})
+        with contextlib.suppress(MissingData):
+            found = resolve(own, Group.ID, planned.classes, data, planned.seed, None).items
+            if left := [item for item in found if item.id not in trained and item.id not in tested]:
+                return left
+    return [item for item in pool if item.id not in trained]
 
 
 def named(items: Iterable[ImageItem], names: Mapping[str, str]) -> list[ImageItem]:
@@ -169,24 +194,9 @@ def named(items: Iterable[ImageItem], names: Mapping[str, str]) -> list[ImageIte
     return [replace(item, label=names[item.label]) for item in items if item.label is not None and item.label in names]
 
 
-def _first_of_each(items: Iterable[ImageItem], count: int) -> list[ImageItem]:
-    """Up to `count` images of each class, in the fixed shuffled order."""
-    taken: Counter[str | None] = Counter()
-    kept = []
-    for item in sorted(items, key=order):
-        if taken[item.label] < count:
-            taken[item.label] += 1
-            kept.append(item)
-    return kept
-
-
 def _with_methods(found: PlannedCase, methods: Sequence[BenchmarkRow], skips: dict[Skip, None]) -> PlannedCase:
-    kept = []
-    for method in methods:
-        if method.tuner is not None and found.train is None:
-            skips[Skip(found.case.name, f"method {method.label}", "it needs training images, and there are none.")] = (
-                None
-            )
-        else:
-            kept.append(method)
-    return replace(found, methods=kept)
+    for method in methods if found.train is None else ():
+        if method.tuner is not None:
+            reason = "it needs training images, and there are none."
+            skips[Skip(found.case.name, f"method {method.label}", reason)] = None
+    return replace(found, methods=[one for one in methods if one.tuner is None or found.train is not None])

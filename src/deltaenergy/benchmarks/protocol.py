@@ -1,62 +1,129 @@
-"""The protocols of benchmarks: how a method is tested, the same for every method of a run.
+"""The protocols of benchmarks: how methods are trained, chosen and tested, the same for every method of a run.
 
-`standard` (default): every closed image counts, all images under the test view, and what is fitted (thresholds of
-ReAct, means of multi-delta-energy, hyper-parameters) is fitted on images that are not tested.
+    standard   the default: every closed image counts, and nothing that is fitted or chosen sees a tested image
+    paper      what the ΔEnergy paper states; where it is silent, the honest choice, named in the file
+    croft      what the code does that the paper builds on (CRoFT); `croft(as_released=true)` repeats an accident of it
 
-`croft`: the rules of CRoFT's released code, which the paper's tables follow: only closed images that are classified
-correctly count for detection, open images pass through the random training view, and validation images come from the
-test set. It flatters every method, and is there to compare with published tables only.
+A protocol is a file, `protocols/NAME.yaml`: rules, and what holds in every benchmark whose own file does not say
+otherwise. That file may change more (`protocols:`). `croft` begins with all that `paper` says.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
+from deltaenergy.benchmarks.spec import PROTOCOL_NAMES, SECTION, BenchmarkSpec, changed, merged, read_yaml
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.files.schema import record, text, truth
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.tuning.views import random_view
 
 if TYPE_CHECKING:
+    from deltaenergy.benchmarks.rows import BenchmarkRow
     from deltaenergy.models.base import Model, TowerModel
+
+STANDARD = "standard"
+AS_RELEASED = "(as_released=true)"
+PROTOCOLS = (*PROTOCOL_NAMES, f"croft{AS_RELEASED}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a protocol says that no benchmark changes.
+
+    Attributes:
+        correct_only: only closed images that are classified correctly count for detection.
+        open_in_train_view: open images pass through the random training view.
+        search: each tuning method's grid is searched on the validation images.
+        best_epoch: the epoch that is best on the validation images is kept, not the last.
+    """
+
+    correct_only: bool = False
+    open_in_train_view: bool = False
+    search: bool = False
+    best_epoch: bool = False
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """The rules that differ between protocols.
+    """A protocol: `label` is what results are marked with, `names` whose sections of a benchmark hold, in order."""
 
-    Attributes:
-        name: what results are marked with.
-        correct_only: only closed images that are classified correctly count for detection.
-        open_in_train_view: open images pass through the random training view.
-        validation_from_test: hyper-parameters, and scores that are fitted, see test images.
-    """
+    label: str
+    about: str
+    rules: Rules
+    names: tuple[str, ...] = ()
+    # What benchmarks are where their own files say nothing.
+    defaults: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # Whether accidents of the released code are repeated.
+    as_released: bool = False
 
-    name: str
-    correct_only: bool = False
-    open_in_train_view: bool = False
-    validation_from_test: bool = False
+    def applied_to(self, spec: BenchmarkSpec) -> BenchmarkSpec:
+        """The benchmark as it is run under this protocol; its own file goes before the protocol's defaults."""
+        own = spec.data.get("protocols", {})
+        names = [name for name in self.names or (STANDARD,) if name in own]
+        if not names and not self.defaults:
+            return spec
+        return changed(spec, {f"{spec.name}: protocols.{name}": own[name] for name in names}, self.defaults)
+
+    def departures(self, spec: BenchmarkSpec, rows: Sequence[BenchmarkRow] = ()) -> list[str]:
+        """What flatters a method, in sentences: oracles, which a user cannot have, come first."""
+        chooses = self.rules.search or self.rules.best_epoch
+        batched = [row.label for row in rows if row.method is not None and row.method.batch_dependent]
+        found = {
+            "Oracle: epochs and hyper-parameters are chosen on test images.": chooses
+            and spec.validation.source == "test",
+            "Oracle: known test images that are misclassified do not count for detection.": self.rules.correct_only,
+            f"Oracle: {', '.join(batched)} learns from the batch of test images that an image is in.": bool(batched),
+            "Open images pass through the random training view and known images do not: they differ by more than what "
+            "they show.": self.rules.open_in_train_view,
+            "Training images of several domains are drawn without regard to their class, by an accident of the "
+            "released code.": self.as_released,
+        }
+        return [text for text, holds in found.items() if holds]
 
 
-PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (
-        Protocol("standard"),
-        Protocol("croft", correct_only=True, open_in_train_view=True, validation_from_test=True),
-    )
-}
+_RULES = {one.name: truth() for one in fields(Rules)}
+_FILE = record(
+    {
+        "about": text(),
+        "based_on": text(among=PROTOCOL_NAMES),
+        "rules": record(_RULES, may_lack=_RULES),
+        "defaults": SECTION,
+    },
+    may_lack=("based_on", "rules", "defaults"),
+)
 
 
 def get_protocol(name: str) -> Protocol:
-    """The protocol called `name`."""
-    if name not in PROTOCOLS:
+    """The protocol of that name."""
+    label = name.replace(" ", "").lower()
+    if label not in PROTOCOLS:
         raise InputError(f"Unknown protocol {name!r}.{did_you_mean(name, PROTOCOLS)}")
-    return PROTOCOLS[name]
+    short = label.removesuffix(AS_RELEASED)
+    data = _load(short)
+    names = [*([data["based_on"]] if "based_on" in data else []), *([short] if short != STANDARD else [])]
+    return Protocol(
+        label,
+        " ".join(data["about"].split()),
+        Rules(**data.get("rules", {})),
+        tuple(names),
+        functools.reduce(merged, (_load(one).get("defaults", {}) for one in names), {}),
+        as_released=label != short,
+    )
+
+
+def _load(name: str) -> dict[str, Any]:
+    file = resources.files("deltaenergy.benchmarks") / "protocols" / f"{name}.yaml"
+    return read_yaml(file.read_text(encoding="utf-8"), f"protocols/{name}.yaml", _FILE)
 
 
 class TrainView(Preprocessing):

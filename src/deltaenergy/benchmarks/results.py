@@ -32,29 +32,12 @@ from deltaenergy.files.schema import Where, list_of, mapping_of, number, optiona
 FORMAT = 1
 # Columns of results.parquet: what identifies a value, then the value.
 IDENTITY = (
-    "benchmark",
-    "spec_hash",
-    "case",
-    "group",
-    "seed",
-    "method",
-    "tuner",
-    "score",
-    "protocol",
-    "limit",
-    "shots",
-    "search",
-    "template",
-    "model",
-    "model_fingerprint",
-    "classes_hash",
-    "n_classes",
-    "fitted_on",
-    "images_hash",
-    "deltaenergy",
-    "torch",
-    "cell",
-)
+    "benchmark", "spec_hash", "case", "group", "seed", "method", "tuner", "score", "protocol", "limit", "shots",
+    "search", "template", "model", "model_fingerprint", "classes_hash", "n_classes", "fitted_on", "images_hash",
+    "deltaenergy", "torch", "cell",
+)  # fmt: skip
+# Of some cells only: what the table says of the row, and what a search left alone, as JSON; the batch if it matters.
+OPTIONAL = ("recipe", "grid", "fixed", "batch_size")
 MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
 
 
@@ -79,7 +62,6 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """The name of its file."""
         return str(self.identity["cell"])
 
 
@@ -116,11 +98,9 @@ class Results:
             os.close(handle)
 
     def cells(self) -> list[Cell]:
-        """All finished cells, in a fixed order."""
         return sorted(map(_read_cell, (self.folder / "cells").glob("*.json")), key=_cell_order)
 
     def runs(self) -> list[dict[str, Any]]:
-        """What was asked for, one record per run."""
         return [_read_run(path) for path in sorted((self.folder / "runs").glob("*.json"))]
 
     def write_run(self, record: Mapping[str, Any]) -> None:
@@ -135,7 +115,8 @@ class Results:
 
         cells, types = self.cells(), _arrow_types()
         rows = [{**cell.identity, **row} for cell in cells for row in cell.rows]
-        schema = pa.schema([(name, types.get(name, pa.string())) for name in (*IDENTITY, *MEASURED)])
+        named = (*IDENTITY, *OPTIONAL, *MEASURED)
+        schema = pa.schema([(name, types.get(name, pa.string())) for name in named])
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
         # Opened here, because Arrow takes no path that is not valid text.
         with replacing(self.folder / "results.parquet") as temporary, temporary.open("wb") as file:
@@ -166,6 +147,8 @@ _IDENTITY_ENTRIES = {
     **dict.fromkeys(("seed", "limit", "shots"), _COUNT_OR_NONE),
     "search": optional(truth()),
     "n_classes": whole(1),
+    **dict.fromkeys(("recipe", "grid", "fixed"), _TEXT),
+    "batch_size": whole(1),
 }
 _ROW = record(
     {
@@ -187,7 +170,7 @@ _CURVE = record(
 _CELL = record(
     {
         "format": whole(FORMAT, FORMAT),
-        "identity": record(_IDENTITY_ENTRIES),
+        "identity": record(_IDENTITY_ENTRIES, may_lack=OPTIONAL),
         "rows": list_of(_ROW),
         "skipped": list_of(record({"case": _TEXT, "what": _TEXT, "reason": text(blank=True)})),
         "unreadable": list_of(record({"id": path_text(), "reason": path_text()})),
@@ -251,5 +234,5 @@ def _cell_order(cell: Cell) -> tuple[Any, ...]:
 def _arrow_types() -> dict[str, Any]:
     import pyarrow as pa
 
-    whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open"), pa.int64())
+    whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open", "batch_size"), pa.int64())
     return {**whole, "value": pa.float64(), "search": pa.bool_()}

@@ -10,6 +10,7 @@ Whatever is in the results folder is not computed again, so a run can be killed 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy import __version__
-from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan, validation_images
+from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan
 from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows
-from deltaenergy.benchmarks.sets import DataRoot
-from deltaenergy.benchmarks.spec import BenchmarkSpec
+from deltaenergy.benchmarks.sets import DataRoot, template_of
+from deltaenergy.benchmarks.spec import OF_DATASET, BenchmarkSpec
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -76,7 +77,7 @@ def run_benchmark(
     limit: int | None = None,
     search: bool = False,
     store: str | Path | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     announce: ProgressStage = lambda _: None,
 ) -> Summary:
     """Run `spec` and leave its results in the folder `out`; the command `bench` says what the arguments mean.
@@ -84,12 +85,15 @@ def run_benchmark(
     `model` may be a function that loads one: it is called once everything else has been checked.
     """
     results = Results(out)
+    rules = get_protocol(protocol)
+    spec = rules.applied_to(spec)
     rows = chosen_rows(spec, methods)
-    options = RunOptions(get_protocol(protocol), limit, search, batch_size, announce)
+    batch_size = batch_size or spec.batch_size
+    options = RunOptions(rules, limit, search, batch_size, announce)
     check_writable(results.folder, folder=True, argument="out")
     if store is not None:
         check_writable(Path(store), folder=True, argument="store")
-    planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit)
+    planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit, as_released=rules.as_released)
     loaded = model() if callable(model) else model
     kind: type[Runner] = Runner
     if spec.measures == "cost":
@@ -127,12 +131,13 @@ class Runner:
     ) -> None:
         self.spec, self.model, self.results, self.features = spec, model, results, features
         self.protocol, self.limit, self.search = options.protocol, options.limit, options.search
+        self.rules = options.protocol.rules
         self.batch_size, self.announce = options.batch_size, options.announce
         self.summary = Summary()
 
     def case(self, planned: PlannedCase) -> None:
         """Compute the cells of a case that are not there yet, one tuner after the other."""
-        fit = fit_images(planned, self.protocol)
+        fit = fit_images(planned, self.spec.validation)
         identities = {row: self.identity(planned, row, fit) for row in planned.methods}
         pending = []
         for row, identity in identities.items():
@@ -144,13 +149,16 @@ class Runner:
                 self.remember(finished)
         if any(not make_score(row.score).needs_images for row in pending):
             self.encode(planned)
-        for tuner in dict.fromkeys(row.tuner for row in pending):
+        groups: defaultdict[tuple[str | None, tuple[str, ...]], list[BenchmarkRow]] = defaultdict(list)
+        for row in pending:
+            groups[row.tuner, row.templates].append(row)
+        for (tuner, _), group in groups.items():
             classifier = None
             with self.skipping(planned.case.name, f"tuner {tuner}" if tuner else "zero-shot"):
-                classifier = self.classifier(planned, tuner)
+                classifier = self.classifier(planned, group[0])
             if classifier is None:
                 continue
-            for rows in passes([row for row in pending if row.tuner == tuner], fit):
+            for rows in passes(group, fit):
                 ready = self.prepare(planned, classifier, rows, fit)
                 if not ready:
                     continue
@@ -187,7 +195,7 @@ class Runner:
         """Encode all images of a case that are not in the store yet, in one go."""
         closed = [item for images in planned.closed for item in images.items]
         opened = [item for images in planned.open for item in images.items]
-        if self.protocol.open_in_train_view:
+        if self.rules.open_in_train_view:
             self.features.of(closed, self.model)
             self.features.of(opened, in_train_view(self.model))
         else:
@@ -207,45 +215,61 @@ class Runner:
             "method": row.label,
             "tuner": row.tuner,
             "score": row.score,
-            "protocol": self.protocol.name,
+            "protocol": self.protocol.label,
             "limit": self.limit,
-            "search": self.search if row.tuner else None,
+            "search": self.searches(row) if row.tuner else None,
             "shots": self.spec.shots if row.tuner or (needs_fit and planned.train) else None,
-            "template": self.spec.template,
+            "template": "|".join(self.templates(planned, row)),
             "model_fingerprint": self.model.fingerprint,
             "classes_hash": hash_strings(planned.names),
             "n_classes": len(planned.classes),
             "fitted_on": fit.source if needs_fit else None,
             "images_hash": planned.images_hash,
             "deltaenergy": __version__,
+            **{key: value for key, value in self.told(planned, row).items() if value},
         }
         return {**decides, "model": self.model.name, "torch": torch.__version__, "cell": hash_value(decides)}
 
-    def classifier(self, planned: PlannedCase, tuner: str | None) -> Classifier:
+    def templates(self, planned: PlannedCase, row: BenchmarkRow) -> tuple[str, ...]:
+        """The prompts of a row's zero-shot classifier."""
+        own = planned.case.dataset if self.spec.template == OF_DATASET else None
+        return row.templates or (template_of(own) if own else self.spec.template,)
+
+    def classifier(self, planned: PlannedCase, row: BenchmarkRow) -> Classifier:
         """Zero-shot, or tuned on the case's few images (kept in the results folder)."""
-        if tuner is None:
-            return self.zero_shot(planned.names)
+        if row.method is None:
+            from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+
+            return ZeroShotClassifier(self.model, planned.names, templates=self.templates(planned, row))
         from deltaenergy.benchmarks.tuned import tuned_classifier
 
-        progress = self.announce(f"{planned.case.name}: tuning {tuner}, seed {planned.seed}")
-        # Without a search nothing is chosen, and the last epoch is kept; croft always chooses the epoch.
-        choose = self.search or self.protocol.validation_from_test
+        # Without a search nothing is chosen, and the last epoch is kept, unless the protocol chooses it.
+        choose = self.searches(row) or self.rules.best_epoch
         return tuned_classifier(
             self.model,
             planned,
-            tuner,
-            dict(self.spec.recipe),
+            row,
+            {**dict(self.spec.recipe), **row.recipe},
             self.results.folder / "tuned",
-            progress,
-            validation=validation_images(planned, self.protocol) if choose else None,
-            search=self.search,
+            self.announce(f"{planned.case.name}: tuning {row.tuner}, seed {planned.seed}"),
+            validation=planned.validation if choose else None,
+            search=self.searches(row),
         )
 
-    def zero_shot(self, names: Sequence[str]) -> Classifier:
-        """The zero-shot classifier of some class names."""
-        from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+    def told(self, planned: PlannedCase, row: BenchmarkRow) -> dict[str, Any]:
+        """What decides about a row and its spelling does not tell; most rows have nothing of it."""
+        batched = row.method is not None and row.method.batch_dependent
+        found = {
+            "recipe": row.recipe,
+            "grid": row.grids,
+            "fixed": row.fixed(len(planned.classes)) if self.searches(row) else None,
+        }
+        texts = {key: json.dumps(value, sort_keys=True) for key, value in found.items() if value}
+        return {**texts, "batch_size": self.batch_size if batched else None}
 
-        return ZeroShotClassifier(self.model, names, self.spec.template)
+    def searches(self, row: BenchmarkRow) -> bool:
+        """Whether settings are searched: any grid if that was asked for, else those that the protocol's table gives."""
+        return self.search or (self.rules.search and bool(row.grids))
 
     def prepare(
         self, planned: PlannedCase, classifier: Classifier, rows: Sequence[BenchmarkRow], fit: FitImages
@@ -293,14 +317,14 @@ class Runner:
                     skipped.append(Skip(planned.case.name, f"closed set {images.name}", str(error)))
                     continue
             sets.append(self.seen(images, told, score, told.model, taken))
-        view = in_train_view(classifier.model) if self.protocol.open_in_train_view else classifier.model
+        view = in_train_view(classifier.model) if self.rules.open_in_train_view else classifier.model
         sets += [self.seen(images, classifier, score, view) for images in planned.open]
         evaluation = evaluate_sets(
             classifier,
             list(ready.values()),
             sets,
             by_name=False,
-            correct_only=self.protocol.correct_only,
+            correct_only=self.rules.correct_only,
             pooled=False,
             resamples=0,
             batch_size=self.batch_size,
@@ -435,11 +459,14 @@ def _record(
     run: Runner, rows: Sequence[BenchmarkRow], seeds: Sequence[int], partial: Mapping[str, str]
 ) -> dict[str, Any]:
     """The run's own record: what was asked for and what was not done."""
+    departures = run.protocol.departures(run.spec, rows)
     return {
         "benchmark": run.spec.name,
         "title": run.spec.title,
         "spec_hash": run.spec.hash,
-        "protocol": run.protocol.name,
+        "protocol": run.protocol.label,
+        # What flatters a method; nothing under `standard`.
+        **({"departures": departures} if departures else {}),
         "limit": run.limit,
         "seeds": list(seeds),
         "methods": [row.label for row in rows],

@@ -7,8 +7,8 @@ An image's class is known by its id in the data set (an ImageNet wnid, a folder 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,11 +16,13 @@ import numpy as np
 
 from deltaenergy.benchmarks.drawn import OBJECTS, drawn_images
 from deltaenergy.benchmarks.spec import Case, SetSpec, class_list
+from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.data.catalogue.dataset import DatasetMissingError, get_dataset
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.evaluation.sets import UNKNOWN, LoadedSet
+from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
 
 DRAWN = "drawn"
 
@@ -56,6 +58,8 @@ class DataRoot:
     def images(self, dataset: str, split: str | None) -> list[ImageItem]:
         """The images of a split (None = the only one), labelled by class id. Raises `MissingData`."""
         key = (dataset, split)
+        if dataset == DRAWN and split == "val":
+            raise MissingData("The drawn data set has no validation split.")
         if key not in self._read:
             self._read[key] = drawn_images(split or "test") if dataset == DRAWN else self._catalogued(dataset, split)
         return self._read[key]
@@ -84,6 +88,11 @@ class DataRoot:
         return [replace(item, id=_relative(item.id, self.root)) for item in items]
 
 
+def template_of(dataset: str) -> str:
+    """A data set's own prompt."""
+    return DEFAULT_TEMPLATE if dataset == DRAWN else get_dataset(dataset).template
+
+
 def case_classes(case: Case, data: DataRoot, seed: int | None) -> list[ClassEntry]:
     """The classes that the case's classifier is told of, in order."""
     known = data.classes(case.dataset)
@@ -110,7 +119,7 @@ def resolve(
     Images are labelled by id, and ids never stand twice.
     """
     position = {entry.id: i for i, entry in enumerate(closed)}
-    items = data.images(images.dataset, images.split)
+    items = _of_splits(images, data) if images.splits else data.images(images.dataset, images.split)
     if images.classes == "closed":
         items = [item for item in items if item.label in position]
     elif images.classes == "open":
@@ -138,23 +147,77 @@ def resolve(
     )
 
 
+def first_of_each(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]:
+    """At most `per_class` images of each class, in the fixed shuffle."""
+    return [item for rank, item in _ranked(items) if rank < per_class]
+
+
+def _of_splits(images: SetSpec, data: DataRoot) -> list[ImageItem]:
+    """At most so many images of each split and class; a split that is not there gives none, but one must be."""
+    found: list[ImageItem] = []
+    missing: list[MissingData] = []
+    for split, per_class in images.splits.items():
+        try:
+            items = data.images(images.dataset, split)
+        except MissingData as error:
+            missing.append(error)
+            continue
+        found += items if per_class is None else _capped(items, per_class)
+    if not found:
+        raise missing[0]
+    return found
+
+
+def draw_shots(
+    pool: Sequence[ImageItem], classes: Sequence[str], shots: int, seed: int, draw: str, *, as_released: bool
+) -> FewShot:
+    """The few training images of each class.
+
+    spread     `shots` of each class, spread over its domains
+    balanced   ⌊shots / E⌋ of each class and domain, E domains: 15 for 16 shots of three. As released, a class draws
+               them from all classes of the domain by an accident, so that classes get unequal numbers
+    pooled     `shots` of each class, whatever their domains
+    """
+    domains = sorted({item.domain or "" for item in pool})
+    each = max(1, shots // len(domains))
+    if draw == "balanced" and as_released:
+        rng = np.random.default_rng(seed)
+        of_domain = {domain: [item for item in pool if (item.domain or "") == domain] for domain in domains}
+        items = [
+            own[i]
+            for name in classes
+            for own in of_domain.values()
+            for i in rng.choice(len(own), min(each, len(own)), replace=False)
+        ]
+        return FewShot(tuple(classes), items, [classes.index(item.label or "") for item in items], shots, seed)
+    if draw == "balanced":
+        return sample_few_shots(pool, classes, each * len(domains), seed)
+    if draw == "pooled":
+        own = {item.id: item for item in pool}
+        sample = sample_few_shots([replace(item, domain=None) for item in pool], classes, shots, seed)
+        return replace(sample, items=[own[item.id] for item in sample.items])
+    return sample_few_shots(pool, classes, shots, seed)
+
+
 def _capped(items: Iterable[ImageItem], per_class: int) -> list[ImageItem]:
     """At most `per_class` images of each class: those whose ids hash lowest, whatever else is there."""
-    groups: dict[str | None, list[ImageItem]] = defaultdict(list)
-    for item in items:
-        groups[item.label].append(item)
-    kept = {item.id for group in groups.values() for item in sorted(group, key=order)[:per_class]}
+    kept = {item.id for rank, item in _ranked(items) if rank < per_class}
     return [item for item in items if item.id in kept]
 
 
 def _limited(items: list[ImageItem], limit: int) -> list[ImageItem]:
     """At most `limit` images, in turn from each class, so that a quick look sees all classes."""
-    groups: dict[str | None, list[ImageItem]] = defaultdict(list)
-    for item in items:
-        groups[item.label].append(item)
-    ranked = [(rank, item) for group in groups.values() for rank, item in enumerate(sorted(group, key=order))]
-    kept = {item.id for _, item in sorted(ranked, key=lambda pair: (pair[0], order(pair[1])))[:limit]}
+    ranked = sorted(_ranked(items), key=lambda pair: (pair[0], order(pair[1])))[:limit]
+    kept = {item.id for _, item in ranked}
     return [item for item in items if item.id in kept]
+
+
+def _ranked(items: Iterable[ImageItem]) -> Iterator[tuple[int, ImageItem]]:
+    """Each image with its place among those of its class, in the fixed shuffle."""
+    places: Counter[str | None] = Counter()
+    for item in sorted(items, key=order):
+        yield places[item.label], item
+        places[item.label] += 1
 
 
 def order(item: ImageItem) -> str:

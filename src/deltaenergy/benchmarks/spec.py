@@ -1,10 +1,14 @@
-"""Benchmarks as data: `specs/NAME.yaml` says which images, which classes, which seeds; `splits.json` holds class lists.
+"""Benchmarks as data: `specs/NAME.yaml` says which images, which classes, which seeds; `splits.json` has class lists.
 
 A benchmark is a list of cases. A case is one classifier (a class list), where its few training images come from, the
 closed sets it must classify and the open sets it must reject. Fields of the YAML files:
 
-    title, about, tables, seeds, shots, template, methods, recipe (of tuning: {epochs: 10}), model
-    settings (of tuners, where --methods does not say otherwise: {ebm: {weight: 2}})
+    title, about, tables, seeds, shots, methods, recipe (of tuning: {epochs: 10}), model, batch_size
+    template    of zero-shot classifiers, or `dataset`: each data set's own
+    validation  {from: train | val | test, per_class: 4}: images that epochs and hyper-parameters are chosen on
+    tuning      by tuning method or term: {ebm: {parameters: {weight: 2}, grid: {p: [0.4, 0.5]}, recipe: {lr: 0.1}}}
+    scores      by score: {neglabel: {parameters: {groups: 10}, templates: ["the nice {}"]}}
+    protocols   what differs under a protocol: {paper: {tuning: …, cases: {pacs: {tuning: …}}}}
     cases:
       - name: pacs
         dataset: pacs                     # whose class names the classifier gets
@@ -13,9 +17,15 @@ closed sets it must classify and the open sets it must reject. Fields of the YAM
         train:  {split: train}
         closed: {target: {kind: shifted, domains: held-out}}
         open:   {dtd: {dataset: dtd, per_class: 100}}
+        tuning, scores                    # as above, for this case alone
+
+`tuning` and `scores` hold where the text of a row does not say otherwise. A grid is what a search tries; a list of
+grids joins them. A parameter that is given is not searched.
 
 An image set takes `dataset` and `split` from the dataset catalogue, `classes` (`closed`, `open` = all but the closed
-ones, `all`, or a list in splits.json), `without` (a list in splits.json), `domains` and `per_class`.
+ones, `all`, or a list in splits.json), `without` (a list in splits.json), `domains`, `per_class` and `splits`: at most
+so many images of each split and class, {train: 16, test: null}. A training set also takes `draw`: how shots are drawn
+(see `sets.draw_shots`).
 """
 
 from __future__ import annotations
@@ -35,12 +45,18 @@ import yaml
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_templates
 from deltaenergy.core.registry import Registry
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
-from deltaenergy.files.schema import Where, anything, list_of, mapping_of, optional, record, text, truth, whole
+from deltaenergy.files.schema import Check, Where, anything, list_of, mapping_of, optional, record, text, truth, whole
 
 KINDS = ("id", "shifted")
+DRAWS = ("spread", "balanced", "pooled")
+PROTOCOL_NAMES = ("standard", "paper", "croft")
 # Benchmarks are a page long.
 LARGEST_FILE = 4 << 20
 HELD_OUT, OTHERS = "held-out", "others"
+# As a template: each data set's own.
+OF_DATASET = "dataset"
+# A word of YAML that Python has taken.
+_PYTHON = {"from": "source"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,46 @@ class SetSpec:
     kind: str = "id"
     # Classify into this data set's own class names rather than the case's (concept shift).
     own_classes: bool = False
+    # Not part of the specification's hash, which is older: the hash of the images tells what these change.
+    splits: Mapping[str, int | None] = field(default_factory=dict, repr=False)
+    draw: str = field(default="spread", repr=False)
+
+
+@dataclass(frozen=True)
+class PartSettings:
+    """What a table says of one tuning method, loss term or score, where the text of a row does not say otherwise.
+
+    Attributes:
+        parameters: by name; a search leaves them alone.
+        grids: what a search tries, every combination of each; None is the method's own grid.
+        recipe: changes to the training.
+        templates: prompts of the zero-shot classifier that a score is tested with.
+    """
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    grids: tuple[Mapping[str, list[Any]], ...] | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    templates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """What a table says of its rows, by tuning method or term, and by score."""
+
+    tuning: Mapping[str, PartSettings] = field(default_factory=dict)
+    scores: Mapping[str, PartSettings] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ValidationRule:
+    """Which images epochs and hyper-parameters are chosen on: up to `per_class` of each class.
+
+    `source` is train: further training images; val: the data set's own validation split, as far as it is not tested,
+    and further training images where there is none; test: images that are tested as well.
+    """
+
+    source: str = "train"
+    per_class: int = 4
 
 
 @dataclass(frozen=True)
@@ -70,6 +126,8 @@ class Case:
     train: SetSpec | None
     closed: tuple[SetSpec, ...]
     open: tuple[SetSpec, ...]
+    # The settings of the benchmark with those of the case on top; rows tell them in their own identity.
+    settings: RowSettings = field(default_factory=RowSettings, repr=False)
 
     @property
     def varies_with_seed(self) -> bool:
@@ -96,9 +154,13 @@ class BenchmarkSpec:
     template: str = DEFAULT_TEMPLATE
     measures: str = "detection"
     recipe: tuple[tuple[str, Any], ...] = ()
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: RowSettings = RowSettings()
+    validation: ValidationRule = ValidationRule()
+    batch_size: int = 32
     model: str = "lite"
     hash: str = field(default="", compare=False)
+    # The YAML data it was built from, which a protocol changes; empty for one that was made in Python.
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 # Where a benchmark comes from: a YAML file, or the benchmark itself.
@@ -169,88 +231,178 @@ def class_list(name: str, where: str = "classes") -> list[str]:
     return node
 
 
-def _domains(value: Any, where: Where) -> None:
-    """One name, or a list of names."""
-    if not isinstance(value, str):
-        list_of(text())(value, where)
+def _either(single: type, check: Check, many: Check) -> Check:
+    """What `check` wants of a `single`, or `many` of them."""
+    return lambda value, where: (check if isinstance(value, single) else many)(value, where)
 
 
 _SET_FIELDS = {
     "dataset": text(),
     "split": optional(text()),
+    "splits": mapping_of(optional(whole(1))),
     "classes": text(),
     "without": optional(text()),
-    "domains": _domains,
+    "domains": _either(str, text(), list_of(text())),
     "per_class": whole(1),
     "kind": text(among=KINDS),
     "own_classes": truth(),
+    "draw": text(among=DRAWS),
 }
 _SET = optional(record(_SET_FIELDS, may_lack=_SET_FIELDS))
+_GRID = mapping_of(list_of(anything(), least=1))
+_TUNING = {
+    "parameters": mapping_of(anything()),
+    "grid": _either(dict, _GRID, list_of(_GRID, least=1)),
+    "recipe": mapping_of(anything()),
+}
+_SCORES = {"parameters": mapping_of(anything()), "templates": list_of(text(), least=1)}
+_SETTINGS = {
+    "tuning": mapping_of(record(_TUNING, may_lack=_TUNING)),
+    "scores": mapping_of(record(_SCORES, may_lack=_SCORES)),
+}
+_CASE_CHANGES = {
+    "classes": text(),
+    "train": _SET,
+    "closed": mapping_of(_SET),
+    "open": mapping_of(_SET),
+    "leave_one_domain_out": list_of(text()),
+    **_SETTINGS,
+}
 _CASE = record(
-    {
-        "name": text(),
-        "dataset": text(),
-        "classes": text(),
-        "train": _SET,
-        "closed": mapping_of(_SET),
-        "open": mapping_of(_SET),
-        "leave_one_domain_out": list_of(text()),
-    },
-    may_lack=("classes", "train", "open", "leave_one_domain_out"),
+    {"name": text(), "dataset": text(), **_CASE_CHANGES}, may_lack=[name for name in _CASE_CHANGES if name != "closed"]
+)
+_CHANGES = {
+    "methods": list_of(text()),
+    "shots": whole(1),
+    "template": text(),
+    "recipe": mapping_of(anything()),
+    "validation": record({"from": text(among=("train", "val", "test")), "per_class": whole(1)}),
+    "batch_size": whole(1),
+    **_SETTINGS,
+}
+# What a protocol may change of a benchmark: of its cases by their names.
+SECTION = record(
+    {**_CHANGES, "cases": mapping_of(record(_CASE_CHANGES, may_lack=_CASE_CHANGES))}, may_lack=(*_CHANGES, "cases")
 )
 _OPTIONAL = {
     "about": text(blank=True),
     "tables": list_of(text()),
     "seeds": list_of(whole(0)),
-    "shots": whole(1),
-    "template": text(),
     "model": text(),
     "measures": text(among=("detection", "cost")),
-    "recipe": mapping_of(anything()),
-    "settings": mapping_of(mapping_of(anything())),
+    "protocols": record(dict.fromkeys(PROTOCOL_NAMES, SECTION), may_lack=PROTOCOL_NAMES),
+    **{name: check for name, check in _CHANGES.items() if name != "methods"},
 }
 _SPEC = record({"title": text(), "methods": list_of(text()), "cases": list_of(_CASE), **_OPTIONAL}, may_lack=_OPTIONAL)
 
 
-def parse_spec(content: str, name: str, where: str) -> BenchmarkSpec:
-    """Check a benchmark's YAML text and build it; errors name the file and the entry."""
+def read_yaml(content: str, where: str, check: Check) -> dict[str, Any]:
+    """The data of a YAML text that `check` accepts; errors name the file and the entry."""
     try:
-        raw = yaml.safe_load(content)
+        raw: dict[str, Any] = yaml.safe_load(content)
     except (yaml.YAMLError, ValueError) as error:  # a number of a thousand digits, a thirteenth month
         raise InputError(f"{where} is no valid YAML: {error}") from error
     except RecursionError:
         raise InputError(f"{where} is nested too deeply to be a benchmark.") from None
     try:
-        _SPEC(raw, Where(where))
+        check(raw, Where(where))
     except ArtifactError as error:
         raise InputError(str(error)) from error
-    seeds = tuple(raw.get("seeds", BenchmarkSpec.seeds))
-    cases = [case for position, entry in enumerate(raw["cases"]) for case in _cases(entry, where, position, seeds)]
+    return raw
+
+
+def parse_spec(content: str, name: str, where: str) -> BenchmarkSpec:
+    """Check a benchmark's YAML text and build it."""
+    spec = _build(read_yaml(content, where, _SPEC), name, where)
+    for protocol, section in spec.data.get("protocols", {}).items():
+        changed(spec, {f"{where}: protocols.{protocol}": section})  # what is wrong with it is said now
+    return spec
+
+
+def changed(
+    spec: BenchmarkSpec, sections: Mapping[str, Mapping[str, Any]], defaults: Mapping[str, Any] | None = None
+) -> BenchmarkSpec:
+    """The benchmark with the sections of protocols on top of it, by where they stand, and `defaults` below it.
+
+    Only the rows to run are the defaults' even so, if there are tables of the paper. A benchmark that was made in
+    Python has no data to change.
+    """
+    if not spec.data:
+        return spec
+    data = merged(defaults or {}, spec.data)
+    if spec.tables and defaults and "methods" in defaults:
+        data["methods"] = defaults["methods"]
+    where = spec.name
+    for where, section in sections.items():
+        cases = {case["name"]: case for case in data["cases"]}
+        for name, change in section.get("cases", {}).items():
+            if name not in cases:
+                raise InputError(f"{where}: there is no case {name!r}.{did_you_mean(name, cases)}")
+            cases[name] = merged(cases[name], change)
+        data = {**merged(data, section), "cases": list(cases.values())}
+    return _build(data, spec.name, where)
+
+
+def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `change` on top: mappings within are merged, anything else is replaced."""
+    return {
+        **base,
+        **{
+            key: merged(base[key], value) if isinstance(base.get(key), dict) and isinstance(value, dict) else value
+            for key, value in change.items()
+        },
+    }
+
+
+def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
+    seeds = tuple(data.get("seeds", BenchmarkSpec.seeds))
+    shared = {key: data.get(key, {}) for key in _SETTINGS}
+    cases = [
+        case for position, entry in enumerate(data["cases"]) for case in _cases(entry, shared, where, position, seeds)
+    ]
     twice = {case.name for case in cases if sum(other.name == case.name for other in cases) > 1}
     if twice:
         raise InputError(f"{where}: case names stand twice: {', '.join(sorted(twice))}.")
-    template = raw.get("template", DEFAULT_TEMPLATE)
-    check_templates(template, None)
+    plain = ("title", "measures", "shots", "template", "batch_size", "model")
     spec = BenchmarkSpec(
         name=name,
-        title=raw["title"],
-        about=" ".join(raw.get("about", "").split()),
+        about=" ".join(data.get("about", "").split()),
         cases=tuple(cases),
-        methods=tuple(raw["methods"]),
-        tables=tuple(raw.get("tables", ())),
+        methods=tuple(data["methods"]),
+        tables=tuple(data.get("tables", ())),
         seeds=seeds,
-        shots=raw.get("shots", BenchmarkSpec.shots),
-        template=template,
-        # The tuners check the names in both.
-        recipe=tuple(sorted(raw.get("recipe", {}).items())),
-        settings=raw.get("settings", {}),
-        model=raw.get("model", BenchmarkSpec.model),
-        measures=raw.get("measures", BenchmarkSpec.measures),
+        # Rows check the names in these two.
+        recipe=tuple(sorted(data.get("recipe", {}).items())),
+        settings=_settings(shared),
+        validation=ValidationRule(
+            **{_PYTHON.get(key, key): value for key, value in data.get("validation", {}).items()}
+        ),
+        data=data,
+        **{key: data[key] for key in plain if key in data},
     )
+    if spec.template != OF_DATASET:
+        check_templates(spec.template, None)
     return replace(spec, hash=_hash(spec))
 
 
-def _cases(raw: dict[str, Any], file: str, position: int, seeds: tuple[int, ...]) -> list[Case]:
+def _settings(data: Mapping[str, Any]) -> RowSettings:
+    def part(entry: Mapping[str, Any]) -> PartSettings:
+        grid = entry.get("grid")
+        grids = None if grid is None else (grid,) if isinstance(grid, dict) else tuple(grid)
+        templates = entry.get("templates")
+        return PartSettings(
+            entry.get("parameters", {}),
+            grids,
+            entry.get("recipe", {}),
+            check_templates(None, templates) if templates else (),
+        )
+
+    return RowSettings(*({name: part(entry) for name, entry in data.get(key, {}).items()} for key in _SETTINGS))
+
+
+def _cases(
+    raw: Mapping[str, Any], shared: Mapping[str, Any], file: str, position: int, seeds: tuple[int, ...]
+) -> list[Case]:
     """One case, or one per domain for a leave-one-domain-out entry."""
     where = f"{file}: cases[{position}]"
     dataset, classes = raw["dataset"], raw.get("classes", "all")
@@ -271,6 +423,7 @@ def _cases(raw: dict[str, Any], file: str, position: int, seeds: tuple[int, ...]
         train=None if train is None else _image_set("train", train, f"{where}.train", dataset, "closed"),
         closed=sets("closed"),
         open=sets("open"),
+        settings=_settings(merged(shared, {key: raw[key] for key in _SETTINGS if key in raw})),
     )
     domains = raw.get("leave_one_domain_out", [])
     return [_hold_out(case, domain, domains) for domain in domains] if domains else [case]
@@ -293,7 +446,7 @@ def _hold_out(case: Case, domain: str, domains: list[str]) -> Case:
     )
 
 
-def _image_set(name: str, raw: dict[str, Any] | None, where: str, dataset: str, role: str) -> SetSpec:
+def _image_set(name: str, raw: Mapping[str, Any] | None, where: str, dataset: str, role: str) -> SetSpec:
     fields = raw or {}
     own = fields.get("dataset", dataset)
     # An open set of another dataset is all of it; one of the same dataset is what the classifier was not told.
@@ -304,16 +457,14 @@ def _image_set(name: str, raw: dict[str, Any] | None, where: str, dataset: str, 
     if without is not None:
         class_list(without, f"{where}.without")
     domains = fields.get("domains", [])
+    plain = ("split", "without", "per_class", "own_classes", "splits", "draw")
     return SetSpec(
         name=name,
         dataset=own,
-        split=fields.get("split"),
         classes=classes,
-        without=without,
         domains=(domains,) if isinstance(domains, str) else tuple(domains),
-        per_class=fields.get("per_class"),
         kind=fields.get("kind", "id" if own == dataset else "shifted"),
-        own_classes=fields.get("own_classes", False),
+        **{key: fields[key] for key in plain if key in fields},
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from deltaenergy.benchmarks.results import Cell
-from deltaenergy.benchmarks.spec import load_spec
+from deltaenergy.benchmarks.spec import BenchmarkSpec, Case, load_spec
 
 # 0.975 quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the normal's 1.96 is near enough.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -77,8 +77,8 @@ class Value:
 class Row:
     """A method: what was measured and what a paper printed, per column.
 
-    `source` says where the printed figures stand, in tables that are not all of one paper; `saw_stream` that they are
-    of a method that adapted to the shuffled test images.
+    `method` is empty for one that is not here. `source` says where the printed figures are from, in tables that are not
+    all of one paper; `saw_stream` that they are of a method that learned from the shuffled test images.
     """
 
     label: str
@@ -121,14 +121,16 @@ def paper_table(name: str) -> Table:
     marks = tuple(Mark(**entry) for entry in raw.get("marks", ()))
     notes = [*raw.get("notes", ()), *(f"{row.label}: {row.source}." for row in rows if row.source)]
     if any(row.saw_stream for row in rows):
-        notes.append(f"{SAW_STREAM} The method adapted to the test images, known and unknown shuffled into one stream.")
+        notes.append(
+            f"{SAW_STREAM} The method learned from the test images: known and unknown, shuffled into one stream."
+        )
     return Table(raw["label"], raw["title"], raw["benchmark"], columns, rows, marks, tuple(notes))
 
 
 def _printed_row(entry: dict[str, Any], empty: tuple[None, ...]) -> Row:
     saw_stream = entry.get("saw_stream", False)
     label = f"{entry['label']} {SAW_STREAM}" if saw_stream else entry["label"]
-    return Row(label, entry["method"], empty, tuple(entry["values"]), entry.get("source", ""), saw_stream)
+    return Row(label, entry.get("method", ""), empty, tuple(entry["values"]), entry.get("source", ""), saw_stream)
 
 
 def paper_tables() -> list[str]:
@@ -163,34 +165,46 @@ def own_table(benchmark: str, title: str, cells: Sequence[Cell]) -> Table:
 
 
 def measured_table(
-    table: Table, cells: Sequence[Cell], *, partial: Mapping[str, str] | None = None, limit: int | None = None
+    table: Table,
+    cells: Sequence[Cell],
+    spec: BenchmarkSpec | None = None,
+    *,
+    partial: Mapping[str, str] | None = None,
+    limit: int | None = None,
 ) -> Table:
     """`table` with what was measured: in its own rows, and in new ones for methods it does not have.
 
     Args:
         table: the paper's, or one of the results' own.
         cells: what was measured.
+        spec: the benchmark as it was run, for what a whole of its figures is; by default as it stands.
         partial: data sets of which images are missing, with a text that says how many are there.
         limit: the most images of each set that were looked at, if there was such a limit.
     """
-    by_method: dict[str, list[Cell]] = defaultdict(list)
+    by_key: dict[str, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        by_method[row_key(table, cell.identity["method"])].append(cell)
-    whole = _Whole(table, partial or {}, limit)
+        by_key[row_key(table, cell.identity["method"])][cell.identity["method"]].append(cell)
+    # Only the paper's tables have figures to compare with; costs are of any images.
+    known = spec or load_spec(table.benchmark) if table.label else None
+    whole = _Whole(known.cases if known is not None and known.measures != "cost" else (), partial or {}, limit)
     rows = []
     for row in table.rows:
-        mine = by_method.pop(row_key(table, row.method), [])
-        rows.append(replace(row, measured=_values(table.columns, mine, whole)))
+        mine = by_key.pop(row_key(table, row.method), {})
+        chosen = mine.get(row.method) or next(iter(mine.values()), [])
+        rows.append(replace(row, measured=_values(table.columns, chosen, whole)))
     empty = (None,) * len(table.columns)
-    for method, mine in by_method.items():
-        values = _values(table.columns, mine, whole)
+    for key, mine in by_key.items():
+        values = _values(table.columns, next(iter(mine.values())), whole)
         if any(value is not None for value in values):
-            rows.append(Row(method, method, values, empty))
+            rows.append(Row(key, key, values, empty))
     return replace(table, rows=tuple(rows))
 
 
 def row_key(table: Table, method: str) -> str:
-    """By which a measured method finds its row: accuracy does not depend on the score, nor does a tuner's cost."""
+    """By which a measured method finds its row: accuracy does not depend on the score, nor does a tuner's cost.
+
+    Of several methods with one key, the row takes its own, or else the first.
+    """
     tuner, slash, _ = method.rpartition("/")
     if all(column.metric == "accuracy" for column in table.columns):
         return tuner if slash else "zero-shot"
@@ -220,11 +234,8 @@ def _values(columns: Sequence[Column], cells: Sequence[Cell], whole: _Whole) -> 
 class _Whole:
     """What the cells of a table average when nothing is missing."""
 
-    def __init__(self, table: Table, partial: Mapping[str, str], limit: int | None) -> None:
-        self.partial, self.limit = partial, limit
-        # Only the paper's tables have figures to compare with; costs are of any images.
-        spec = load_spec(table.benchmark) if table.label else None
-        self.cases = spec.cases if spec is not None and spec.measures != "cost" else ()
+    def __init__(self, cases: Sequence[Case], partial: Mapping[str, str], limit: int | None) -> None:
+        self.cases, self.partial, self.limit = cases, partial, limit
 
     def part(self, column: Column, sources: Collection[Source]) -> str:
         """Names what the values from `sources` are a part of; empty if they are the whole."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import PlannedCase
+from deltaenergy.benchmarks.rows import BenchmarkRow
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.core.progress import Progress
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def tuned_classifier(
     model: Model,
     planned: PlannedCase,
-    tuner: str,
+    row: BenchmarkRow,
     recipe: Mapping[str, Any],
     folder: Path,
     progress: Progress | None,
@@ -34,30 +35,31 @@ def tuned_classifier(
 ) -> Classifier:
     """The classifier from `folder` if it is there, else tuned, with checkpoints, and written there.
 
-    On `validation` images the best epoch is kept, and with `search` the best of the tuner's grid.
+    On `validation` images the best epoch is kept, and with `search` the best of the row's grid.
     """
-    from deltaenergy.classifiers.methods import make_method
     from deltaenergy.tuning.prepare import DEFAULT_VIEWS, clear_run_folder, prepare_training
     from deltaenergy.tuning.tune import check_fits, tune
 
-    sample = planned.train
-    if sample is None:
-        raise InputError(f"{tuner} needs training images.")
-    identity = {
+    sample, method = planned.train, row.method
+    if sample is None or method is None:
+        raise InputError(f"{row.label} needs training images.")
+    identity: dict[str, Any] = {
         "model": model.fingerprint,
         "classes": planned.names,
         "sample": sample.hash,
         "seed": planned.seed,
-        "tuner": tuner,
+        "tuner": method.spec,
         "recipe": dict(recipe),
         "validation": None if validation is None else [item.id for item in validation],
         "search": search,
         "deltaenergy": __version__,
     }
+    if search:
+        told = {"grid": row.grids, "fixed": row.fixed(len(planned.classes))}
+        identity |= {key: value for key, value in told.items() if value}
     whole = folder / hash_value(identity)
     checkpoints = folder / f"{whole.name}.training"
     if not (whole / RECORD).is_file():
-        method = make_method(tuner)
         check_fits(method, model, planned.names, len(sample.items), recipe)
         needs, views = method.needs_to_train, method.views_of(DEFAULT_VIEWS)
         # The views of a sample are encoded once for all tuners that look at the same things.
@@ -67,12 +69,12 @@ def tuned_classifier(
             model,
             planned.names,
             prepare_training(model, planned.names, sample, views=views, needs=needs, cache=cache, progress=progress),
-            tuner,
+            method,
             shots=sample.shots,
             seed=sample.seed,
             recipe=recipe,
             val=validation,
-            search=search,
+            search=search and sum(1 for _ in method.candidates(len(planned.classes))) > 1,
             checkpoints=checkpoints,
             progress=progress,
         )

@@ -147,7 +147,7 @@ class Classifier(HasRepr, nn.Module, ABC):
     @property
     def batch_dependent(self) -> bool:
         """Whether an image's answer depends on the others of its batch; reports say so."""
-        return False
+        return self.method.batch_dependent
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ from deltaenergy.classifiers.methods import TrainViews, register_method
 from deltaenergy.classifiers.zero_shot import FrozenTextClassifier, FrozenTextMethod, class_features
 from deltaenergy.core.classes import check_classes
 from deltaenergy.core.needs import Need
-from deltaenergy.core.specs import NonNegative, Share
+from deltaenergy.core.specs import Count, NonNegative, Share
 from deltaenergy.models.base import Model
 from deltaenergy.training.recipe import Phase, Stage
 
@@ -120,6 +120,7 @@ class CroftClassifier(FrozenTextClassifier):
         scale = 1.0
         if self.method.as_released:
             maps = (self.image_map + RELEASED_DELTA).T, (self.text_map + RELEASED_DELTA).T
+        if self.method.as_released is True:
             scale = len(z) * len(self.classes) / z.shape[1]
         images, texts = energy_gradients(z, self.frozen_texts, *maps, self.method.ratio, self.method.text_ratio)
         return (scale * (images + texts)).square().sum()
@@ -139,10 +140,12 @@ class CroftClassifier(FrozenTextClassifier):
 @register_method
 @dataclass(frozen=True)
 class Croft(FrozenTextMethod):
-    """r is `ratio`, r_t `text_ratio`. `as_released` repeats what the authors' code for ImageNet does otherwise.
+    """r is `ratio`, r_t `text_ratio`. In a step G moves `generator_steps` times. `as_released` repeats what the
+    authors' code does otherwise: true as for ImageNet, `domains` as for sets of several domains.
 
     As released, both steps move all three matrices, and nothing is held fixed; R uses zW where the classifier uses
-    zWᵀ, is taken at δ = 1e-4 in every entry, and is (NK/D)² times as large; ẑ^c = (1−r) zW + r z, without norm.
+    zWᵀ, is taken at δ = 1e-4 in every entry, and for ImageNet is (NK/D)² times as large; ẑ^c = (1−r) zW + r z, without
+    norm.
     """
 
     name = "croft"
@@ -156,19 +159,20 @@ class Croft(FrozenTextMethod):
     text_ratio: Share = 0.5
     lambda1: NonNegative = 5.0
     lambda2: NonNegative = 1.0
-    as_released: bool = False
+    generator_steps: Count = 1
+    as_released: bool | Literal["domains"] = False
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
-        """Ours; as released the published one, which is meant for the larger R."""
+        """Ours; as released for ImageNet the published one, which is meant for the larger R."""
         published = (1.0, 5.0, 10.0, 15.0, 20.0)
-        return {"lambda1": published, "lambda2": published} if self.as_released else self.grid
+        return {"lambda1": published, "lambda2": published} if self.as_released is True else self.grid
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        if self.as_released:
-            return (Stage(phases=(Phase(GENERATOR), Phase(MAIN))),)
-        maps = ("image_map", "text_map")
-        return (Stage(phases=(Phase(GENERATOR, ("generator_map",)), Phase(MAIN, maps))),)
+        generator = () if self.as_released else ("generator_map",)
+        maps = () if self.as_released else ("image_map", "text_map")
+        steps = (Phase(GENERATOR, generator),) * self.generator_steps
+        return (Stage(phases=(*steps, Phase(MAIN, maps))),)
 
 
 def unit(rows: torch.Tensor) -> torch.Tensor:

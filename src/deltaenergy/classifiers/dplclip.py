@@ -58,11 +58,6 @@ class DplClipClassifier(Classifier):
         self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
         self.to(model.device)
 
-    @property
-    def batch_dependent(self) -> bool:
-        """Only the released way to serve looks at a whole batch."""
-        return self.method.serve == "batch"
-
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Xavier-uniform weights, biases 0.01."""
         warn_of_one_domain(self.method.name, data, "it learns one context for all")
@@ -145,3 +140,8 @@ class DplClip(Method):
     input_scale: Positive = 10.0
     serve: Literal["train", "image", "batch"] = "train"
     as_released: bool = False
+
+    @property
+    def batch_dependent(self) -> bool:
+        """Only the released way to serve looks at a whole batch."""
+        return self.serve == "batch"

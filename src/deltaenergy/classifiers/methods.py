@@ -20,7 +20,7 @@ from deltaenergy.classifiers.base import Classifier, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.core.needs import Need
 from deltaenergy.core.registry import Registry
-from deltaenergy.core.specs import Settings, build, parse
+from deltaenergy.core.specs import Named, Settings, build, parse
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.training.recipe import Recipe, Stage
@@ -53,10 +53,27 @@ class TuningPart(Settings):
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
     # The score that the paper tests it with; a term's goes before its method's.
     tested_with: ClassVar[str] = ""
+    # Parameters that were given: a search leaves them as they are.
+    fixed: frozenset[str] = field(default=frozenset(), kw_only=True, compare=False, metadata={"spec": False})
+    # What a search tries instead of `grid_for`: every combination of each of these grids.
+    grids: tuple[Mapping[str, Sequence[Any]], ...] | None = field(
+        default=None, kw_only=True, compare=False, metadata={"spec": False}
+    )
 
     def grid_for(self, classes: int) -> Mapping[str, Sequence[Any]]:
         """What `search` tries for so many classes."""
         return self.grid
+
+    def choices(self, classes: int) -> list[dict[str, Any]]:
+        """The changes that a search tries, without doubles; one of them is empty if there is nothing to search."""
+        found: list[dict[str, Any]] = []
+        for grid in self.grids if self.grids is not None else (self.grid_for(classes),):
+            axes = {name: values for name, values in grid.items() if name not in self.fixed}
+            for values in itertools.product(*axes.values()):
+                change = dict(zip(axes, values))
+                if change not in found:
+                    found.append(change)
+        return found
 
 
 @dataclass(frozen=True)
@@ -130,6 +147,11 @@ class Method(TuningPart):
         return asked if self.augments else "test"
 
     @property
+    def batch_dependent(self) -> bool:
+        """Whether an image's answer depends on the others of its batch; reports say so."""
+        return False
+
+    @property
     def usual_score(self) -> str:
         """The score with which the paper tests it."""
         return next((term.tested_with for term in self.terms if term.tested_with), self.tested_with)
@@ -150,15 +172,10 @@ class Method(TuningPart):
         return classifier.eval()
 
     def candidates(self, classes: int) -> Iterator[Method]:
-        """Every combination of the grids of the method and its terms."""
-        parts: tuple[TuningPart, ...] = (self, *self.terms)
-        axes = [(i, name, values) for i, part in enumerate(parts) for name, values in part.grid_for(classes).items()]
-        for choice in itertools.product(*(values for _, _, values in axes)):
-            changes: list[dict[str, Any]] = [{} for _ in parts]
-            for (i, name, _), value in zip(axes, choice):
-                changes[i][name] = value
-            terms = tuple(dataclasses.replace(term, **change) for term, change in zip(self.terms, changes[1:]))
-            yield dataclasses.replace(self, terms=terms, **changes[0])
+        """Every combination of what is to be searched of the method and its terms."""
+        for own, *others in itertools.product(*(part.choices(classes) for part in (self, *self.terms))):
+            terms = tuple(dataclasses.replace(term, **change) for term, change in zip(self.terms, others))
+            yield dataclasses.replace(self, terms=terms, **own)
 
 
 METHODS: Registry[type[TuningPart]] = Registry(
@@ -190,9 +207,9 @@ def make_method(spec: str | Method) -> Method:
     """
     if isinstance(spec, Method):
         return spec
-    parts: list[TuningPart] = [build(METHODS.get(named.name), named) for named in parse(spec, "method", METHODS)]
+    parts = [_part(named) for named in parse(spec, "method", METHODS)]
     if isinstance(parts[0], Term):
-        parts.insert(0, build(METHODS.get(parts[0].usual_method), parse(parts[0].usual_method, "method")[0]))
+        parts.insert(0, _part(Named(parts[0].usual_method, None, {})))
     method, *terms = parts
     if not isinstance(method, Method):
         raise InputError(f"method {spec!r} must begin with a method or be a single term.")
@@ -214,6 +231,13 @@ def make_method(spec: str | Method) -> Method:
             raise InputError(f"method {spec!r}: {term.name!r} is attached twice.")
         attached.append(term)
     return dataclasses.replace(method, terms=tuple(attached))
+
+
+def _part(named: Named) -> TuningPart:
+    """A method or term, which knows what of it was given."""
+    cls = METHODS.get(named.name)
+    part = build(cls, named)
+    return dataclasses.replace(part, fixed=frozenset({*named.params, *cls.presets.get(named.preset or "", ())}))
 
 
 def warn_of_one_domain(method: str, data: TrainViews, effect: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,13 @@ from typing import Any
 import numpy as np
 
 from deltaenergy.benchmarks import formats
+from deltaenergy.benchmarks.protocol import STANDARD, Protocol, get_protocol
 from deltaenergy.benchmarks.results import Cell, Results
-from deltaenergy.benchmarks.spec import benchmark_names, load_spec
-from deltaenergy.benchmarks.tables import Table, measured_table, own_table, paper_table
+from deltaenergy.benchmarks.rows import with_labels
+from deltaenergy.benchmarks.spec import BenchmarkSpec, benchmark_names, load_spec
+from deltaenergy.benchmarks.tables import METRIC_NAMES, Table, measured_table, own_table, paper_table
+from deltaenergy.classifiers.methods import list_methods
+from deltaenergy.core.specs import cut, parse
 from deltaenergy.errors import InputError
 from deltaenergy.report.charts import (
     Curve,
@@ -23,6 +28,7 @@ from deltaenergy.report.charts import (
     histogram_chart,
     legend,
     percent_tick,
+    radar_chart,
     roc_panel,
     scatter_chart,
 )
@@ -30,10 +36,13 @@ from deltaenergy.report.html import Child, Markup, join, tag
 from deltaenergy.report.page import Section, definitions, figure, render_page
 from deltaenergy.report.page import table as html_table
 from deltaenergy.report.words import count
+from deltaenergy.scores.registry import list_scores
 
 # More curves than this in one chart cannot be told apart.
 MOST_CURVES = 8
 MOST_HISTOGRAMS = 6
+# A radar of fewer axes shows less than a table.
+FEWEST_AXES = 3
 # What the paper's tables call the zero-shot classifier.
 PAPERS_MODEL = "ZS CLIP"
 
@@ -44,6 +53,17 @@ class BenchmarkRun:
 
     record: dict[str, Any]
     cells: list[Cell]
+
+    @property
+    def protocol(self) -> Protocol:
+        """How it was run."""
+        return get_protocol(self.record["protocol"])
+
+    @functools.cached_property
+    def spec(self) -> BenchmarkSpec | None:
+        """The benchmark as it was run, if it is one of the package's, or of another that is installed."""
+        name = self.record["benchmark"]
+        return self.protocol.applied_to(load_spec(name)) if name in benchmark_names() else None
 
     @property
     def title(self) -> str:
@@ -68,13 +88,23 @@ def benchmark_runs(results: Results) -> list[BenchmarkRun]:
 
 def run_tables(run: BenchmarkRun) -> list[Table]:
     """The paper's tables of the run's benchmark with what was measured, or a table of its own."""
-    name = run.record["benchmark"]
-    printed_tables = load_spec(name).tables if name in benchmark_names() else ()
+    name, spec = run.record["benchmark"], run.spec
     missing, limit = run.record.get("partial", {}), run.record["limit"]
-    tables = [measured_table(paper_table(one), run.cells, partial=missing, limit=limit) for one in printed_tables]
+    tables: list[Table] = []
+    if spec is not None:
+        printed_tables = [with_labels(paper_table(one), spec) for one in spec.tables]
+        tables = [measured_table(one, run.cells, spec, partial=missing, limit=limit) for one in printed_tables]
     tables = [table for table in tables if any(value for row in table.rows for value in row.measured)]
     named = [_with_model(table, run.record["model"]["name"]) for table in tables]
-    return named or [own_table(name, run.record["title"], run.cells)]
+    made = named or [own_table(name, run.record["title"], run.cells)]
+    return [replace(table, notes=(*table.notes, *_protocol_notes(run))) for table in made]
+
+
+def _protocol_notes(run: BenchmarkRun) -> list[str]:
+    """Which protocol it is, and what in it flatters a method; nothing of the standard one."""
+    if run.record["protocol"] == STANDARD:
+        return []
+    return [f"Protocol {run.record['protocol']}: {run.protocol.about}", *run.record.get("departures", [])]
 
 
 def _with_model(table: Table, model: str) -> Table:
@@ -101,6 +131,8 @@ def benchmark_tables(results: Results, ending: str) -> str:
 def benchmark_page(results: Results, title: str | None = None) -> str:
     runs = benchmark_runs(results)
     sections = [Section("runs", "What was run", _overview(runs))]
+    if radars := _radars(runs):
+        sections.append(Section("radar", "All benchmarks", radars))
     for position, run in enumerate(runs):
         sections.append(Section(f"run-{position}", run.title, _body(run)))
     subtitle = f"{count(sum(len(run.cells) for run in runs), 'result')} of {count(len(runs), 'benchmark run')}"
@@ -116,6 +148,54 @@ def _overview(runs: Sequence[BenchmarkRun]) -> Markup:
         rows.append([link, record["model"]["name"], record["protocol"], len(run.cells), skipped])
     columns = ["benchmark", "model", "protocol", "results", "skipped"]
     return html_table(columns, rows, caption="Runs in this folder", numeric=frozenset({3, 4}))
+
+
+def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
+    """The paper's Figure 1 (C): the scores, and the tuned methods, on all benchmarks of one model and protocol."""
+    groups: dict[tuple[Any, ...], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    names: dict[str, str] = {}
+    for run in runs:
+        for table in run_tables(run):
+            for metric in ("accuracy", "auroc"):
+                positions = [i for i, one in enumerate(table.columns) if one.metric == metric and one.mean_of is None]
+                axis = f"{table.label or run.record['benchmark']}, {METRIC_NAMES[metric]}"
+                parts_of_axis: list[str] | None = None
+                for row in table.rows:
+                    found = [value for i in positions if (value := row.measured[i]) is not None]
+                    # Methods are compared on the same data: all of it, or the same part.
+                    parts_of_axis = parts_of_axis or [value.part for value in found]
+                    if found and len(found) == len(positions) and parts_of_axis == [value.part for value in found]:
+                        method = bare_names(row.method)
+                        key = run.record["model"]["name"], run.record["protocol"], run.record["limit"], "/" in method
+                        mean = sum(value.mean for value in found) / len(found)
+                        groups[key][axis][names.setdefault(method, row.label)] = mean
+    parts: list[Child] = []
+    for (model, protocol, _, tuned), axes in groups.items():
+        shared = set.intersection(*(set(values) for values in axes.values()))
+        if len(axes) < FEWEST_AXES or len(shared) < 2:
+            continue
+        scaled = {axis: _normalised({name: values[name] for name in shared}) for axis, values in axes.items()}
+        order = sorted(shared, key=lambda name: -sum(values[name] for values in scaled.values()))[:MOST_CURVES]
+        what = "Tuned methods" if tuned else "Zero-shot scores"
+        title = f"{what} on all benchmarks: {model}, protocol {protocol}"
+        rows = {name: [scaled[axis][name] for axis in axes] for name in order}
+        curves = [Curve(name, [], [], index=i) for i, name in enumerate(order)]
+        cells: list[list[Child]] = [[name, *(f"{100 * axes[axis][name]:.1f}" for axis in axes)] for name in order]
+        table_ = html_table(["method", *axes], cells, caption=title, numeric=frozenset(range(1, len(axes) + 1)))
+        said = f"{title}. Each axis goes from the least of all methods in the table (0) to the best (1)."
+        parts += [figure(join(radar_chart(list(axes), rows, title=title), legend(curves)), said), table_]
+    return parts
+
+
+def bare_names(label: str) -> str:
+    """A row's methods without their parameters, by which it is the same row in tables with other settings."""
+    known = [*list_methods(), *list_scores()]
+    return "/".join("+".join(part.name for part in parse(side, "method", known)) for side in cut(label, "/", "method"))
+
+
+def _normalised(values: dict[str, float]) -> dict[str, float]:
+    low, high = min(values.values()), max(values.values())
+    return {name: (value - low) / (high - low) if high > low else 1.0 for name, value in values.items()}
 
 
 def _body(run: BenchmarkRun) -> list[Child]:
@@ -255,7 +335,8 @@ def _identity(run: BenchmarkRun) -> list[tuple[str, Child]]:
         ("benchmark", f"{record['benchmark']}, specification {record['spec_hash']}"),
         ("class lists", ", ".join(hashes)),
         ("template", first["template"]),
-        ("protocol", record["protocol"]),
+        ("protocol", f"{record['protocol']}: {run.protocol.about}"),
+        ("oracles", join(*(tag("p", text) for text in record.get("departures", []))) or "none"),
         ("seeds", ", ".join(map(str, seeds)) or "none needed"),
         ("unreadable images", len(record["unreadable"])),
         ("versions", f"deltaenergy {record['deltaenergy']}, torch {first['torch']}"),

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: axes, curves with their legend, histograms in rows, trade-off scatter.
+"""Charts as inline SVG: axes, curves with their legend, histograms in rows, trade-off scatter, radar.
 
 Colours are CSS classes of the page (`c0` to `c7`, chosen to be told apart by colour-blind readers), so that one
 drawing serves light, dark and print. Dashes and marker shapes repeat what the colours say.
@@ -427,3 +427,31 @@ def _place_label(
     baseline = next((y + 4 + 12 * line for line in lines if free(y + 4 + 12 * line)), y + 4)
     taken.append((start, start + length, baseline))
     return tag("text", text, x=x - 8 if on_left else x + 8, y=baseline, class_="row end" if on_left else "row")
+
+
+def radar_chart(
+    axes: Sequence[str], rows: Mapping[str, Sequence[float]], *, title: str, size: tuple[float, float] = (620, 400)
+) -> Markup:
+    """One closed line per row over axes that go out from a centre, each from 0 to 1."""
+    middle, radius = (size[0] / 2, size[1] / 2), size[1] / 2 - 52
+    angles = [2 * math.pi * i / len(axes) - math.pi / 2 for i in range(len(axes))]
+
+    def place(angle: float, share: float) -> tuple[float, float]:
+        return middle[0] + share * radius * math.cos(angle), middle[1] + share * radius * math.sin(angle)
+
+    parts = [
+        tag("polygon", points=point_list([place(angle, ring) for angle in angles]), class_="grid", fill="none")
+        for ring in (0.25, 0.5, 0.75, 1)
+    ]
+    for angle, label in zip(angles, axes):
+        (x, y), (end_x, end_y) = place(angle, 1.08), place(angle, 1)
+        side = "middle" if abs(math.cos(angle)) < 0.2 else "end" if math.cos(angle) < 0 else "start"
+        parts.append(tag("line", x1=middle[0], y1=middle[1], x2=end_x, y2=end_y, class_="axis"))
+        parts.append(tag("text", label, x=x, y=y + 4, class_=f"tick {side}"))
+    for index, (label, values) in enumerate(rows.items()):
+        points = [place(angle, value) for angle, value in zip(angles, values)]
+        line = tag("polygon", points=point_list(points), class_=f"curve {colour(index)}", stroke_dasharray=dash(index))
+        marks = [marker(x, y, index, 3) for x, y in points]
+        parts.append(tag("g", tag("title", label), line, marks))
+    said = "; ".join(f"{label}: " + ", ".join(f"{value:.2f}" for value in values) for label, values in rows.items())
+    return svg(*size, title, *parts, description=f"{', '.join(axes)}. {said}")

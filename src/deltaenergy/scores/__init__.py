@@ -13,8 +13,10 @@ from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.delta_energy_words import delta_energy_words
 from deltaenergy.scores.energy import energy
 from deltaenergy.scores.entropy import entropy
+from deltaenergy.scores.gen import gen
 from deltaenergy.scores.gl_mcm import local_mcm
 from deltaenergy.scores.knn import knn
+from deltaenergy.scores.logit_gap import logit_gap
 from deltaenergy.scores.lsn import lsn
 from deltaenergy.scores.mahalanobis import mahalanobis
 from deltaenergy.scores.max_logit import max_logit
@@ -37,10 +39,12 @@ __all__ = [
     "delta_energy_words",
     "energy",
     "entropy",
+    "gen",
     "get_score_class",
     "knn",
     "list_scores",
     "local_mcm",
+    "logit_gap",
     "lsn",
     "mahalanobis",
     "make_score",

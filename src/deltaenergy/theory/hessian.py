@@ -108,6 +108,20 @@ def spectral_norm(
     product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
 ) -> tuple[float, bool]:
     """The largest |eigenvalue| of a symmetric operator on tensors `like` this one, and whether it settled."""
+    norm, settled, _ = _power_iteration(product, like, generator)
+    return norm, settled
+
+
+def largest_eigenvector(
+    product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """A unit eigenvector of the largest |eigenvalue|, as far as the power iteration settled."""
+    return _power_iteration(product, like, generator)[2]
+
+
+def _power_iteration(
+    product: Callable[[torch.Tensor], torch.Tensor], like: torch.Tensor, generator: torch.Generator
+) -> tuple[float, bool, torch.Tensor]:
     x = torch.randn(like.shape, generator=generator).to(like)
     x = x / x.norm()
     norm = 0.0
@@ -115,12 +129,12 @@ def spectral_norm(
         y = product(x)
         new = float(y.norm())
         if new == 0.0:
-            return 0.0, True
+            return 0.0, True, x
         x = y / new
         if abs(new - norm) <= TOLERANCE * new:
-            return new, True
+            return new, True, x
         norm = new
-    return norm, False
+    return norm, False, x
 
 
 def _gradient_norm(function: Callable[[torch.Tensor], torch.Tensor], at: torch.Tensor) -> float:

@@ -65,9 +65,60 @@ def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: s
         heads = ["method", "‖H_S − H_S'‖", "‖H_S‖", "‖H_S'‖", "‖∇²L_ΔE‖", "‖∇E_S‖", "ε"]
         content = table(heads, cells, caption="Spectral norms", numeric=frozenset(range(1, 7)))
         sections.append(Section("hessian", "Theorem 4: Hessians on original and masked features", content))
+    sections += _tables(report)
     if figure1 is not None:
         made = {**figure1.provenance, "command": command}
         sections += [*figure1_sections(figure1), provenance_section(made, Markup(""))]
     subtitle = f"{report.method} · {report.images} images · τ = {report.tau:g} · p = {report.p:g}"
     note = f" Command: {command}" if command else ""
     return render_page("Theory on this model", subtitle, sections, note=note)
+
+
+def _tables(report: TheoryReport) -> list[Section]:
+    """Theorem 2's rates, the argument for many classes and the Proposition, as far as they were checked."""
+    rates = [
+        [
+            f"{one.tau:.3g}",
+            str(one.c),
+            *(f"{value:.1%}" for value in (one.condition, one.below, one.excess, one.fpr95, one.fpr95_mcm)),
+        ]
+        for one in report.false_positives
+    ]
+    many = [
+        [
+            f"{one.tau:.3g}",
+            str(one.classes),
+            f"{one.ratio:.3g}",
+            *(f"{value:.1%}" for value in (one.assumption, one.error, one.error_mcm, one.wider)),
+        ]
+        for one in report.many_classes
+    ]
+    gaps = [
+        [one.target, *(f"{value:.4g}" for value in (one.left, one.right, one.at_optimum, one.curvature, one.level))]
+        for one in report.gaps
+    ]
+    found = [
+        (
+            "rates",
+            "Theorem 2: false positive rates at equal thresholds, and FPR95",
+            ["τ", "c", "s_1 ≤ τ ln 2", "S_ΔE ≤ S_MCM", "largest FPR_ΔE(λ) − FPR_MCM(λ)", "FPR95", "FPR95 of MCM"],
+            rates,
+        ),
+        (
+            "many-classes",
+            "Many classes: the appendix's expansions",
+            ["τ", "K", "median b / e^a", "b ≥ 10 e^a", "error, ΔEnergy", "error, MCM", "wider gap than MCM's"],
+            many,
+        ),
+        (
+            "proposition",
+            "Proposition: the loss on a new domain",
+            ["target", "found", "bound", "at θ*", "Hessians", "ϵ"],
+            gaps,
+        ),
+    ]
+    return [
+        Section(key, title, table(heads, cells, caption=title, numeric=frozenset(range(1, len(heads)))))
+        for key, title, heads, cells in found
+        if cells
+    ]

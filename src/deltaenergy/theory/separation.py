@@ -46,8 +46,8 @@ def check_pairs(
     similarities: torch.Tensor, others: torch.Tensor | None, tau: float, rng: np.random.Generator
 ) -> PairCheck:
     """Theorem 1 on pairs of an image of `similarities` with one of `others` (or of the same set if None)."""
-    first = _quantities(similarities, tau)
-    second = first if others is None else _quantities(others, tau)
+    first = quantities(similarities, tau)
+    second = first if others is None else quantities(others, tau)
     i = rng.integers(len(first.top), size=PAIRS)
     j = rng.integers(len(second.top), size=PAIRS)
     above = first.top[i] > second.top[j]
@@ -71,18 +71,21 @@ def check_pairs(
 
 
 @dataclass(frozen=True)
-class _Quantities:
+class Quantities:
+    """Of each image: s_1, log b, ΔEnergy with c = 1, and MCM."""
+
     top: npt.NDArray[np.float64]
     log_rest: npt.NDArray[np.float64]
     delta: npt.NDArray[np.float64]
     mcm: npt.NDArray[np.float64]
 
 
-def _quantities(similarities: torch.Tensor, tau: float) -> _Quantities:
+def quantities(similarities: torch.Tensor, tau: float) -> Quantities:
+    """What the theorem compares, of cosines (N, K), in float64."""
     s = similarities.double()
     delta, mcm = _scores(s, tau)
     rest = (s / tau).scatter(1, s.argmax(dim=1, keepdim=True), -torch.inf)
-    return _Quantities(
+    return Quantities(
         s.amax(dim=1).cpu().numpy(),
         torch.logsumexp(rest, dim=1).cpu().numpy(),
         delta.cpu().numpy(),

@@ -140,7 +140,8 @@ class _StageRun:
         self.parameters = {name: p for _, chosen in self.phases for name, p in chosen.items()}
         for name, parameter in task.module.named_parameters():
             parameter.requires_grad_(name in self.parameters)
-        self.optimizers = [self.recipe.build(chosen, phase.undecayed) for phase, chosen in self.phases]
+        shared = {phase: self.recipe.build(chosen, phase.undecayed) for phase, chosen in self.phases}
+        self.optimizers = [shared[phase] for phase, _ in self.phases]
         self.logs: list[EpochLog] = []
         self.best: dict[str, torch.Tensor] = {}
         self.best_epoch = 0

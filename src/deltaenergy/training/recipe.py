@@ -73,7 +73,8 @@ class Recipe(Bounded):
 
 @dataclass(frozen=True)
 class Phase:
-    """One update of some parameters. In each step the phases of a stage follow one another, each with its own loss.
+    """One update of some parameters. In each step the phases of a stage follow one another, each with its own loss; one
+    that is listed several times is taken several times, by one optimiser.
 
     `trains` holds the beginnings of parameter names; empty, all parameters are trained. `undecayed` holds those of the
     parameters that weight decay leaves alone.

@@ -53,7 +53,9 @@ def bench(
             show_default="the benchmark's own",
         ),
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", help="standard, or croft (as published tables).")] = "standard",
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="standard, paper (what the paper states) or croft (what its code does).")
+    ] = "standard",
     limit: Annotated[
         int | None, o.count("--limit", help="Use at most this many images per set.", show_default=False)
     ] = None,
@@ -103,7 +105,7 @@ def bench(
                 limit=limit,
                 seeds=chosen_seeds,
                 search=search,
-                batch_size=place.batch_size,
+                batch_size=place.batch,
                 announce=announce,
             )
         except KeyboardInterrupt as stop:

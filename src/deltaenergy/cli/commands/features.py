@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -82,7 +83,7 @@ def features(
         from deltaenergy.scale import RayActors
 
         fill = RayActors(ray, workers, place.device)
-        place = On("cpu", place.backend, place.precision, place.batch_size)  # this process only plans
+        place = replace(place, device="cpu")  # this process only plans
     elif workers is not None:
         from deltaenergy.scale import Processes
 

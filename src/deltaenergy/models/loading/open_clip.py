@@ -126,7 +126,7 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
         raise ArtifactError(f"{weights}: the tensor 'logit_bias' has shape {tuple(bias.shape)}, not one number.")
     # Custom text towers keep what is the text's under `text.`.
     prefix = "text." if "text.token_embedding.weight" in stored else ""
-    sources = {key: _source(key, prefix) for key in module.state_dict()}
+    sources = {key: source_of(key, prefix) for key in module.state_dict()}
     tensors = {key: one.take(stored[one.name]) for key, one in sources.items() if one.name in stored}
     # What has no place is refused with the rest that does not fit.
     known = {one.name for one in sources.values()} | set(_NO_WEIGHTS)
@@ -137,7 +137,7 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
 
 
 @dataclass(frozen=True)
-class _Source:
+class WeightSource:
     """Where a tensor of transformers' layout is in open_clip's: the whole, its transpose, or a third of its rows."""
 
     name: str
@@ -151,17 +151,18 @@ class _Source:
         return tensor if self.third is None or not tensor.ndim else tensor.tensor_split(3)[self.third].clone()
 
 
-def _source(key: str, prefix: str) -> _Source:
+def source_of(key: str, prefix: str = "") -> WeightSource:
+    """Where open_clip keeps a weight that transformers' CLIPModel calls `key`; text weights may have a prefix."""
     block = _BLOCK.fullmatch(key)
     if block is None:
         name = _OUTSIDE[key]
         own = prefix if not name.startswith(("visual.", "logit_scale")) else ""
-        return _Source(own + name, transposed=name in _TRANSPOSED)
+        return WeightSource(own + name, transposed=name in _TRANSPOSED)
     tower, number_, part, kind = block.groups()
     start = f"{'visual.' if tower == 'vision' else prefix}transformer.resblocks.{number_}."
     if part in _THIRDS:
-        return _Source(f"{start}attn.in_proj_{kind}", third=_THIRDS[part])
-    return _Source(f"{start}{_IN_BLOCK[part]}.{kind}")
+        return WeightSource(f"{start}attn.in_proj_{kind}", third=_THIRDS[part])
+    return WeightSource(f"{start}{_IN_BLOCK[part]}.{kind}")
 
 
 def _weights_file(folder: Path) -> Path:

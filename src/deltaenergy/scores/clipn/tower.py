@@ -1,8 +1,9 @@
 """The "no" text tower of CLIPN: a copy of a model's text tower that answers what an image is not (ICCV 2023).
 
 Learned vectors, the "no" prompts, are added to the embedding of every token: in training one of them, drawn at random
-for each text; afterwards their mean. On disk: `no_tower.safetensors` with `prompts` (P, W), `transformer.*` and
-`projection.*` in the model's own layout, and `no_tower.json`, which says what model it belongs to.
+for each text; afterwards their mean. On disk: `no_tower.safetensors` with `prompts` (P, W), or (P, L, W) with a vector
+for each of the first L tokens, `transformer.*` and `projection.*` in the model's own layout, and `no_tower.json`, which
+says what model it belongs to.
 """
 
 from __future__ import annotations
@@ -94,5 +95,6 @@ class NoTower(nn.Module):
         return tower.eval().requires_grad_(False)
 
     def _add_prompt(self, module: nn.Module, args: Any, embeddings: torch.Tensor) -> torch.Tensor:
-        added = self.prompts.mean(dim=0) if self._drawn is None else self.prompts[self._drawn][:, None]
-        return embeddings + added
+        own = self.prompts if self.prompts.ndim == 3 else self.prompts[:, None]
+        added = own.mean(dim=0) if self._drawn is None else own[self._drawn]
+        return embeddings + added[..., : embeddings.shape[1], :]

@@ -141,10 +141,7 @@ def train_no_tower(
         The mean losses of every epoch: `loss` and its parts.
     """
     recipe, folder = recipe or NoRecipe(), Path(folder)
-    if folder.is_file():
-        raise InputError(f"{folder} is a file. Give a folder, which is made if it does not exist.")
-    if (folder / RECORD).exists():
-        raise InputError(f'{folder} holds a finished "no" tower already. Choose another folder, or delete this one.')
+    check_unfinished(folder)
     task = _Task(require_towers(model, "clipn"), pairs, recipe)
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, task.identity())
     generator = torch.Generator().manual_seed(recipe.seed)
@@ -155,6 +152,14 @@ def train_no_tower(
     task.module.eval().save(folder, model, {"recipe": asdict(recipe), "pairs": len(pairs.texts), "losses": losses})
     checkpoints.remove()
     return losses
+
+
+def check_unfinished(folder: Path) -> None:
+    """Refuse to write over a finished tower."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file. Give a folder, which is made if it does not exist.")
+    if (folder / RECORD).exists():
+        raise InputError(f'{folder} holds a finished "no" tower already. Choose another folder, or delete this one.')
 
 
 class _Task:

@@ -55,8 +55,8 @@ def score(
 
     given = o.read_images(images)
     if ray is not None:
-        others = {"classes": classes, "template": template, "model": model, "score": score, "known": known}
-        others |= {"keep": keep, "fdr": fdr, "report": report, "json": json or None}
+        others: dict[str, object] = {"classes": classes, "template": template, "model": model, "score": score}
+        others |= {"known": known, "keep": keep, "fdr": fdr, "report": report, "json": json or None}
         _score_on_ray(given, detector, out, ray, workers, top_k, on, others)
         return
     if workers is not None:

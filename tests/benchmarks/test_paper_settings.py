@@ -106,7 +106,7 @@ def test_dplclips_network_has_the_papers_depth_and_width(tiny_clip: Any) -> None
     """mlp_depth 3 and mlp_width 512: two hidden layers of 512 between the feature and 16 context vectors."""
     _, row = run_under_paper("setup1-tuning", "DPLCLIP")
     assert row.method is not None
-    built = row.method.blank(tiny_clip, ["a", "b"])
+    built = row.method.build_empty(tiny_clip, ["a", "b"])
     assert isinstance(built, DplClipClassifier)
     hidden = TYPED["setup1-tuning"]["DPLCLIP"]["layers"]
     shapes = [tuple(parameter.shape) for name, parameter in built.named_parameters() if name.startswith("w")]
@@ -116,7 +116,7 @@ def test_dplclips_network_has_the_papers_depth_and_width(tiny_clip: Any) -> None
 def test_clip_adapter_has_an_image_adapter_of_a_quarter_of_the_width(tiny_clip: Any) -> None:
     _, row = run_under_paper("setup2-tuning", "CLIP-Adapter")
     assert row.method is not None
-    sizes = {name: tuple(p.shape) for name, p in row.method.blank(tiny_clip, ["a", "b"]).named_parameters()}
+    sizes = {name: tuple(p.shape) for name, p in row.method.build_empty(tiny_clip, ["a", "b"]).named_parameters()}
     dim = tiny_clip.feature_dim
     assert sizes == {"w1": (dim // 4, dim), "w2": (dim, dim // 4)}
 

@@ -27,7 +27,7 @@ def test_a_step_ends_where_the_loss_has_changed_by_epsilon() -> None:
 @pytest.fixture(scope="module")
 def tuned(tiny_clip: Model) -> PromptClassifier:
     """One context vector of 24 entries: small enough for whole Hessians."""
-    made = make_method("coop(context_length=1)").blank(tiny_clip, CLASSES)
+    made = make_method("coop(context_length=1)").build_empty(tiny_clip, CLASSES)
     assert isinstance(made, PromptClassifier)
     made.context.data.copy_(0.1 * torch.randn(made.context.shape, generator=torch.Generator().manual_seed(3)))
     return made.eval()

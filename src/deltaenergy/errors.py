@@ -107,5 +107,7 @@ def is_want_of_room(error: BaseException) -> bool:
 def explain_os_error(error: OSError) -> str:
     """What the system refused, for which file, and what to do: one message."""
     files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    if error.errno == errno.ENOENT and not files:  # Python's own, such as for a missing temporary folder
+        return f"{error.strerror}."
     reason, remedy = OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error) or type(error).__name__, ""))
     return f"{' and '.join(files)}{': ' if files else ''}{reason.rstrip('.')}. {remedy}".strip()

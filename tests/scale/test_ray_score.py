@@ -175,7 +175,7 @@ def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
         (["--classes", "a,b"], "combined with --classes"),
         (["--score", "mcm"], "combined with --score"),
         (["--id", "known"], "combined with --id"),
-        (["--ray=nowhere"], "is no address"),
+        (["--ray=nowhere"], "--ray 'nowhere'"),
     ],
 )
 def test_what_does_not_go_together(
@@ -196,7 +196,7 @@ def test_what_it_cannot_do_without(command: Runner, scene: Scene, tmp_path: Path
     both_stores = command(
         "score", scene.store, scene.images, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
     )
-    assert both_stores.code == 2 and "one feature store alone" in both_stores.err
+    assert both_stores.code == 2 and "single feature store" in both_stores.err
 
 
 def test_without_ray_the_line_to_install_it_is_told(

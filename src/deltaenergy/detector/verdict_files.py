@@ -169,11 +169,16 @@ class ParquetTable:
         self._waiting = []
 
 
+class _Zip(zipfile.ZipFile):
+    def __del__(self) -> None:
+        """`close` writes the end. After a write that failed, Python's own would try again, and print a traceback."""
+
+
 class SheetTable:
     """A workbook of one sheet. Cells are numbers or text, never formulas."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._zip, self._columns, self._rows = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED), columns, 0
+        self._zip, self._columns, self._rows = _Zip(path, "w", zipfile.ZIP_DEFLATED), columns, 0
         for name, content in _WORKBOOK.items():  # without a time: equal verdicts give equal bytes
             self._zip.writestr(zipfile.ZipInfo(name), f'<?xml version="1.0" encoding="UTF-8"?>\n{content}')
         sheet = zipfile.ZipInfo("xl/worksheets/sheet1.xml")

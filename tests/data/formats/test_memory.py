@@ -121,7 +121,7 @@ def test_a_stream_of_images() -> None:
     ("element", "reason"),
     [
         ({"label": 1}, "image or img"),
-        (7, "gives a int, which is not an image"),
+        (7, "a int"),
         (FIRST, "several images at once"),
         (FIRST[0].float(), "before they are normalised"),
     ],

@@ -255,7 +255,7 @@ def test_deeper_than_python_recurses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "a\0*", "[\ud800]*", "a\0b/*.png", "\0", "photos/\0/../x.tar"])
 def test_names_that_no_file_can_have(name: str) -> None:
-    with pytest.raises(InputError, match=r"does not exist|No image matches"):
+    with pytest.raises(InputError, match=r"does not exist|matches"):
         load_images(name)
     if not name.endswith(".tar"):
         assert all(reason(item) for item in load_images([name]))

@@ -49,11 +49,20 @@ def test_class_names_with_known_images_are_a_calibrated_detector(
 ) -> None:
     detector = de.Detector(de.ZeroShotClassifier(tiny_clip, CLASSES), "mcm").calibrate(photos, 0.5)
     found = de.score(photos, names, score="mcm", known=photos, keep=0.5)
-    assert found.collect().rows() == detector.predict(photos).rows()
-    assert isinstance(found.detector, de.Detector) and found.detector.threshold == detector.threshold
+    # Two loads of one model need not have its weights aligned alike in memory, which can decide the last bit.
+    for ours, other in zip(found.collect(), detector.predict(photos), strict=True):
+        assert (ours.path, ours.label, ours.verdict, ours.p_value) == (
+            other.path,
+            other.label,
+            other.verdict,
+            other.p_value,
+        )
+        assert ours.score == pytest.approx(other.score, rel=1e-5)
+    assert isinstance(found.detector, de.Detector)
+    assert found.detector.threshold == pytest.approx(detector.threshold, rel=1e-5)
     # Without known images there are scores and no verdicts; a list of names is names on the bundled model.
     (plain, *_) = de.score(photos, names, score="mcm")
-    assert plain.is_ood is None and plain.score == detector.predict(photos)[0].score
+    assert plain.is_ood is None and plain.score == pytest.approx(detector.predict(photos)[0].score, rel=1e-5)
     (lite, *_) = de.score(photos / "cat", CLASSES, score="max-logit")
     assert lite.label in CLASSES
 

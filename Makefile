@@ -88,7 +88,7 @@ test-lowest: $(LOWEST)/.made
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/pytest -q -n $(JOBS) tests/test_package.py tests/detector/test_detector.py tests/detector/test_hub.py \
 		tests/core/test_progress.py tests/test_demo.py tests/files tests/models/towers/test_clip.py tests/models/test_lite.py \
 		tests/models/loading/test_load.py tests/models/loading/test_tokenizing.py tests/models/loading/test_open_clip.py \
-		tests/models/towers/test_prompts.py tests/cli/test_help.py tests/cli/test_output.py tests/cli/test_score.py \
+		tests/models/towers/test_prompts.py tests/cli/test_help.py tests/detector/test_verdict_files.py tests/cli/test_score.py \
 		tests/data/test_decode.py tests/test_source.py tests/data/formats/test_parquet.py tests/store/test_store.py \
 		tests/data/formats/test_tar.py tests/data/remote/test_client.py tests/scores/test_logits.py \
 		-k "not sixteen_bit_grey and not (every_way_to_write_pictures and view)"

@@ -2,7 +2,7 @@
 
 `lite`, and a CLIP with an image tower of true ViT-B/16 shapes and random weights. Batches of random pixels, so that
 nothing but the tower is timed; OpenVINO's 8-bit ranges are set on 32 made-up pictures, on which speed does not depend.
-Whether a backend says the same as torch is another question, which `deltaenergy model check` answers on real images.
+Whether a backend says the same as torch is another question, which `deltaenergy check-model` answers on real images.
 What is not installed is left out. Peer: the same model with backend="torch". Time of this process alone (CPU seconds),
 with as many threads as torch uses.
 """

@@ -45,9 +45,9 @@ def main() -> None:
     print(f"deltaenergy --help: {shown:.3f} s, {shown / numpy:.2f}× of import numpy (goal < 0.6 s)")
     code = (
         "import time, torch\n"
-        "from deltaenergy.models import loading\n"
+        "from deltaenergy.models.loading import load\n"
         "from deltaenergy.models.lite import model\n"
-        "start = time.perf_counter(); loading.load_model('lite')\n"
+        "start = time.perf_counter(); load.load_model('lite')\n"
         "print(f'load_model(\"lite\") after its imports: {time.perf_counter() - start:.2f} s (goal < 2 s)')"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path.home(), env=ENVIRONMENT)

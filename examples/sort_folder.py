@@ -3,13 +3,12 @@
     python examples/sort_folder.py KNOWN PHOTOS OUT
 
 KNOWN has one subfolder of known pictures per class: its names are the class names, its pictures set the threshold.
-PHOTOS are copied to OUT/CLASS or to "OUT/none of these", and OUT/page.html shows them all. On the command line it is
-`deltaenergy score --copy-to`, which can be undone.
+PHOTOS are copied to OUT/known/CLASS or to "OUT/none of these", and OUT/page.html shows them all. On the command line it
+is `deltaenergy sort`.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,16 +17,12 @@ import deltaenergy as de
 
 def main(known: str, photos: str, out: str) -> None:
     classes = sorted(folder.name for folder in Path(known).iterdir() if folder.is_dir())
-    classifier = de.ZeroShotClassifier(de.load_model("lite"), classes)
-    detector = de.Detector(classifier, "delta-energy").calibrate(known)
-    print(detector.guarantee)
-    found = detector.predict(photos)
-    for verdict in found:
-        place = Path(out) / ("none of these" if verdict.is_ood else verdict.label)
-        place.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(verdict.path, place)
-    de.write_report(found, Path(out) / "page.html", detector=detector)
-    print(f"{sum(verdict.is_ood for verdict in found)} of {len(found)} are none of these.")
+    verdicts = de.score(photos, classes, known=known)
+    done = de.sort(verdicts, out, how="copy")
+    print(verdicts.detector.guarantee)
+    de.write_report(done.verdicts, Path(out) / "page.html", detector=verdicts.detector)
+    print(f"{verdicts.counts.rejected} of {verdicts.counts.images} are none of these.")
+    print(f"To undo: deltaenergy undo {done.undo}")
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ def one_lite() -> Iterator[None]:
     load, folder = model.load_lite, model.FOLDER
     once = functools.cache(load)
 
+    @functools.wraps(load)
     def load_once(device: Any, dtype: Any) -> Any:
         if folder != model.FOLDER:
             return load(device, dtype)

@@ -130,3 +130,28 @@ def matched_parameters(parametrize: ast.Call, names: set[str]) -> Iterator[ast.C
 
 def texts_of(node: ast.AST) -> Iterator[ast.Constant]:
     return (one for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def test_messages_of_the_library_name_no_options() -> None:
+    """They name arguments in backticks, and the command line prints its options in their place."""
+    root = ROOT / "src" / "deltaenergy"
+    named = []
+    for file in sorted(root.rglob("*.py")):
+        if file.relative_to(root).parts[0] == "cli":
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        described = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and isinstance(node.body[0], ast.Expr)
+        }
+        named += [
+            f"{file.relative_to(root)}:{node.lineno}: {node.value}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in described
+            and re.search(r"(?<![\w-])--[a-z]", node.value)
+        ]
+    assert not named

@@ -1,4 +1,4 @@
-"""The notebooks in examples/ run whole, show what they speak of, and are kept without outputs."""
+"""The notebooks in examples/ run whole, show what they speak of, and are kept with small outputs."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_first_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = executed("first_look", tmp_path, monkeypatch)
     without_traceback(outputs)
     verdicts = shown(outputs, "Verdicts")
-    assert "none of these (10)" in verdicts.text and "known (6)" in verdicts.text
+    assert "none of these10" in verdicts.text and "known6" in verdicts.text
     names = {image["alt"] for image in verdicts.all("img")}
-    assert len(verdicts.all("svg")) == 1 and {"brick.png", "chelsea.png"} <= names
+    assert {"brick.png", "chelsea.png"} <= names
     assert "keeps 95% by 120 images" in shown(outputs, "Detector").text
     assert "95% of new images like these are kept on average" in printed(outputs)
     assert "16 of 16 verdicts are right." in printed(outputs)
@@ -69,8 +69,7 @@ def test_choose_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     outputs = executed("choose_a_score", tmp_path, monkeypatch)
     without_traceback(outputs)
     evaluation = shown(outputs, "Evaluation")
-    assert "close-ups (60)" in evaluation.text and "other things (60)" in evaluation.text
-    assert len(evaluation.all("svg")) == 1 and len(evaluation.all("img")) > 4
+    assert len(evaluation.all("img")) > 4
     assert "5" in shown(outputs, "Choice").text
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) == 1
@@ -102,10 +101,15 @@ def test_few_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_kept_without_outputs(path: Path) -> None:
-    notebook = json.loads(path.read_text(encoding="utf-8"))
+def test_notebooks_are_kept_with_small_outputs(path: Path) -> None:
+    """So that they can be read where they are browsed (tools/notebooks.py); nothing in them names a machine."""
+    text = path.read_text(encoding="utf-8")
+    notebook = json.loads(text)
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert code and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert len(text) < 100_000 and "base64" not in text and "/tmp" not in text
+    assert sum(bool(cell["outputs"]) for cell in code) >= 3
+    assert all(cell["execution_count"] is None for cell in code)
+    assert not [output for cell in code for output in cell["outputs"] if output.get("name") == "stderr"]
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
     assert not any(cell["metadata"] for cell in notebook["cells"])
 

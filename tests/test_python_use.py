@@ -104,8 +104,9 @@ def test_notebook_tables_are_escaped() -> None:
         (lambda m, c: de.tune("lite", "a, b", "x"), "tune takes a model"),
         (lambda m, c: de.evaluate(m, "mcm", "x"), "ZeroShotClassifier"),
         (lambda m, c: de.evaluate(np.eye(3), "mcm", "x"), r"delta_energy\(similarities\)"),
-        (lambda m, c: de.evaluate(de.Detector(c), "mcm", "x"), r"Detector's own, `\.classifier`"),
-        (lambda m, c: de.evaluate("clf", "mcm", "x"), "not 'clf'"),
+        (lambda m, c: de.evaluate(7, "mcm", "x"), "not 7"),
+        (lambda m, c: de.evaluate("clf", "mcm", "x"), "`by` clf is not a folder"),
+        (lambda m, c: de.score("x", "dog,cat"), "pass a list"),
         (lambda m, c: de.PrecomputedClassifier("clf", "a, b"), "one row per class"),
     ],
 )

@@ -21,7 +21,7 @@ from deltaenergy.sorting import (
     refuse_inside,
     safe_folder,
     sort_files,
-    undo_sorting,
+    undo,
 )
 
 
@@ -67,9 +67,9 @@ def test_files_lie_by_verdict_and_class_and_undo_leaves_everything_as_it_was(
     assert (tmp_path / "new/sorted/known/dog/2.jpg").is_symlink() is (how is How.LINK)
     assert (tmp_path / "new/sorted/known/dog/2.jpg").stat().st_mtime_ns == 10**18 + 123_456_789
     assert done.undo is not None
-    dry = undo_sorting(done.undo, dry_run=True)
+    dry = undo(done.undo, dry_run=True)
     assert dry.done == 4 and content(tmp_path / "new" / "sorted") == SORTED
-    assert undo_sorting(done.undo).done == 4
+    assert undo(done.undo).done == 4
     assert content(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inbox"], "folders that were made are gone"
 
@@ -84,7 +84,7 @@ def test_nothing_is_overwritten(how: How, inbox: list[JudgedFile], tmp_path: Pat
     assert (mine.parent / "1 (2).jpg").read_text() == "picture a/1.jpg"
     assert (mine.parent / "1 (3).jpg").read_text() == "picture b/1.jpg"
     assert done.undo is not None
-    assert undo_sorting(done.undo).skipped == []
+    assert undo(done.undo).skipped == []
     assert content(tmp_path / "sorted") == {"known/cat/1.JPG": "mine"}
 
 
@@ -114,7 +114,7 @@ def test_a_second_run_has_an_undo_file_of_its_own(inbox: list[JudgedFile], tmp_p
     first = sort_files(plan_sorting(inbox[:2], tmp_path / "sorted", How.COPY))
     second = sort_files(plan_sorting(inbox[2:], tmp_path / "sorted", How.COPY))
     assert first.undo and second.undo and (first.undo.name, second.undo.name) == ("undo-1.jsonl", "undo-2.jsonl")
-    undo_sorting(first.undo)
+    undo(first.undo)
     assert set(content(tmp_path / "sorted")) == {"known/dog/2.jpg", "none of these/3.jpg"}
 
 
@@ -135,7 +135,7 @@ def test_an_interrupt_at_any_file_can_be_undone(
     with pytest.raises(KeyboardInterrupt):
         sort_files(plan_sorting(inbox, tmp_path / "sorted", how))
     assert len(content(tmp_path / "sorted")) == after
-    assert undo_sorting(tmp_path / "sorted" / "undo-1.jsonl").done == after
+    assert undo(tmp_path / "sorted" / "undo-1.jsonl").done == after
     assert content(tmp_path) == before
 
 
@@ -152,7 +152,7 @@ def test_an_interrupt_between_the_two_halves_of_a_move_can_be_undone(
         with pytest.raises(KeyboardInterrupt):
             sort_files(plan_sorting(inbox, tmp_path / "sorted", How.MOVE))
     assert inbox[0].source.exists() and (tmp_path / "sorted/known/cat/1.jpg").exists()
-    assert undo_sorting(tmp_path / "sorted" / "undo-1.jsonl").skipped == []
+    assert undo(tmp_path / "sorted" / "undo-1.jsonl").skipped == []
     assert content(tmp_path) == before
 
 
@@ -171,7 +171,7 @@ def test_a_move_to_another_disk_copies_first(
     done = sort_files(plan_sorting(inbox, tmp_path / "sorted", How.MOVE))
     assert content(tmp_path / "sorted") == SORTED and content(tmp_path / "inbox") == {}
     assert done.undo is not None
-    undo_sorting(done.undo)
+    undo(done.undo)
     assert content(tmp_path) == before
 
 
@@ -191,20 +191,20 @@ def test_undo_leaves_what_somebody_changed(inbox: list[JudgedFile], tmp_path: Pa
     copied = sort_files(plan_sorting(inbox, tmp_path / "copies", How.COPY))
     (tmp_path / "copies/known/dog/2.jpg").write_text("edited since")
     assert copied.undo is not None
-    found = undo_sorting(copied.undo)
+    found = undo(copied.undo)
     assert found.done == 3 and [one.reason for one in found.skipped] == ["it was changed since it was copied"]
     assert content(tmp_path / "copies") == {"known/dog/2.jpg": "edited since"} and copied.undo.exists()
     linked = sort_files(plan_sorting(inbox, tmp_path / "links", How.LINK))
     (tmp_path / "links/known/dog/2.jpg").unlink()
     (tmp_path / "links/known/dog/2.jpg").write_text("my own")
     assert linked.undo is not None
-    assert len(undo_sorting(linked.undo).skipped) == 1
+    assert len(undo(linked.undo).skipped) == 1
     assert content(tmp_path / "links") == {"known/dog/2.jpg": "my own"}
     moved = sort_files(plan_sorting(inbox, tmp_path / "moves", How.MOVE))
     inbox[0].source.write_text("a new one in the old place")
     (tmp_path / "moves/known/dog/2.jpg").unlink()
     assert moved.undo is not None
-    found = undo_sorting(moved.undo)
+    found = undo(moved.undo)
     assert found.done == 2 and len(found.skipped) == 2
     assert inbox[0].source.read_text() == "a new one in the old place"
     assert content(tmp_path / "moves") == {"known/cat/1.jpg": "picture a/1.jpg"}
@@ -230,9 +230,9 @@ def test_a_file_that_is_gone_is_listed_and_the_others_are_done(inbox: list[Judge
 def test_a_folder_inside_the_source_is_refused(tmp_path: Path, inside: str) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "photos")
-    with pytest.raises(InputError, match="--move-to"):
-        refuse_inside(tmp_path / inside, [tmp_path / "photos"], "--move-to")
-    refuse_inside(tmp_path / "photos-sorted", [tmp_path / "photos", tmp_path / "none.jpg"], "--move-to")
+    with pytest.raises(InputError, match="`into`"):
+        refuse_inside(tmp_path / inside, [tmp_path / "photos"])
+    refuse_inside(tmp_path / "photos-sorted", [tmp_path / "photos", tmp_path / "none.jpg"])
 
 
 @given(st.lists(st.text(), min_size=1, max_size=6, unique=True))
@@ -287,10 +287,10 @@ def test_an_undo_file_that_leads_elsewhere_is_refused(tmp_path: Path, line: obje
     file = tmp_path / "undo-1.jsonl"
     file.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(ArtifactError, match="is not an undo file"):
-        undo_sorting(file)
+        undo(file)
     file.write_text(json.dumps(header | {"made": ["../../elsewhere"]}) + "\n")
     with pytest.raises(ArtifactError, match="is not an undo file"):
-        undo_sorting(file)
+        undo(file)
 
 
 def test_what_is_no_undo_file_is_named(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_what_is_no_undo_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "y.jsonl").write_bytes(b"\xff\x00")
     for name in ("x.jsonl", "y.jsonl", "absent.jsonl", "."):
         with pytest.raises(ArtifactError, match=r"undo-….jsonl"):
-            undo_sorting(tmp_path / name)
+            undo(tmp_path / name)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names are bytes on POSIX only")
@@ -307,5 +307,5 @@ def test_names_that_are_no_text_come_back(tmp_path: Path) -> None:
     (tmp_path / name).write_text("x")
     done = sort_files(plan_sorting([JudgedFile(tmp_path / name, "x", True)], tmp_path / "sorted", How.MOVE))
     assert done.done == 1 and not (tmp_path / name).exists() and done.undo is not None
-    undo_sorting(done.undo)
+    undo(done.undo)
     assert (tmp_path / name).read_text() == "x"

@@ -1,7 +1,7 @@
 """Measure how large and how tangled the package is: counts of the sources, and what each everyday job walks through.
 
     python tools/measure.py              # print the counts beside the recorded ones; some seconds
-    python tools/measure.py --walks      # also run six small jobs and count the functions and files they enter; minutes
+    python tools/measure.py --walks      # also run small jobs and count the functions and files they enter; minutes
     python tools/measure.py --write      # record the counts in tools/measures.json (with --walks: the walks, too)
 
 A test (tests/test_measures.py) lets the counts of the sources only fall. Needs only the standard library and, for
@@ -181,14 +181,16 @@ def _code_lines(text: str, tree: ast.Module) -> set[int]:
     return lines
 
 
-# The six everyday jobs. Each runs in a process of its own on eight small images of two classes and four others.
+# The everyday jobs. Each runs in a process of its own on eight small images of two classes and four others.
 _MODEL = ["--model", "lite"]
 WALKS: dict[str, list[str]] = {
     "score": ["score", "others", "--detector", "detector", "--json"],
-    "tune": ["tune", "--train", "images", "--out", "tuned", "--epochs", "2", "--json", *_MODEL],
+    "tune": ["tune", "--train", "images", "--out", "tuned", "--recipe", "epochs=2", "--json", *_MODEL],
     "evaluate": ["evaluate", "--id", "images", "--open", "others", "--report", "report.html", *_MODEL],
     "bench": ["bench", "mini", "--model", "tiny", "--methods", "mcm,ebm/delta-energy", "--limit", "20", "--seeds", "1"],
     "features": ["features", "images", "--out", "store", *_MODEL],
+    "explain": ["explain", "others", "--detector", "detector", "--out", "explained.html"],
+    "monitor": ["monitor", "others", "--detector", "plain", "--state", "state.json"],
     "POST /v1/verdicts": [],
 }
 
@@ -200,7 +202,8 @@ def measure_walks() -> dict[str, dict[str, int]]:
         work = Path(folder)
         for kind, names in (("images/cat", 4), ("images/dog", 4), ("others", 4)):
             _draw(work / kind, names)
-        _job(work, ["calibrate", "images", "--classes", "cat,dog", "--out", "detector", "--json", *_MODEL])
+        for folder, score in (("detector", []), ("plain", ["--score", "max-logit"])):
+            _job(work, ["calibrate", "images", "--classes", "cat,dog", "--out", folder, "--json", *score, *_MODEL])
         for name, arguments in WALKS.items():
             found[name] = _job(work, arguments)
     return found
@@ -300,7 +303,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Measure the package's sources and what its everyday jobs walk through."
     )
-    parser.add_argument("--walks", action="store_true", help="also run the six jobs; takes minutes")
+    parser.add_argument("--walks", action="store_true", help="also run the jobs; takes minutes")
     parser.add_argument("--write", action="store_true", help=f"record the counts in {RECORD.relative_to(ROOT)}")
     options = parser.parse_args()
     before = read_record() if RECORD.exists() else {"counts": {}, "walks": {}}

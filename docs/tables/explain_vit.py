@@ -6,7 +6,7 @@ It is a CLIP checkpoint in transformers' format: 48 × 48 pixels, patches of 8, 
 random text tower, which stays as it is; the image tower learns to name the colour of a disc that stands anywhere on a
 photograph of a texture in grey. It is no CLIP, and nothing is claimed of one: it is a vision transformer that knows
 what to look for, which is what a test of its maps needs. With --pictures, new pictures are written there as well, in
-FOLDER/known/COLOUR and, without a disc, in FOLDER/open: `deltaenergy model check` takes them.
+FOLDER/known/COLOUR and, without a disc, in FOLDER/open: `deltaenergy check-model` takes them.
 """
 
 from __future__ import annotations

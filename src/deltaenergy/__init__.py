@@ -21,6 +21,10 @@ _PUBLIC = {
     "ZeroShotClassifier": "deltaenergy.classifiers.zero_shot",
     "PrecomputedClassifier": "deltaenergy.classifiers.precomputed",
     "PrecomputedModel": "deltaenergy.models.precomputed",
+    "ClassNames": "deltaenergy.detector.opening",
+    "score": "deltaenergy.detector.score",
+    "adapt": "deltaenergy.detector.score",
+    "calibrate": "deltaenergy.detector.score",
     "tune": "deltaenergy.tuning.tune",
     "tune_detector": "deltaenergy.pipeline",
     "LabelledFeatures": "deltaenergy.tuning.stored",
@@ -38,7 +42,10 @@ _PUBLIC = {
     "Store": "deltaenergy.store.store",
     "build_store": "deltaenergy.scale.build",
     "repair_store": "deltaenergy.scale.build",
+    "sort": "deltaenergy.sorting",
+    "undo": "deltaenergy.sorting",
     "choose": "deltaenergy.evaluation.choose",
+    "compare": "deltaenergy.evaluation.compare",
     "evaluate": "deltaenergy.evaluation",
     "explain": "deltaenergy.explanation.explain",
     "write_report": "deltaenergy.report",
@@ -49,6 +56,7 @@ _SUBMODULES = frozenset({"scores", "models", "classifiers", "data", "benchmarks"
 
 __all__ = [
     "AdaptiveDetector",
+    "ClassNames",
     "Classifier",
     "DeltaEnergyError",
     "Detector",
@@ -64,10 +72,13 @@ __all__ = [
     "Verdicts",
     "ZeroShotClassifier",
     "__version__",
+    "adapt",
     "benchmarks",
     "build_store",
+    "calibrate",
     "choose",
     "classifiers",
+    "compare",
     "data",
     "errors",
     "evaluate",
@@ -82,10 +93,13 @@ __all__ = [
     "repair_store",
     "report",
     "scale",
+    "score",
     "scores",
     "show_progress",
+    "sort",
     "tune",
     "tune_detector",
+    "undo",
     "write_report",
 ]
 
@@ -98,11 +112,14 @@ if TYPE_CHECKING:
     from deltaenergy.core.progress import show_progress
     from deltaenergy.detector.adaptive import AdaptiveDetector
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.opening import ClassNames
+    from deltaenergy.detector.score import adapt, calibrate, score
     from deltaenergy.detector.verdict import Verdict
     from deltaenergy.detector.verdicts import Verdicts
     from deltaenergy.errors import DeltaEnergyError
     from deltaenergy.evaluation import evaluate
     from deltaenergy.evaluation.choose import choose
+    from deltaenergy.evaluation.compare import compare
     from deltaenergy.explanation.explain import explain
     from deltaenergy.models.base import Model, TowerModel
     from deltaenergy.models.loading.load import load_model
@@ -113,6 +130,7 @@ if TYPE_CHECKING:
     from deltaenergy.scale.build import build_store, repair_store
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
+    from deltaenergy.sorting import sort, undo
     from deltaenergy.source import image_stream, load_images
     from deltaenergy.store.store import Store
     from deltaenergy.tuning.stored import LabelledFeatures

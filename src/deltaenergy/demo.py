@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
+from deltaenergy.files import check_writable
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector
@@ -62,32 +62,32 @@ def sample_photographs() -> list[ImageItem]:
     return [ImageItem(Path(file).name, folders[package] / file, label) for package, file, label in PHOTOGRAPHS]
 
 
-def run_demo(
-    model_name: str = "lite",
-    command: str | None = None,
-    progress: Progress | None = None,
-    *,
-    device: str = "auto",
-) -> Demo:
-    """Classify the sample photographs, reject those of other things, and measure both."""
-    from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-    from deltaenergy.detector.detector import Detector
-    from deltaenergy.evaluation import evaluate
-    from deltaenergy.models.loading.load import load_model
+def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
+    """Classify the sample photos, reject those of other things, and measure both; write a report and a detector.
 
+    Args:
+        model: its name or folder.
+        out: folder for `report.html` and `detector/`; nothing is written without it.
+    """
+    from deltaenergy.detector.opening import ClassNames
+    from deltaenergy.detector.score import calibrate
+    from deltaenergy.evaluation import evaluate
+    from deltaenergy.report import write_report
+
+    if out is not None:
+        check_writable(out, folder=True, argument="out")
     photographs = sample_photographs()
     known = [item for item in photographs if item.label is not None]
     others = [item for item in photographs if item.label is None]
-    classifier = ZeroShotClassifier(load_model(model_name, device=device), CLASSES)
-    detector = Detector(classifier).calibrate(calibration_views(known), progress=progress)
+    by = ClassNames(CLASSES, model)
+    detector = calibrate(calibration_views(known), by, None if out is None else Path(out) / "detector", overwrite=True)
     evaluation = evaluate(
-        classifier,
-        [detector.score],
+        detector,
         id_sets=[("listed classes", known)],
         open_sets=[("other things", others)],
-        detector=detector,
-        command=command,
     )
+    if out is not None:
+        write_report(evaluation, Path(out) / "report.html", title="deltaenergy demo", command="deltaenergy demo")
     return Demo(detector, detector.predict(known), detector.predict(others), evaluation)
 
 
@@ -116,7 +116,6 @@ def _package_folder(package: str) -> Path:
     if spec is None or spec.origin is None:
         raise InputError(
             "The demo's photographs lie inside scikit-image and scikit-learn, which are not installed. "
-            "Install them with `pip install 'deltaenergy[demo]'`, or try your own: "
-            '`deltaenergy score PHOTOS --classes "dog,cat"`.'
+            "Install them with `pip install 'deltaenergy[demo]'`, or use your own images."
         )
     return Path(spec.origin).parent

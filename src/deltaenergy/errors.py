@@ -1,7 +1,8 @@
 """Errors whose message is meant for the user: what was wrong, where, and what to do about it.
 
-The command line prints the message of a `DeltaEnergyError` and exits with code 2; it never shows its traceback. What
-the operating system refuses (a full disk, a missing right) is put into words here too.
+A message names arguments as in Python, in backticks: "`keep` must be above 0", "pass `overwrite=True`". The command
+line prints it with its own options in their place, and exits with code 2; it never shows a traceback. What the
+operating system refuses (a full disk, a missing right) is put into words here too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OS_REMEDIES = {
     errno.ESTALE: ("the connection to its disk was lost", "Try again, or copy the data elsewhere."),
     errno.EMFILE: ("too many files are open", "Raise the limit, as with `ulimit -n 4096`."),
     errno.ENFILE: ("too many files are open on this machine", "Close other programs."),
-    errno.ENOMEM: ("there is not enough memory", "Close other programs, or use a smaller --batch-size."),
+    errno.ENOMEM: ("there is not enough memory", "Close other programs, or use a smaller batch."),
     errno.ETIMEDOUT: ("it did not answer in time", "Check the connection, and try again."),
     errno.ECONNREFUSED: ("the connection was refused", "Check the connection, and try again."),
     errno.ENETUNREACH: ("there is no network", "Check the connection, and try again."),
@@ -80,6 +81,14 @@ class UnreadableImagesError(InputError):
         )
 
 
+class ResultWarning(UserWarning):
+    """A warning of what the result says as well: a command, which prints the result, leaves it out."""
+
+
+class SkippedImages(ResultWarning):
+    """Some images could not be read, and were left out; the result lists them."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence that names the nearest known words and lists them all: the tail of an 'unknown name' message."""
     known = sorted(set(known))
@@ -98,5 +107,7 @@ def is_want_of_room(error: BaseException) -> bool:
 def explain_os_error(error: OSError) -> str:
     """What the system refused, for which file, and what to do: one message."""
     files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    if error.errno == errno.ENOENT and not files:  # Python's own, such as for a missing temporary folder
+        return f"{error.strerror}."
     reason, remedy = OS_REMEDIES.get(error.errno or 0, (error.strerror or str(error) or type(error).__name__, ""))
     return f"{' and '.join(files)}{': ' if files else ''}{reason.rstrip('.')}. {remedy}".strip()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,16 @@ from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.core.labels import class_names
 from deltaenergy.core.needs import Need
+from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import ClassNames, check_detector_folder, one_score
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, TuningGain, can_tune_again, measure_gain
-from deltaenergy.files import FolderLock, check_writable, read_json, write_json
+from deltaenergy.files import FolderLock, read_json, write_json
 from deltaenergy.models.base import Model
+from deltaenergy.models.on import On
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.scores.availability import Lack, check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import Score
@@ -39,7 +41,6 @@ from deltaenergy.training.loop import EpochLog
 from deltaenergy.tuning.prepare import (
     DEFAULT_VIEWS,
     RUN_FOLDER,
-    ProgressStage,
     TrainSet,
     TrainSets,
     clear_run_folder,
@@ -77,7 +78,7 @@ class TunedDetector:
 
 
 def tune_detector(
-    model: Model | Callable[[], Model],
+    model: str | Path | Model,
     train: Any,
     out: str | Path,
     method: str | Method | Sequence[str | Method] = DEFAULT_METHOD,
@@ -95,30 +96,31 @@ def tune_detector(
     search: bool = False,
     recipe: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    batch_size: int = 32,
+    on: str | On = "auto",
     on_epoch: Callable[[EpochLog], None] | None = None,
     on_candidate: Callable[[str, float], None] | None = None,
-    announce: ProgressStage = lambda _: nullcontext(),
 ) -> TunedDetector:
     """Tune a classifier, calibrate a detector with it, write that to the folder `out`, and say whether it helped.
 
     `method` may be several, or "auto", which stands for `AUTO`: all are tuned on the same images, and the one with the
-    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `measure_gain`). `model` may be a
-    function that loads one: it is called once everything else has been checked. Without `classes`, the training
+    largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `measure_gain`). A `model` that is
+    given by name is loaded once everything else has been checked, as `on` says. Without `classes`, the training
     folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training
     images that were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in
-    `out`, and to give up an unfinished run of other settings there. `announce` is called with what is being done, and
-    gives the progress callback for it. All else is as in `tune`, `Detector` and `calibrate`.
+    `out`, and to give up an unfinished run of other settings there. All else is as in `tune`, `Detector` and
+    `calibrate`.
     """
-    out, asked, methods = Path(out), None if score is None else make_score(score), _methods(method)
+    on = On.of(on)
+    classes = ClassNames(classes).classes
+    out, asked, methods = Path(out), None if score is None else one_score(score), _methods(method)
     check_keep(keep)
     check_confidence(confidence)
     for candidate in methods:
         recipes_of(candidate, recipe or {})  # refuses what makes no sense, before any image is read
     if search and val is None:
-        raise InputError("search needs validation images: give val (--val DIR).")
-    check_writable(out, folder=True, option="--out")
-    _check_replaceable(out, overwrite)
+        raise InputError("`search` needs validation images: give `val`.")
+    check_detector_folder(out, overwrite)
+    _check_training(out)
     items = labelled_items(train, domains, classes or ())
     names = check_tuned_classes(classes or _names_of(items, train))
     held_out = None if id_images is None else load_images(id_images)
@@ -126,7 +128,11 @@ def tune_detector(
     to_calibrate = held_out or validation_items or items
     if asked is not None:
         _check_score(asked, methods, to_calibrate)
-    loaded = model() if callable(model) else model
+    if isinstance(model, str | Path):
+        with stage("Loading the model"):
+            loaded: Model = on.load_model(model)
+    else:
+        loaded = model
     scored = asked or make_score(default_score(loaded))
     if method == "auto" and isinstance(loaded, PrecomputedModel) and not loaded.classes:
         methods = [candidate for candidate in methods if candidate.name in WITHOUT_TEXTS]
@@ -137,11 +143,11 @@ def tune_detector(
     with FolderLock(out):
         if overwrite:
             clear_run_folder(run_folder)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, announce)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:
-            with announce("Encoding validation images") as progress:
+            with stage("Encoding validation images") as progress:
                 validation = prepare_validation(
                     loaded,
                     names,
@@ -151,7 +157,7 @@ def tune_detector(
                     who=methods[0].name,
                 )
         rest = _not_drawn(prepared, items) if validation is None else []
-        test, unreadable = _test_images(loaded, sets, methods, validation, rest, announce)
+        test, unreadable = _test_images(loaded, sets, methods, validation, rest)
         _check_comparable(methods, sets, test)
         tried = []
         for number, candidate in enumerate(methods):
@@ -171,20 +177,20 @@ def tune_detector(
             tried.append(TunedCandidate(tuned.method, tuned, sets.of(candidate)))
         comparison = None
         if test is not None:
-            with announce("Measuring"):
+            with stage("Measuring"):
                 # Unasked, by a score that needs no words mined anew for every part of the classes.
                 measure = asked or make_score(DEFAULT_WITHOUT_TEXTS)
-                comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, batch_size)
+                comparison = _compare(loaded, tried, test, measure, seed, recipe or {}, on.batch_size)
         classifier = tried[0].classifier
         if comparison is not None:
             classifier = next(candidate.classifier for candidate in tried if candidate.method.spec == comparison.kept)
             for message in comparison.warnings():
                 warnings.warn(message, stacklevel=2)
         detector = Detector(classifier, scored)
-        with announce("Calibrating") as progress:
+        with stage("Calibrating") as progress:
             readable = None if test is None or test.drawn else test
             images, source, trained = _calibration_images(detector, prepared, held_out, validation, rest, readable)
-            detector.calibrate(images, keep, confidence, trained=trained, batch_size=batch_size, progress=progress)
+            detector.calibrate(images, keep, confidence, trained=trained, batch_size=on.batch_size, progress=progress)
         with saving("The tuned detector", out, f"The finished training is in {run_folder}."):
             record = {"format": FORMAT, "method": classifier.method.spec, **classifier.record}
             record["comparison"] = None if comparison is None else comparison.to_dict()
@@ -223,14 +229,13 @@ def _test_images(
     methods: Sequence[Method],
     validation: Validation | None,
     rest: list[ImageItem],
-    announce: ProgressStage,
 ) -> tuple[TestImages | None, list[Unreadable]]:
     """What the methods are measured on, from the best to the least: validation, images not drawn, the drawn ones."""
     if validation is not None:
         labels = validation.labels.cpu().numpy()
         return TestImages(validation.images, labels, validation.features, "validation images"), []
     if rest:
-        with announce("Encoding images that were not drawn") as progress:
+        with stage("Encoding images that were not drawn") as progress:
             encoded, unreadable = encode_readable(model, sets.classes, rest, progress)
         if len(encoded.labels):
             labels = encoded.labels.cpu().numpy()
@@ -258,7 +263,7 @@ def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImag
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
             f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
-            "--val, or a training folder with more images than --shots."
+            "`val`, or a training folder with more images than `shots`."
         )
 
 
@@ -289,7 +294,7 @@ def _names_of(items: list[ImageItem], train: Any) -> list[str]:
     names = class_names(items)
     if not names:
         raise InputError(
-            f"--train {train}: none of the training images has a class. Sort them into one folder per class (and make "
+            f"`train` {train}: none of the training images has a class. Sort them into one folder per class (and make "
             "the feature store of that folder), or give a table with a label column."
         )
     return names
@@ -304,10 +309,8 @@ def _not_drawn(train: TrainSet, items: list[ImageItem]) -> list[ImageItem]:
     return [rest[i] for i in sorted(order[:MAX_HELD_OUT])]
 
 
-def _check_replaceable(out: Path, overwrite: bool) -> None:
-    """Refuse to write over a detector unasked, and over a file that is not ours at all."""
-    if (out / "detector.json").exists() and not overwrite:
-        raise InputError(f"--out {out} holds a detector already. Choose another folder, or give --overwrite.")
+def _check_training(out: Path) -> None:
+    """Refuse to write over a file that is not ours."""
     if (out / TRAINING).exists():
         try:
             known = read_json(out / TRAINING)
@@ -348,8 +351,8 @@ def _calibration_images(
     else:
         images, source, trained = train.sample.items, "training images", True
         warnings.warn(
-            "There are no images beside those trained on, so the threshold was set on these: it will reject more "
-            "than the share asked for. Give --val or --id, or run calibrate on new images.",
+            "No images are left besides the training images, so the threshold was set on those: it will reject more "
+            "than requested. Give `val` or `id_images`, or calibrate on new images.",
             stacklevel=3,
         )
     if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):

@@ -1,11 +1,10 @@
-"""Put a user's images into folders by verdict and class, and take that back.
+"""Sort a user's image files into folders by verdict and class, and undo that.
 
-    DIR/known/<class>/…        DIR/none of these/…        DIR/undo-1.jsonl
+    FOLDER/known/<class>/…        FOLDER/none of these/…        FOLDER/undo-1.jsonl
 
-`plan_sorting` finds a name for every file and changes nothing. `sort_files` writes the whole plan to `undo-<n>.jsonl`
-in the target folder, and it is on disk before the first file is touched: a run that is interrupted at any point can be
-undone by `undo_sorting`. Nothing is ever overwritten: a file appears under its name in one step that fails if the name
-is taken.
+`sort` finds a name for every file (`plan_sorting`) and writes the whole plan to `undo-<n>.jsonl` in the target folder;
+it is on disk before the first file is touched, so a run that is interrupted at any point can be undone (`undo`).
+Nothing is ever overwritten: a file appears under its name in one step that fails if the name is taken.
 """
 
 from __future__ import annotations
@@ -13,20 +12,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
+import glob
 import json
 import os
 import re
 import shutil
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
+from deltaenergy.data.file import user_path
+from deltaenergy.data.items import ImageItem
+from deltaenergy.data.streams import ImageStream
+from deltaenergy.detector.score import Scoring, no_threshold
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
-from deltaenergy.errors import OS_REMEDIES, ArtifactError, InputError, OutputError
+from deltaenergy.detector.verdicts import Verdicts
+from deltaenergy.errors import OS_REMEDIES, ArtifactError, InputError, OutputError, did_you_mean
+from deltaenergy.files import check_writable
 from deltaenergy.files.atomic import remove_litter, sync_folder, temporary_folder
 
 FORMAT, VERSION = "deltaenergy sorted files", 1
@@ -90,12 +96,82 @@ class SortPlan:
 
 @dataclass(frozen=True)
 class Sorted:
-    """What was done or undone: how many files, which were skipped, and the file that undoes it, if there is one."""
+    """What was done or undone.
+
+    Attributes:
+        how: copied, linked or moved.
+        done: how many files.
+        skipped: files that stay where they are, and why.
+        undo: the file that `undo` takes, if anything was done.
+        moves: the whole plan: every file, and where it goes.
+        verdicts: on the images, which are where they were moved to.
+    """
 
     how: How
     done: int
     skipped: list[Skipped]
     undo: Path | None = None
+    moves: list[Move] = field(default_factory=list)
+    verdicts: Verdicts | None = None
+
+
+def sort(verdicts: Scoring | Verdicts, into: str | Path, how: str = "copy", *, dry_run: bool = False) -> Sorted:
+    """Copy, link or move image files to INTO/known/CLASS and INTO/none of these; `undo` reverses it.
+
+    Args:
+        verdicts: of `score`, or of `Detector.predict` on files.
+        into: a folder outside those that the images are read from.
+        how: `copy`, `link` or `move`.
+        dry_run: plan only; `moves` says what would be done.
+    """
+    if how not in tuple(How):
+        raise InputError(f"`how` must be copy, link or move, got {how!r}.{did_you_mean(str(how), map(str, How))}")
+    if isinstance(verdicts, Scoring):
+        if not verdicts.has_threshold:
+            raise no_threshold("sort")
+        if not isinstance(verdicts.images, ImageStream | list):
+            raise InputError(f"Features have no image files to {how}: give the folder of images.")
+        for item in verdicts.images:
+            _file_of(item, how)
+        given = [verdicts.given] if isinstance(verdicts.given, str | os.PathLike) else verdicts.given
+        refuse_inside(into, [folder for text in given for folder in _walked(text)])
+    check_writable(into, folder=True, argument="into")
+    found = verdicts.collect() if isinstance(verdicts, Scoring) else verdicts
+    if found.is_ood is None:
+        raise no_threshold("sort")
+    items = found.items or [ImageItem(path, Path(path)) for path in found.paths]
+    files = [_file_of(item, how) for item in items]
+    judged = [JudgedFile(file, one.label, bool(one.is_ood)) for file, one in zip(files, found)]
+    plan = plan_sorting(judged, into, How(how))
+    if dry_run:
+        return Sorted(plan.how, 0, plan.skipped, moves=plan.moves, verdicts=found)
+    with stage(f"{how.title()} files") as progress:
+        done = sort_files(plan, progress)
+    moved = {move.source: move.target for move in plan.moves if not os.path.lexists(move.source)}
+    now = [moved.get(Path(os.path.abspath(file)), file) for file in files]  # noqa: PTH100
+    placed = replace(found, items=[replace(item, source=file) for item, file in zip(items, now)])
+    return replace(done, moves=plan.moves, verdicts=placed)
+
+
+def _file_of(item: ImageItem, how: str) -> Path:
+    """The image's own file; an image in an archive has none."""
+    if item.path is not None:
+        return item.path
+    if item.problem is not None:
+        return Path(item.id)
+    raise InputError(f"{item.id} is inside an archive or feature store: unpack it to {how} it, and give the folder.")
+
+
+def _walked(given: Any) -> list[Path]:
+    """The folder below which an argument finds images, if it is one that grows with what is put there."""
+    if not isinstance(given, str | os.PathLike):
+        return []
+    text, path = os.fspath(given), user_path(given)
+    if not glob.has_magic(text) or os.path.lexists(path):
+        return [path]
+    if "**" not in path.parts:
+        return []
+    return [Path(*path.parts[: next(i for i, part in enumerate(path.parts) if glob.has_magic(part))])]
 
 
 def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> SortPlan:
@@ -131,7 +207,7 @@ def plan_sorting(files: Iterable[JudgedFile], folder: str | Path, how: How) -> S
     return plan
 
 
-def refuse_inside(folder: str | Path, sources: Iterable[str | Path], option: str) -> None:
+def refuse_inside(folder: str | Path, sources: Iterable[str | Path]) -> None:
     """Raise `InputError` if `folder` is, or is in, a folder that images are read from."""
     target = Path(os.path.realpath(folder))
     for source in sources:
@@ -139,7 +215,7 @@ def refuse_inside(folder: str | Path, sources: Iterable[str | Path], option: str
         if place.is_dir() and target.is_relative_to(place):
             where = "is the folder" if target == place else f"is in {source},"
             raise InputError(
-                f"{option} {folder} {where} that the images are read from: the next run would read the sorted files "
+                f"`into` {folder} {where} that the images are read from: the next run would read the sorted files "
                 "again. Choose a folder outside it."
             )
 
@@ -207,9 +283,12 @@ def sort_files(plan: SortPlan, progress: Progress | None = None) -> Sorted:
                 if error.errno in _HOPELESS:
                     raise OutputError(
                         f"{move.source} could not be placed: {_reason(error)}. {done} of {len(plan.moves)} files were "
-                        f"done before it; `deltaenergy undo {undo}` takes them back."
+                        f"done before it; `deltaenergy undo {undo}` reverses that."
                     ) from error
                 skipped.append(Skipped(move.source, _reason(error)))
+            except KeyboardInterrupt as stop:
+                stop.add_note(f"Nothing is lost: `deltaenergy undo {undo}` reverses what was done.")
+                raise
             if progress is not None:
                 progress(position + 1, len(plan.moves))
     return Sorted(plan.how, done, skipped, undo)
@@ -294,8 +373,8 @@ def _move(source: Path, target: Path, scratch: Path | None = None) -> None:
         raise
 
 
-def undo_sorting(file: str | Path, *, dry_run: bool = False, progress: Progress | None = None) -> Sorted:
-    """Undo what `sort_files` did, or had done when it was stopped; may be repeated.
+def undo(file: str | Path, *, dry_run: bool = False) -> Sorted:
+    """Undo what `sort` did, or had done when it was stopped; may be repeated.
 
     What was moved is moved back, and copies and links are removed, unless they were changed since. Files that it did
     not get to are ignored. When nothing is left, the folders that it made are removed if they are empty, and so is the
@@ -305,16 +384,16 @@ def undo_sorting(file: str | Path, *, dry_run: bool = False, progress: Progress 
     how, made, moves = _read_plan(path)
     skipped: list[Skipped] = []
     done = 0
-    for position, move in enumerate(moves):
-        try:
-            reason, changed = _take_back(move, how, dry_run)
-        except OSError as error:
-            reason, changed = _reason(error), False
-        done += changed
-        if reason is not None:
-            skipped.append(Skipped(move.target, reason))
-        if progress is not None:
-            progress(position + 1, len(moves))
+    with stage("Undo") as progress:
+        for position, move in enumerate(moves, start=1):
+            try:
+                reason, changed = _take_back(move, how, dry_run)
+            except OSError as error:
+                reason, changed = _reason(error), False
+            done += changed
+            if reason is not None:
+                skipped.append(Skipped(move.target, reason))
+            progress(position, len(moves))
     if not dry_run and not skipped:
         path.unlink()
         remove_litter(path.parent)

@@ -56,7 +56,7 @@ def test_doubles_are_dropped() -> None:
         ("cop/msp", "Did you mean 'coop'"),
         ("coop/mcn", "Did you mean 'mcm'"),
         ("coop/", "not of the form"),
-        (" , ", "--methods is empty"),
+        (" , ", "`methods` is empty"),
     ],
 )
 def test_mistakes(text: str, message: str) -> None:

@@ -290,7 +290,7 @@ class TestLoss:
 
     def test_one_domain_works_and_says_so(self, tiny_clip: Model, images: CachedViews) -> None:
         alone = CachedViews(images.features, images.labels)
-        with pytest.warns(UserWarning, match=r"bayes-cal.*'train'.*--domains"):
+        with pytest.warns(UserWarning, match=r"bayes-cal.*'train'.*`domains"):
             classifier, batch = in_training(tiny_clip, alone)
         losses = classifier.losses(classifier(batch), batch)
         assert losses["domain"].item() == 0 and losses["cos²"].item() == 0

@@ -7,60 +7,31 @@ The values are generated from the commands' own signatures, so that a new option
 
 from __future__ import annotations
 
-import inspect
 import math
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import typer
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import ArgumentInfo
 
-from deltaenergy.cli.commands import (
-    bench,
-    calibrate,
-    choose,
-    data,
-    demo,
-    evaluate,
-    explain,
-    features,
-    methods,
-    monitor,
-    report,
-    score,
-    theory,
-    tune,
-)
+from deltaenergy.cli.main import app  # which registers the commands
+from deltaenergy.cli.shell.app import COMMANDS, options_of, parameters
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "bench": bench.bench,
-    "calibrate": calibrate.calibrate,
-    "choose": choose.choose,
-    "data check": data.check,
-    "data list": data.list_command,
-    "demo": demo.demo,
-    "evaluate": evaluate.evaluate,
-    "explain": explain.explain,
-    "features": features.features,
-    "methods": methods.methods,
-    "monitor": monitor.monitor,
-    "report": report.report,
-    "score": score.score,
-    "theory": theory.theory,
-    "tune": tune.tune,
-}
+assert app
+# It would wait for requests; its own tests start it.
+TRIED = sorted(name for name in COMMANDS if name != "serve")
 # A call of each command that would succeed. {…} are places of the world (see test_hostile.py).
 VALID: dict[str, list[str]] = {
+    "adapt": ["{images}", "--classes", "cat,dog", "--model", "{model}", "--method", "tanl(count=2,words='{words}')"],
     "bench": ["{spec}", "--model", "{model}", "--out", "{out}", "--methods", "msp", "--seeds", "1"],
     "calibrate": ["{images}", "--classes", "cat,dog", "--model", "{model}", "--out", "{out}"],
+    "check-model": ["{model}", "--id", "{images}", "--on", "int8", "--score", "mcm"],
     "choose": ["--id", "{images}", "--model", "{model}", "--score", "mcm"],
-    "data check": ["{root}"],
-    "data list": [],
+    "datasets": ["{root}"],
     # It would run for real, and take its time: with this model it ends after all arguments are checked.
     "demo": ["--model", "{root}", "--out", "{out}"],
     "evaluate": ["--id", "{images}", "--open", "{others}", "--model", "{model}", "--score", "mcm"],
@@ -70,8 +41,11 @@ VALID: dict[str, list[str]] = {
     "monitor": ["{images}", "--detector", "{detector}", "--state", "{out}.json"],
     "report": ["{results}", "--out", "{out}.html"],
     "score": ["{images}", "--classes", "cat,dog", "--model", "{model}"],
+    "sort": ["{images}", "--detector", "{detector}", "--into", "{out}"],
     "theory": ["{detector}", "--id", "{images}"],
-    "tune": ["--train", "{images}", "--model", "{model}", "--out", "{out}", "--shots", "1", "--epochs", "1"],
+    "tune": ["--train", "{images}", "--model", "{model}", "--out", "{out}", "--shots", "1", "--recipe", "epochs=1"],
+    "undo": ["{sorted}/undo-1.jsonl", "--dry-run"],
+    "verify": ["{store}"],
 }
 WHOLE = ["-1", "0", "99999999999999999999", "1e3", "²", "nan", "", "0x10", "1_0", "--1", " ", "inf", "½", "true"]
 FLOAT = ["nan", "inf", "-inf", "-1", "0", "1e400", "abc", "", "²", "1,5", "--", "5e-324", "1e308"]
@@ -96,6 +70,8 @@ TEXT = [
     "~nobody/x",
     "/dev/null",
     "/dev/full",
+    "/dev/zero",
+    "{pipe}",
     "/dev/stdin/x",
     "/proc/self/mem",
     "-",
@@ -121,6 +97,10 @@ TEXT = [
     "ﬁ",
     "None",
     "0",
+    "cuda:99",
+    "openvino,fp16",
+    "batch=",
+    "epochs=²",
 ]
 # So many values are tried on each option; another choice for each.
 NUMBERS_EACH, TEXTS_EACH = 8, 6
@@ -146,8 +126,8 @@ def calls() -> list[Call]:
 
 
 def _options() -> Iterator[Call]:
-    for command, function in COMMANDS.items():
-        for position, (name, kind, is_argument) in enumerate(_parameters(function)):
+    for command in TRIED:
+        for position, (name, kind, is_argument) in enumerate(_parameters(command)):
             numbers = {int: WHOLE, float: FLOAT}.get(kind)
             label = "texts" if numbers is None else "numbers"
             if numbers is not None:
@@ -155,7 +135,7 @@ def _options() -> Iterator[Call]:
             else:
                 values = ["x"] if kind is bool else _some(TEXT, TEXTS_EACH, 7 * position + 5 * len(command))
             for value in values:
-                yield Call(label, (*command.split(), *_with(VALID[command], name, value, is_argument)))
+                yield Call(label, (command, *_with(VALID[command], name, value, is_argument)))
 
 
 def _some(values: list[str], count: int, start: int) -> list[str]:
@@ -181,28 +161,27 @@ def _with(valid: list[str], name: str, value: str, is_argument: bool) -> list[st
 
 def _missing() -> Iterator[Call]:
     """Options without a value, options twice, options that do not exist, and nothing at all."""
-    for command, function in COMMANDS.items():
-        words = tuple(command.split())
+    for command in TRIED:
         if command != "demo":  # which runs without any
-            yield Call("usage", words)
-        yield Call("usage", (*words, "--no-such-option"))
-        yield Call("usage", (*words, "--no-such-option=\x1b[31m[/red]"))
-        yield Call("usage", (*words, "--help", "\udc80"))
-        for name, _, is_argument in _parameters(function):
+            yield Call("usage", (command,))
+        yield Call("usage", (command, "--no-such-option"))
+        yield Call("usage", (command, "--no-such-option=\x1b[31m[/red]"))
+        yield Call("usage", (command, "--help", "\udc80"))
+        for name, _, is_argument in _parameters(command):
             if not is_argument and name != "--json":
-                yield Call("usage", (*words, name))
+                yield Call("usage", (command, name))
 
 
 def _bare() -> Iterator[Call]:
-    for arguments in ([], [""], ["\0"], ["-"], ["--"], ["[/red]"], ["scoer"], ["\udc80"], ["--version=1"], ["data"]):
+    for arguments in ([], [""], ["\0"], ["-"], ["--"], ["[/red]"], ["scoer"], ["\udc80"], ["--version=1"]):
         yield Call("usage", tuple(arguments))
-    yield Call("usage", ("data", "\x1b[0m"))
 
 
 def _met() -> Iterator[Call]:
     """Calls that once ended in an error of ours, or never."""
     for arguments in (
         ["undo", "/dev/zero"],
+        ["undo", "{pipe}"],
         ["undo", "\ud800"],
         ["undo", "{images}"],
         ["serve", "--host", "\udcff"],
@@ -210,26 +189,20 @@ def _met() -> Iterator[Call]:
         ["evaluate", "--id", "{pairs}.jpg", "--classes", "cat,dog", "--model", "{model}"],
         ["evaluate", "--id", "{empty}", "--classes", "cat,dog", "--model", "{model}"],
         ["score", "{images}", "--detector", "{detector}", "--keep", "0.5"],
+        ["score", "{images}", "--detector", "{detector}", "--on", ",,"],
+        ["calibrate", "{images}", "--detector", "{tampered}", "--out", "{out}"],
+        ["score", "{images}", "--detector", "{tampered}"],
+        ["serve", "--limits", "files"],
+        ["serve", "--limits", "seconds=nan"],
     ):
         yield Call("met", tuple(arguments))
 
 
-def _parameters(function: Callable[..., None]) -> Iterator[tuple[str, type, bool]]:
+def _parameters(command: str) -> Iterator[tuple[str, type, bool]]:
     """(name, type, whether it is an argument) of every parameter."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    for parameter in inspect.signature(function).parameters.values():
-        annotated = hints[parameter.name]
-        if annotated is typer.Context:  # no argument
-            continue
-        info = next(one for one in annotated.__metadata__ if isinstance(one, (OptionInfo, ArgumentInfo)))
-        kind = _plain(annotated.__origin__)
-        if isinstance(info, ArgumentInfo):
-            yield parameter.name, kind, True
-        else:
-            # In an annotation, the first name stands where a default would.
-            names = [str(info.default), *(info.param_decls or ())]
-            own = f"--{parameter.name.replace('_', '-')}"
-            yield next((name for name in names if name.startswith("--")), own), kind, False
+    typed_as = options_of(COMMANDS[command])
+    for name, hint, told in parameters(COMMANDS[command]):
+        yield typed_as[name], _plain(hint), isinstance(told, ArgumentInfo)
 
 
 def _plain(hint: Any) -> type:
@@ -237,6 +210,8 @@ def _plain(hint: Any) -> type:
     if isinstance(hint, types.UnionType):
         hint = next(one for one in typing.get_args(hint) if one is not type(None))
     origin = typing.get_origin(hint)
+    if origin is Literal:
+        return str
     return _plain(typing.get_args(hint)[0]) if origin is list else str if hint is Path else hint
 
 

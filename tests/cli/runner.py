@@ -41,6 +41,6 @@ class Runner:
         captured = self._capsys.readouterr()
         code = exit_.value.code
         if code == 70:
-            saved = re.search(r"the traceback is in (.+)\.$", captured.err.strip())
+            saved = re.search(r"Traceback saved to (.+)\.$", captured.err.strip())
             pytest.fail(captured.err + (Path(saved[1]).read_text(encoding="utf-8") if saved else ""))
         return Result(code if isinstance(code, int) else 0, captured.out, captured.err)

@@ -1,4 +1,4 @@
-"""`deltaenergy score --adapt`: every output says that order matters, and none has a p-value."""
+"""`deltaenergy adapt`: every output says that order matters, and none has a p-value."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def base(tiny_clip_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     words = tmp_path / "words.txt"
     words.write_text("\n".join(["hut", "moss", "ink", "quilt", "elk", "vase"]), encoding="utf-8")
     adapter = f"adaneg(keep=1.0,batch=3,words='{words}')"
-    return ["--model", str(tiny_clip_folder), "--classes", "dog,cat,red car", "--adapt", adapter]
+    return ["--model", str(tiny_clip_folder), "--classes", "dog,cat,red car", "--method", adapter]
 
 
 def test_a_table_names_the_adapter_in_every_row(command: Runner, base: list[str], photos: Path) -> None:
-    result = command("score", photos, *base, "--id", photos)
+    result = command("adapt", photos, *base, "--id", photos)
     assert result.code == 0
     rows = list(csv.DictReader(io.StringIO(result.out)))
     assert len(rows) == 8
@@ -32,7 +32,7 @@ def test_a_table_names_the_adapter_in_every_row(command: Runner, base: list[str]
 
 
 def test_json_declares_it(command: Runner, base: list[str], photos: Path) -> None:
-    result = command("score", photos, *base, "--json")
+    result = command("adapt", photos, *base, "--json")
     found = json.loads(result.out)
     assert "another order" in found["note"]
     assert found["threshold"] is None and len(found["images"]) == 8
@@ -40,13 +40,11 @@ def test_json_declares_it(command: Runner, base: list[str], photos: Path) -> Non
     assert "Order-dependent" in result.err
 
 
-def test_what_does_not_go_with_it_is_said(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
-    result = command("score", photos, *base, "--score", "mcm")
-    assert result.code == 2 and "leave --score out" in result.err
-    result = command("score", photos, *base, "--detector", tmp_path)
-    assert result.code == 2 and "leave --detector out" in result.err
-    result = command("score", photos, *base[:-1], "adanag")
+def test_wrong_use(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
+    result = command("adapt", photos, *base[:-1], "adanag")
     assert result.code == 2 and "Did you mean 'adaneg'" in result.err
+    result = command("adapt", photos / "nowhere", *base)
+    assert result.code == 2 and "does not exist" in result.err
 
 
 def test_methods_lists_adapters_apart(command: Runner) -> None:
@@ -56,6 +54,6 @@ def test_methods_lists_adapters_apart(command: Runner) -> None:
 
 
 def test_its_table_has_the_columns_of_score(command: Runner, base: list[str], photos: Path) -> None:
-    (row, *_) = csv.DictReader(io.StringIO(command("score", photos, *base, "--id", photos).out))
+    (row, *_) = csv.DictReader(io.StringIO(command("adapt", photos, *base, "--id", photos).out))
     assert {"path", "label", "confidence", "score", "is_ood", "verdict"} <= row.keys()
     assert row["verdict"] in ("known", "none of these")

@@ -27,10 +27,10 @@ def test_bench_then_report(spec: Path, tmp_path: Path, tiny_clip_folder: Path, c
     assert (answer["computed"], answer["found"], answer["skipped"]) == (2, 0, [])
     again = command(*arguments)
     assert again.code == 0
-    assert "0 result(s) computed, 2 found" in " ".join(again.err.split())
+    assert "0 results computed, 2 found" in " ".join(again.err.split())
     assert "| coop+ebm/delta-energy |" in again.out
     markdown, latex = tmp_path / "tables.md", tmp_path / "tables.tex"
-    assert command("report", out, "--markdown", markdown, "--latex", latex).code == 0
+    assert command("report", out, "--out", out / "report.html", "--out", markdown, "--out", latex).code == 0
     assert "coop+ebm/delta-energy" in (out / "report.html").read_text(encoding="utf-8")
     assert "| coop+ebm/delta-energy |" in markdown.read_text(encoding="utf-8")
     assert r"\bottomrule" in latex.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_setup2_runs_on_what_is_there_and_names_what_is_not(
         "vlcs/VOC2007",
     }
     assert all("VLCS is not there" in skip["reason"] for skip in answer["skipped"])
-    assert command("report", out, "--markdown", tmp_path / "tables.md").code == 0
+    assert command("report", out, "--out", tmp_path / "tables.md").code == 0
     text = (tmp_path / "tables.md").read_text(encoding="utf-8")
     assert "PACS vs Caltech101, FPR95" in text
     assert "Not measured here: VLCS vs DTD, AUROC" in text
@@ -108,7 +108,7 @@ def test_a_benchmark_without_any_of_its_data_says_so(tmp_path: Path, tiny_clip_f
     done = command("bench", "conventional", *arguments)
     assert done.code == 2
     error = " ".join(done.err.split())
-    assert "looked for under --data ROOT" in error
+    assert "was not found: --data" in error
     assert "Nothing of conventional could be run" in error
 
 
@@ -129,7 +129,7 @@ def test_openood_runs_on_what_is_there_and_names_the_rest(
     for missing in ("SSB-hard is not there", "OpenImage-O is not there", "ImageNet-V2 is not there"):
         assert missing in reasons
     assert "NINCO is not there" not in reasons and "ImageNet-C is not there" not in reasons
-    assert command("report", tmp_path / "results", "--markdown", tmp_path / "tables.md").code == 0
+    assert command("report", tmp_path / "results", "--out", tmp_path / "tables.md").code == 0
     text = (tmp_path / "tables.md").read_text(encoding="utf-8")
     assert "NINCO, FPR95-OOD" in text and "AdaNeg †" in text
     assert "scripts/ood/neglabel/official.sh" in text

@@ -1,4 +1,4 @@
-"""`deltaenergy data` and `deltaenergy features` on the command line."""
+"""`deltaenergy datasets`, `features` and `verify` on the command line."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pacs/photo/dog").mkdir(parents=True)
     (tmp_path / "pacs/photo/dog/1.jpg").touch()
     (tmp_path / "mine").mkdir()
-    assert call("data", "check", tmp_path) == 0
+    assert call("datasets", tmp_path) == 0
     text = capsys.readouterr().out
     assert "photo: 1 of 1,670 images" in text
     assert "usable as images: mine" in text
     assert "VLCS is not there" in text
-    assert call("data", "check", tmp_path, "pacs", "--json") == 0
+    assert call("datasets", tmp_path, "pacs", "--json") == 0
     [report] = json.loads(capsys.readouterr().out)["datasets"]
     assert report["status"] == "partial"
     assert report["counts"]["photo"] == {"found": 1, "expected": 1670}
@@ -34,24 +34,24 @@ def test_data_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_data_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("data", "check", tmp_path / "absent") == 2
+    assert call("datasets", tmp_path / "absent") == 2
     assert "is not a folder" in capsys.readouterr().err
-    assert call("data", "check", tmp_path, "pasc") == 2
+    assert call("datasets", tmp_path, "pasc") == 2
     assert "Did you mean 'pacs'" in capsys.readouterr().err
 
 
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("data", "list", "--json") == 0
+    assert call("datasets", "--json") == 0
     datasets = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert datasets["imagenet"]["classes"] == 1000
-    assert call("data", "list") == 0
+    assert call("datasets") == 0
     assert "CC BY 4.0" in capsys.readouterr().out
 
 
 def test_features(tiny_clip_folder: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
     assert call("features", photos, "--out", store, "--model", tiny_clip_folder, "--shard-size", "3") == 0
-    assert "8 image(s)" in capsys.readouterr().out
+    assert "8 images" in capsys.readouterr().out
     assert len(Store.open(store)) == 8
     (photos / "dog" / "bad.png").write_bytes(b"no picture")
     assert call("features", photos, "--out", store, "--model", tiny_clip_folder, "--json") == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deltaenergy import build_store
-from deltaenergy.cli.commands.evaluate import _set_names
 from deltaenergy.cli.main import run
+from deltaenergy.evaluation.sets import short_names
 from tests.colours import paint, paint_sets
 from tests.report.checks import check_page
 
@@ -51,7 +51,7 @@ def test_json_report_and_classes_from_the_folders(sets, tiny_clip_folder, tmp_pa
     (sets / "known" / "red").rename(sets / "known" / "dark_red")
     (sets / "dark" / "red").rename(sets / "dark" / "Dark-Red")
     report = tmp_path / "new folder" / "r.html"
-    assert call(*options(sets, tiny_clip_folder), "--json", "--report", report, "--limit", 6, "--seed", 3) == 0
+    assert call(*options(sets, tiny_clip_folder), "--json", "--report", report, "--limit", 6) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert found["provenance"]["classes"] == ["blue", "dark red", "green"]
@@ -134,9 +134,9 @@ def test_folder_that_is_no_class(sets, tiny_clip_folder, capsys):
 
 
 def test_set_names_are_the_last_parts_that_differ():
-    assert _set_names(["data/pacs/photo", "data/food"]) == {"data/pacs/photo": "photo", "data/food": "food"}
-    assert _set_names(["a/x/test", "a/y/test", "b"]) == {"a/x/test": "x/test", "a/y/test": "y/test", "b": "b"}
-    assert _set_names(["./test", "/test/test"]) == {"./test": "test", "/test/test": "test/test"}
+    assert short_names(["data/pacs/photo", "data/food"]) == {"data/pacs/photo": "photo", "data/food": "food"}
+    assert short_names(["a/x/test", "a/y/test", "b"]) == {"a/x/test": "x/test", "a/y/test": "y/test", "b": "b"}
+    assert short_names(["./test", "/test/test"]) == {"./test": "test", "/test/test": "test/test"}
 
 
 def test_stores_give_what_their_images_give(sets, tiny_clip, tiny_clip_folder, tmp_path, capsys):

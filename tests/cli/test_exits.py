@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deltaenergy.cli import main
 from deltaenergy.cli.main import run
-from deltaenergy.cli.shell import exits as guard
 from deltaenergy.errors import OS_REMEDIES, ArtifactError, InputError
 from tests.cli.hostile import VALID
 from tests.cli.runner import Runner
@@ -45,8 +46,8 @@ def test_an_unforeseen_error_is_one_sentence_and_a_saved_traceback(
     failing(KeyError("a\x1b[31mb\nsecond line"))
     code, said = end(capsys, "methods", "--json")
     assert code == 70
-    assert said.count("\n") == 1 and "Traceback" not in said and "\x1b" not in said
-    place = Path(re.search(r"the traceback is in (.+)\.$", said.strip())[1])
+    assert said.count("\n") == 1 and "Traceback (" not in said and "\x1b" not in said
+    place = Path(re.search(r"Traceback saved to (.+)\.$", said.strip())[1])
     assert place.parent == own_cache / "errors"
     text = place.read_text(encoding="utf-8")
     assert "Traceback (most recent call last)" in text and "KeyError" in text and "deltaenergy methods --json" in text
@@ -63,7 +64,7 @@ def test_without_a_cache_the_traceback_goes_to_the_temporary_folder(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     failing(ZeroDivisionError())
     code, said = end(capsys, "methods")
-    assert code == 70 and f"the traceback is in {tmp_path}" in said
+    assert code == 70 and f"Traceback saved to {tmp_path}" in said
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     code, said = end(capsys, "methods")
     assert code == 70 and "could not be saved" in said
@@ -91,18 +92,38 @@ def test_other_refusals_are_told_in_the_system_s_words(
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate")],
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    ],
 )
 def test_memory(error: Exception, failing: Callable[[BaseException], None], command: Runner) -> None:
     failing(error)
     result = command("methods")
-    assert result.code == 2 and "--batch-size" in result.err
+    assert result.code == 2 and "Out of memory" in result.err
 
 
 def test_no_more_threads(failing: Callable[[BaseException], None], command: Runner) -> None:
     failing(RuntimeError("can't start new thread"))
     result = command("methods")
     assert result.code == 2 and "ulimit -u" in result.err
+
+
+def test_where_threads_are_few_libraries_get_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some end the process, without a word of ours, when they get fewer than they ask for."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+    for name in (*names, "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "7")
+    main._share_few_threads()
+    assert {os.environ[name] for name in names} == {"7"}
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    main._share_few_threads()
+    assert {os.environ[name] for name in names} == {"1"} and os.environ["TOKENIZERS_PARALLELISM"] == "false"
 
 
 def test_a_cache_folder_of_nobody_is_told(command: Runner, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +146,16 @@ def test_an_interrupt(failing: Callable[[BaseException], None], command: Runner)
     assert (result.code, result.err.strip(), result.out) == (130, "Interrupted.", "")
 
 
-def test_an_interrupt_where_it_is_known_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    def work() -> None:
-        with guard.keeping("Half of it is in out/."):
-            raise KeyboardInterrupt
-
-    assert guard.guarded(work, []) == 130
-    assert capsys.readouterr().err == "Interrupted. Half of it is in out/.\n"
+def test_where_it_is_known_what_is_kept_that_is_said(
+    failing: Callable[[BaseException], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop, damaged = KeyboardInterrupt(), ArtifactError("It is damaged.")
+    for error in (stop, damaged):
+        error.add_note("Half of it is in out/.")
+    failing(stop)
+    assert end(capsys, "methods") == (130, "Interrupted. Half of it is in out/.\n")
+    failing(damaged)
+    assert end(capsys, "methods") == (2, "Error: It is damaged. Half of it is in out/.\n")
 
 
 @pytest.mark.parametrize("name", ["bench", "calibrate", "choose", "evaluate", "features", "score"])
@@ -146,7 +170,7 @@ def test_an_interrupt_while_images_are_encoded_leaves_no_half_result(
     assert result.code == 130 and result.err.startswith("Interrupted.")
     assert len(result.out.splitlines()) <= 1, "at most the head of a table"
     if name == "bench":
-        assert "the same command goes on from there" in result.err
+        assert "the same command resumes from there" in result.err
     assert not [path for path in inside.rglob("*") if path.name in {"detector.json", "results.json", "no_tower.json"}]
 
 

@@ -1,4 +1,4 @@
-"""`calibrate --confidence --by-class` and `score --confidence --fdr` as a user would type them."""
+"""`calibrate --confidence --by-class` and `score --fdr` as a user would type them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_calibrate_by_class(command: Runner, base: list[str], many: Path, tmp_pa
         bound = found["class_thresholds"].get(row["label"], found["threshold"])
         assert abs(float(row["score"]) - bound) < 1e-4 or (row["is_ood"] == "True") == (float(row["score"]) < bound)
     refused = command("score", many, "--detector", tmp_path / "d", "--fdr", "0.1")
-    assert refused.code == 2 and "without by_class" in " ".join(refused.err.split())
+    assert refused.code == 2 and "--detector" not in refused.err and "one threshold" in " ".join(refused.err.split())
 
 
 def test_too_few_images_are_told(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_false_discoveries_of_a_folder(
 ) -> None:
     """Every form of output has the verdicts of scipy's Benjamini–Hochberg on the p-values of the whole folder."""
     out = [] if ending in ("pipe", "json") else ["--out", str(tmp_path / f"found.{ending}")]
-    options = ["--id", str(many), "--fdr", "0.4", "--batch-size", "3", *(["--json"] if ending == "json" else [])]
+    options = ["--id", str(many), "--fdr", "0.4", "--on", "batch=3", *(["--json"] if ending == "json" else [])]
     result = command("score", photos, *base, *options, *out)
     assert result.code == 0 and "at most 40% are known" in " ".join(result.err.split())
     if ending == "json":
@@ -114,8 +114,6 @@ def test_false_discoveries_of_a_folder(
         (["--fdr", "0.1"], "--fdr needs known images"),
         (["--fdr", "1.5", "--id", "{photos}"], "--fdr must be above 0 and below 1"),
         (["--fdr", "nan", "--id", "{photos}"], "--fdr must be above 0 and below 1"),
-        (["--confidence", "1", "--id", "{photos}"], "--confidence must be above 0 and below 1"),
-        (["--confidence", "high", "--id", "{photos}"], "'--confidence'"),
     ],
 )
 def test_wrong_use_of_score(command: Runner, base: list[str], photos: Path, arguments: list[str], message: str) -> None:
@@ -126,7 +124,11 @@ def test_wrong_use_of_score(command: Runner, base: list[str], photos: Path, argu
 def test_wrong_use_of_calibrate(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
     files = sorted(photos.rglob("*.png"))
     result = command("calibrate", *files, *base, "--out", tmp_path / "d", "--by-class")
-    assert result.code == 2 and "each image's class" in " ".join(result.err.split())
+    assert result.code == 2 and "--by-class needs the class of each image" in " ".join(result.err.split())
     result = command("calibrate", photos, *base, "--out", tmp_path / "d", "--by-class", "--keep", "1")
     assert result.code == 2 and "--keep below 1" in " ".join(result.err.split())
+    result = command("calibrate", photos, *base, "--out", tmp_path / "d", "--confidence", "1")
+    assert result.code == 2 and "--confidence must be above 0 and below 1" in result.err
+    result = command("calibrate", photos, *base, "--out", tmp_path / "d", "--confidence", "high")
+    assert result.code == 2 and "'--confidence'" in result.err
     assert not (tmp_path / "d").exists()

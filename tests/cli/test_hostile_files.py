@@ -181,7 +181,7 @@ def test_tables_on_disk_keep_names(
         ["evaluate", "--id", "{named}", "--classes", "[/x],y", "--json"],
         ["features", "{named}", "--out", "{out}/[/red]"],
         ["choose", "--id", "{named}", "--score", "mcm"],
-        ["tune", "--train", "{named}", "--out", "{out}/\u202e", "--shots", "1", "--epochs", "1"],
+        ["tune", "--train", "{named}", "--out", "{out}/\u202e", "--shots", "1", "--recipe", "epochs=1"],
         ["score", "{broken}", "--classes", "a,b", "--json"],
         ["calibrate", "{broken}", "--classes", "a,b", "--out", "{out}"],
         ["evaluate", "--id", "{broken}", "--classes", "a,b"],
@@ -207,7 +207,7 @@ def test_names_everywhere(
 def test_the_terminal_s_table_shows_names_written_out(
     command: Runner, named: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deltaenergy.cli.shell.streams.GuardedStream.isatty", lambda stream: stream._results)
+    monkeypatch.setattr("deltaenergy.cli.shell.exits.GuardedStream.isatty", lambda stream: stream._results)
     monkeypatch.setattr("deltaenergy.cli.shell.console.out.width", 400)
     monkeypatch.setenv("TERM", "xterm")
     result = command("score", named, "--classes", "[red]cat[/],dog", "--model", world["model"], "--id", named)

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -161,16 +162,19 @@ def test_a_file_without_permission_is_listed(command: Runner, base: list[str], p
         (["--classes", ""], "--classes is empty"),
         (["--classes", "dog", "--template", "a photo"], "exactly one {}"),
         (["--classes", "dog", "--score", "delta-enrgy"], "Did you mean 'delta-energy'"),
-        (["--classes", "dog", "--out", "x.xlsx"], "unknown ending '.xlsx'"),
+        (["--classes", "dog", "--out", "x.xls"], "unknown ending '.xls'"),
         (["--classes", "names.txt"], "names.txt does not exist"),
         (["--classes", "dog", "--model", "lit"], "Did you mean 'lite'"),
-        ([], "Give --classes"),
+        ([], "--classes"),
         (["--detector", "nowhere"], "nowhere is not a folder"),
-        (["--detector", "x", "--classes", "dog"], "--classes"),
-        (["--detector", "x", "--keep", "0.9"], "--keep"),
-        (["--detector", "x", "--confidence", "0.5"], "--confidence"),
-        (["--detector", "x", "--model", "lite"], "--model"),
-        (["--classes", "dog", "--keep", "2", "--id", "."], "keep"),
+        (["--detector", ".", "--classes", "dog"], "--classes"),
+        (["--detector", ".", "--keep", "0.9"], "--keep"),
+        (["--detector", ".", "--score", "mcm"], "--score"),
+        (["--detector", ".", "--id", "."], "--id"),
+        (["--detector", ".", "--model", "lite"], "--model"),
+        (["--classes", "dog", "--keep", "0.9"], "--id"),
+        (["--classes", "dog", "--workers", "2"], "--ray"),
+        (["--classes", "dog", "--keep", "2", "--id", "."], "--keep"),
     ],
 )
 def test_wrong_use_is_one_message_and_exit_code_2(
@@ -238,3 +242,39 @@ def test_help_and_version(command: Runner) -> None:
     for name in ("score", "calibrate", "evaluate", "methods", "demo"):
         assert name in shown
     assert command("scoer").code == 2
+
+
+def test_an_interrupted_score_says_where_its_rows_are(
+    command: Runner, tiny_clip_folder: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltaenergy.models.towers.clip import ClipModel
+
+    original, calls = ClipModel.image_features, []
+
+    def interrupted(self: ClipModel, pixels: Any) -> Any:
+        calls.append(len(pixels))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, pixels)
+
+    monkeypatch.setattr(ClipModel, "image_features", interrupted)
+    file = tmp_path / "table.csv"
+    base = ["--model", tiny_clip_folder, "--classes", "dog,cat"]
+    result = command("score", photos, *base, "--on", "batch=2", "--out", file)
+    assert result.code == 130
+    assert "The first 4 rows are in" in result.err and not file.exists()
+    assert len(rows_of((tmp_path / "table.partial-1.csv").read_text())) == 4
+
+
+def test_a_store_gives_the_table_that_its_images_give(
+    command: Runner, tiny_clip: de.Model, tiny_clip_folder: Path, photos: Path, tmp_path: Path
+) -> None:
+    de.build_store(tiny_clip, photos, tmp_path / "photos.store", shard_size=3)
+    base = ["--model", tiny_clip_folder, "--classes", "dog,cat", "--id", photos]
+    for source, name in ((photos, "images.jsonl"), (tmp_path / "photos.store", "store.jsonl")):
+        assert command("score", source, *base, "--out", tmp_path / name).code == 0
+    texts = ((tmp_path / name).read_text(encoding="utf-8") for name in ("images.jsonl", "store.jsonl"))
+    images, stored = ([json.loads(line) for line in text.splitlines()] for text in texts)
+    assert [row["path"] for row in stored] == [row["path"] for row in images]
+    assert [row["score"] for row in stored] == pytest.approx([row["score"] for row in images], rel=1e-5)
+    assert [row["is_ood"] for row in stored] == [row["is_ood"] for row in images]

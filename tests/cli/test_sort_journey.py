@@ -31,9 +31,9 @@ def test_sort_a_folder_look_and_take_it_back(command: Runner, base: list[str], p
     before = files_in(photos)
     detector, page, place = tmp_path / "d", tmp_path / "page.html", tmp_path / "sorted"
     assert command("calibrate", photos, *base, "--out", detector, "--keep", "0.4").code == 1
-    result = command("score", photos, "--detector", detector, "--report", page, "--move-to", place, "--top-k", 2)
+    rows = rows_of(command("score", photos, "--detector", detector, "--top-k", 2).out)
+    result = command("sort", photos, "--detector", detector, "--report", page, "--into", place, "--how", "move")
     assert result.code == 1, "one could not be read"
-    rows = rows_of(result.out)
     rejected = [row for row in rows if row["verdict"] == "none of these"]
     assert len(rows) == 8 and 0 < len(rejected) < 8
     assert {row["verdict"] for row in rows} == {"known", "none of these"}
@@ -52,22 +52,23 @@ def test_sort_a_folder_look_and_take_it_back(command: Runner, base: list[str], p
     assert len(links) == 16 and all(link.startswith("./sorted/") for link in links), "to where they were moved"
     dry = command("undo", place / "undo-1.jsonl", "--dry-run", "--json")
     assert dry.json == {"how": "move", "done": 8, "skipped": [], "dry_run": True}
-    assert "8 file(s) moved back" in command("undo", place / "undo-1.jsonl").err
+    assert "8 files moved back" in command("undo", place / "undo-1.jsonl").err
     assert files_in(photos) == before and not place.exists()
 
 
 def test_a_dry_run_says_what_would_be_done(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
     before = files_in(tmp_path)
-    result = command("score", photos, *base, "--id", photos, "--copy-to", tmp_path / "sorted", "--dry-run")
+    result = command("sort", photos, *base, "--id", photos, "--into", tmp_path / "sorted", "--dry-run")
     assert result.code == 0
-    assert "Dry run: 8 file(s) would be copied" in result.err and "none of these" in result.err
+    assert "Dry run: 8 files would be copied" in result.err and "none of these" in result.err
     assert files_in(tmp_path) == before and not (tmp_path / "sorted").exists()
 
 
 def test_the_same_file_names_and_what_is_there_already(command: Runner, base: list[str], photos: Path) -> None:
     place = photos.parent / "sorted"
     for _ in range(2):
-        assert command("score", photos, *base, "--id", photos, "--link-to", place, "--keep", 1, "--json").code == 0
+        done = command("sort", photos, *base, "--id", photos, "--into", place, "--how", "link", "--keep", 1, "--json")
+        assert done.code == 0 and done.json["done"] == len(done.json["files"]) == 8
     links = list(place.rglob("*.png"))
     assert len(links) == 16 and all(link.is_symlink() for link in links)
     assert {link.resolve() for link in links} == set(photos.rglob("*.png"))
@@ -76,31 +77,41 @@ def test_the_same_file_names_and_what_is_there_already(command: Runner, base: li
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--copy-to", "SORTED"], "--copy-to needs verdicts"),
-        (["--report", "page.html"], "--report needs verdicts"),
-        (["--id", ".", "--copy-to", "SORTED", "--move-to", "SORTED"], "Give one of --copy-to and --move-to"),
-        (["--id", ".", "--dry-run"], "--dry-run goes with"),
-        (["--id", ".", "--move-to", "INSIDE"], "are read from"),
-        (["--id", ".", "--copy-to", "SORTED", "-s", "mcm,msp"], "--score takes one score"),
-        (["--id", ".", "--report", "page.pdf"], "must end in .html"),
-        (["--id", ".", "--copy-to", "A FILE"], "is a file"),
+        (["--into", "SORTED"], "sort needs a threshold"),
+        (["--id", ".", "--into", "SORTED", "--how", "mvoe"], "'move'"),
+        (["--id", ".", "--into", "INSIDE"], "--into"),
+        (["--id", ".", "--into", "SORTED", "-s", "mcm,msp"], "--score must be one score"),
+        (["--id", ".", "--into", "SORTED", "--report", "page.pdf"], "must end in .html"),
+        (["--id", ".", "--into", "A FILE"], "is a file"),
     ],
 )
-def test_wrong_use(
-    command: Runner, base: list[str], photos: Path, arguments: list[str], message: str, tmp_path: Path
+def test_wrong_use_is_told_before_a_model_is_loaded(
+    command: Runner,
+    base: list[str],
+    photos: Path,
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("deltaenergy.models.on.On.load_model", lambda *_, **__: pytest.fail("loaded"))
     (tmp_path / "file").touch()
     places = {".": photos, "SORTED": tmp_path / "sorted", "INSIDE": photos / "sorted", "A FILE": tmp_path / "file"}
     before = files_in(tmp_path)
-    result = command("score", photos, *base, *[places.get(argument, argument) for argument in arguments])
+    result = command("sort", photos, *base, *[places.get(argument, argument) for argument in arguments])
     assert result.code == 2 and message in result.err and result.out == ""
     assert files_in(tmp_path) == before
 
 
+def test_a_report_needs_verdicts(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
+    result = command("score", photos, *base, "--report", tmp_path / "page.html")
+    assert result.code == 2 and "--report needs a threshold" in result.err
+
+
 def test_patterns_reach_into_folders_that_are_made_later(command: Runner, base: list[str], photos: Path) -> None:
-    refused = command("score", f"{photos}/**/*.png", *base, "--id", photos, "--copy-to", photos / "sorted")
+    refused = command("sort", f"{photos}/**/*.png", *base, "--id", photos, "--into", photos / "sorted")
     assert refused.code == 2 and "read from" in refused.err
-    taken = command("score", f"{photos}/cat/*.png", *base, "--id", photos, "--copy-to", photos / "sorted")
+    taken = command("sort", f"{photos}/cat/*.png", *base, "--id", photos, "--into", photos / "sorted")
     assert taken.code == 0
 
 
@@ -114,10 +125,10 @@ def test_images_in_archives_and_stores_are_refused_tables_are_taken(
     store = tmp_path / "store"
     assert command("features", photos, "--out", store, *base[:2]).code == 0
     for source in (tmp_path / "a.tar", store):
-        result = command("score", source, *base, "--id", photos, "--move-to", tmp_path / "sorted")
-        assert result.code == 2 and "--move-to" in result.err, source
+        result = command("sort", source, *base, "--id", photos, "--into", tmp_path / "sorted", "--how", "move")
+        assert result.code == 2 and "feature store" in result.err, source
     (tmp_path / "list.csv").write_text("path\nphotos/cat/0.png\n", encoding="utf-8")
-    result = command("score", tmp_path / "list.csv", *base, "--id", photos, "--copy-to", tmp_path / "sorted")
+    result = command("sort", tmp_path / "list.csv", *base, "--id", photos, "--into", tmp_path / "sorted")
     assert result.code == 0 and len(list((tmp_path / "sorted").rglob("0.png"))) == 1
 
 
@@ -151,7 +162,7 @@ def test_real_pictures_are_sorted(command: Runner, shared_data: Path, tmp_path: 
     for kind in sorted(strangers.iterdir())[:6]:
         (inbox / f"stranger {kind.name}.jpg").symlink_to(sorted(kind.iterdir())[0])
     result = command(
-        "score", inbox, "--classes", "dog,elephant,guitar", "--id", known, "--copy-to", tmp_path / "s", "--json"
+        "sort", inbox, "--classes", "dog,elephant,guitar", "--id", known, "--into", tmp_path / "s", "--json"
     )
     assert result.code == 0
     right = [p for p in (tmp_path / "s" / "known").rglob("*.*") if p.name.startswith(p.parent.name)]

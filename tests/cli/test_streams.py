@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -24,9 +25,9 @@ PRINTING = [
     ["methods"],
     ["methods", "--json"],
     ["bench", "--json"],
-    ["data", "list"],
-    ["data", "list", "--json"],
-    ["data", "check", "{root}", "--json"],
+    ["datasets"],
+    ["datasets", "--json"],
+    ["datasets", "{root}", "--json"],
     ["score", *VALID["score"]],
     ["score", *VALID["score"], "--json"],
     ["calibrate", *VALID["calibrate"], "--json"],
@@ -137,14 +138,17 @@ def test_the_streams_are_put_back(world: World, inside: Path) -> None:
 @pytest.mark.parametrize(
     ("shell", "code", "said"),
     [
-        ("{run} data list --json > /dev/full", 2, "no space is left"),
-        ("{run} data list --json >&-", 2, "it is closed"),
-        ("{run} data check nope >&- 2>&- <&-", 2, ""),
-        ("{run} data check nope 2> /dev/full", 2, ""),
-        ("{run} data list --json | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
+        ("{run} datasets --json > /dev/full", 2, "no space is left"),
+        ("{run} datasets --json >&-", 2, "it is closed"),
+        ("{run} datasets nope >&- 2>&- <&-", 2, ""),
+        ("{run} datasets nope 2> /dev/full", 2, ""),
+        ("{run} datasets --json | head -c 1 > /dev/null; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("{run} --help | true; exit ${{PIPESTATUS[0]}}", 0, ""),
-        ("PYTHONIOENCODING=ascii {run} data list", 0, ""),
-        ("LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 {run} data list", 0, ""),
+        ("PYTHONIOENCODING=ascii {run} datasets", 0, ""),
+        ("LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0 {run} datasets", 0, ""),
+        ("TERMINAL_WIDTH=wide {run} --help", 0, ""),
+        ("FORCE_COLOR=x TTY_COMPATIBLE=x {run} methods mcm", 0, ""),
+        ("ulimit -v 300000; {run} methods", 2, "Out of memory"),
         ("printf 'caf\\351.png\\n' | PYTHONIOENCODING=ascii {run} score - --classes a,b --model nope", 2, "neither"),
     ],
 )
@@ -157,3 +161,25 @@ def test_real_processes(shell: str, code: int, said: str, tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
     if not said:
         assert "Error: Standard output" not in done.stderr
+
+
+def test_a_pipe_gets_the_table_while_a_terminal_shows_the_bar(world: World, tmp_path: Path) -> None:
+    """A bar that catches standard output would send the table to the terminal."""
+    pty = pytest.importorskip("pty")
+    main, terminal = pty.openpty()
+    arguments = ["score", str(world["images"]), "--detector", str(world["detector"])]
+    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), "DELTAENERGY_PROGRESS": "1"}
+    with (tmp_path / "table.csv").open("wb") as table:
+        done = subprocess.Popen(
+            [sys.executable, "-c", RUN, *arguments], stdout=table, stderr=terminal, stdin=terminal, env=environment
+        )
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # a terminal whose other end is closed
+        while part := os.read(main, 65536):
+            shown += part
+    os.close(main)
+    assert done.wait() == 0
+    lines = (tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 7 and lines[0].startswith("path,label,")
+    assert b"Scoring" in shown and b"0.png" not in shown and b"6 known" in shown

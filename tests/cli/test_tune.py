@@ -20,7 +20,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def common(tiny_clip_folder: Path, tmp_path: Path) -> list[object]:
-    return ["--model", tiny_clip_folder, "--out", tmp_path / "out", "--epochs", 2, "--views", 2]
+    return ["--model", tiny_clip_folder, "--out", tmp_path / "out", "--recipe", "epochs=2,views=2"]
 
 
 def test_the_result_is_a_detector(command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_the_result_is_a_detector(command: Runner, tiny_clip_folder: Path, pictu
     assert command("calibrate", pictures, "--detector", tmp_path / "out", "--out", tmp_path / "again").code == 0
     # The same again would overwrite a finished detector.
     again = command("tune", "--train", pictures, "--shots", 4, *options)
-    assert again.code == 2 and "holds a detector already" in again.err
+    assert again.code == 2 and "already contains a detector" in again.err
     assert command("tune", "--train", pictures, "--shots", 4, "--overwrite", *options).code == 0
     record = json.loads((tmp_path / "out" / "deltaenergy-training.json").read_text())
     assert record["method"] == "lp++"
@@ -62,7 +62,7 @@ def test_all_images_trained_on_is_said_plainly(
     command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
 ) -> None:
     done = command("tune", "--train", pictures, "--shots", 6, *common(tiny_clip_folder, tmp_path))
-    assert done.code == 0 and "no images beside those trained on" in " ".join(done.err.split())
+    assert done.code == 0 and "set on those" in " ".join(done.err.split())
 
 
 def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_domains(command: Runner, tiny_clip_folder: Path, tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         (["--method", "emb"], "Did you mean 'ebm'"),
-        (["--views", "few"], "--views must be a whole number, test or live"),
-        (["--search"], "search needs validation images"),
+        (["--recipe", "views=few"], "--recipe views"),
+        (["--recipe", "epoch=2"], "Did you mean 'epochs'"),
+        (["--search"], "--search needs validation images: give --val"),
         (["--score", "mcm,msp"], "one score"),
         (["--classes", "cat,dog"], "not among the 2 classes"),
-        (["--lr", "-1"], "lr must be"),
+        (["--recipe", "lr=-1"], "lr must be"),
         (["--keep", "1.5"], "--keep must be above 0"),
-        (["--confidence", "95"], "--confidence must be above 0 and below 1"),
     ],
 )
 def test_wrong_use(
@@ -100,7 +100,7 @@ def test_wrong_use(
     [
         ("clipn", "no_tower"),
         ("negprompt", "tuned by negprompt"),
-        ("gl-mcm", "has no patch features"),
+        ("gl-mcm", "no patch features"),
         ("odin", "needs pixels"),
         ("interneg", "needs labels: none of the known images has a class"),
     ],
@@ -124,7 +124,7 @@ def test_a_score_that_cannot_run_is_refused_before_any_work(
     def no_model(*_: object, **__: object) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("deltaenergy.cli.shell.common.load_model_with_status", no_model)
+    monkeypatch.setattr("deltaenergy.models.on.On.load_model", no_model)
     done = command(
         "tune", "--train", pictures, "--id", given, "--score", score, "--shots", 2,
         *common(tiny_clip_folder, tmp_path),
@@ -136,13 +136,11 @@ def test_a_score_that_cannot_run_is_refused_before_any_work(
 def test_the_promise_is_that_of_calibrate(
     command: Runner, tiny_clip_folder: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    """Six images that were not drawn: enough for half of new images with 90% confidence, not for 95%."""
+    """Six images that were not drawn: enough for half of new images, not for 95%."""
     options = ["--train", pictures, "--method", "centroids", "--shots", 4, "--score", "mcm"]
     options += [*common(tiny_clip_folder, tmp_path), "--overwrite"]
     told = " ".join(command("tune", *options).err.split())
     assert told.count("lowest score of the 6 images") == 1 and "needs 19 images" in told
-    told = " ".join(command("tune", *options, "--keep", "0.5", "--confidence", "0.9").err.split())
-    assert "At least 50% of new images like these are kept, with 90% confidence (set on 6 images)" in told
     found = command("tune", *options, "--keep", "0.5", "--json").json["guarantee"]
     assert (found["keep"], found["confidence"], found["images"]) == (0.5, None, 6)
 
@@ -190,7 +188,7 @@ def test_a_folder_called_checkpoints_is_left_alone(
     options = ["tune", "--train", pictures, "--shots", 3, *common(tiny_clip_folder, tmp_path)]
     assert command(*options).code == 0
     detector = (tmp_path / "out" / "detector.json").read_bytes()
-    for wrong in (["--method", "emb"], ["--keep", "nan"], ["--id", tmp_path / "nowhere"], ["--lr", "0"]):
+    for wrong in (["--method", "emb"], ["--keep", "nan"], ["--id", tmp_path / "nowhere"], ["--recipe", "lr=0"]):
         assert command(*options, "--overwrite", *wrong).code == 2
         assert (tmp_path / "out" / "detector.json").read_bytes() == detector
     assert command(*options, "--overwrite", "--method", "tip-adapter").code == 0
@@ -349,7 +347,7 @@ def test_auto_goes_on_after_a_kill(
 
     monkeypatch.setattr(tuned_detector, "AUTO", ("centroids", "task-res", "clip-adapter"))
     options = ["tune", "--train", pictures, "--shots", 4, "--method", "auto", "--json"]
-    options += ["--model", tiny_clip_folder, "--epochs", 3, "--views", 2]
+    options += ["--model", tiny_clip_folder, "--recipe", "epochs=3,views=2"]
     whole = command(*options, "--out", tmp_path / "whole")
     assert whole.code == 0, whole.err
     assert [row["method"] for row in whole.json["comparison"]["rows"]] == [
@@ -427,9 +425,10 @@ def test_settings_without_effect_are_told(
 
 
 def test_the_default_is_the_package_s() -> None:
-    from deltaenergy.cli.commands.tune import DEFAULT_METHOD
+    from deltaenergy.cli.commands.tune import DEFAULT_METHOD, DEFAULT_VIEWS
 
     assert importlib.import_module("deltaenergy.tuning.tune").DEFAULT_METHOD == DEFAULT_METHOD
+    assert importlib.import_module("deltaenergy.tuning.prepare").DEFAULT_VIEWS == DEFAULT_VIEWS
 
 
 def test_few_shots_with_auto_on_real_pictures(command: Runner, shared_data: Path, tmp_path: Path) -> None:
@@ -440,8 +439,8 @@ def test_few_shots_with_auto_on_real_pictures(command: Runner, shared_data: Path
         for path in sorted((shared_data / "images" / "oxford_pets" / breed).iterdir())[:7]:
             (tmp_path / "train" / breed / path.name).symlink_to(path)
     done = command(
-        "tune", "--train", tmp_path / "train", "--method", "auto", "--shots", 4, "--views", 1, "--score", "mcm",
-        "--out", tmp_path / "out", "--json",
+        "tune", "--train", tmp_path / "train", "--method", "auto", "--shots", 4, "--recipe", "views=1",
+        "--score", "mcm", "--out", tmp_path / "out", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
     found = done.json["comparison"]

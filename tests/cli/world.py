@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+import deltaenergy as de
 from deltaenergy import Detector, Model, ZeroShotClassifier
 from deltaenergy.benchmarks.runner import run_benchmark
 from deltaenergy.benchmarks.sets import DataRoot
+from deltaenergy.detector.saved import RECORD
+from deltaenergy.files.artifact import read_bound, write_bound
 from tests.benchmarks.small import TEXT, small_spec
 
 World = dict[str, Path]
@@ -26,6 +31,12 @@ def make_world(root: Path, model: Model, model_folder: Path) -> World:
     (root / "empty.jpg").touch()
     classifier = ZeroShotClassifier(model, ["cat", "dog"])
     Detector(classifier, "mcm").calibrate(root / "images").save(root / "detector")
+    de.sort(de.score(root / "others", root / "detector"), root / "sorted", "link")
+    de.build_store(model, root / "images", root / "store")
+    save_tampered(classifier, root)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(root / "pipe")  # whoever opens it waits for a writer
+    (root / "words.txt").write_text("hut\nmoss\nink\nquilt\n", encoding="utf-8")
     run_benchmark(small_spec(), model, DataRoot(), root / "results", methods=["msp"], seeds=[1])
     return {
         **{name: root / name for name in ("images", "others", "detector", "results")},
@@ -34,7 +45,20 @@ def make_world(root: Path, model: Model, model_folder: Path) -> World:
         "empty": root / "empty.jpg",
         "pairs": root / "images" / "pairs.csv",
         "spec": root / "spec.yaml",
+        "pipe": root / "pipe",
+        "sorted": root / "sorted",
+        "store": root / "store",
+        "tampered": root / "tampered",
+        "words": root / "words.txt",
     }
+
+
+def save_tampered(classifier: ZeroShotClassifier, root: Path) -> None:
+    """A detector that learned infinity, in files that fit together."""
+    Detector(classifier, "react").calibrate(root / "images").save(root / "tampered")
+    record, tensors = read_bound(root / "tampered", RECORD)
+    bounds = {key: tensor + math.inf for key, tensor in tensors.items() if key.endswith("bound")}
+    write_bound(root / "tampered", RECORD, record, {**tensors, **bounds})
 
 
 def write_images(folder: Path, names: list[str]) -> Path:

@@ -67,7 +67,7 @@ def test_class_file_with_blank_lines_and_byte_order_mark(tmp_path: Path) -> None
 def test_class_argument() -> None:
     assert read_classes("dog, black cat,,") == ["dog", "black cat"]
     assert read_classes(",".join(["a long name"] * 1000)) == ["a long name"] * 1000
-    with pytest.raises(InputError, match="--classes is empty"):
+    with pytest.raises(InputError, match="`classes` is empty"):
         read_classes(" , ")
 
 
@@ -104,7 +104,7 @@ def test_folders_and_pipes_are_no_lists_of_names(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match="is a folder"):
         read_classes(str(tmp_path))
     os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(InputError, match="no ordinary file"):
+    with pytest.raises(InputError, match="not an ordinary file"):
         read_classes(str(tmp_path / "pipe.txt"))
     # A folder that happens to be called like a class is no hindrance.
     (tmp_path / "dog").mkdir()
@@ -121,7 +121,7 @@ def test_a_file_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_huge_file_is_no_list_of_names(tmp_path: Path) -> None:
     with (tmp_path / "huge.txt").open("wb") as file:
         file.truncate(65 << 20)  # sparse
-    with pytest.raises(InputError, match="no list of names"):
+    with pytest.raises(InputError, match="not a list of names"):
         read_classes(str(tmp_path / "huge.txt"))
 
 

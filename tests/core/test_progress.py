@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,3 +93,33 @@ def test_a_terminal_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert show is not None
     show(1, 3)
     show(2, 3)
+
+
+def test_a_stage_is_a_bar_that_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Terminal()
+    monkeypatch.setattr("sys.stderr", found)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("DELTAENERGY_PROGRESS", raising=False)
+    de.show_progress(None)
+    before = sys.stdout
+    with progress.stage("Encoding images") as move:
+        move(3, 8)
+        assert sys.stdout is before, "results that are printed meanwhile go where they go"
+        with progress.stage("Within it") as inner:
+            inner(1, 2)
+        assert progress.shown("A line within it") is None
+    shown = found.getvalue()
+    assert "Encoding images" in shown and "3/8" in shown and "Within it" not in shown
+    assert shown.endswith("\x1b[2K"), "the last thing is to erase it"
+    assert progress.shown("After it") is not None
+
+
+@pytest.mark.parametrize("setting", [False, None])
+def test_no_stage_where_none_is_wanted(setting: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = io.StringIO() if setting is None else Terminal()
+    monkeypatch.setattr("sys.stderr", found)
+    de.show_progress(setting)
+    with progress.stage("x") as move:
+        move(1, 2)
+    assert found.getvalue() == ""
+    de.show_progress(None)

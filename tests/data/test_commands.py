@@ -50,7 +50,7 @@ def test_listed_and_skipped(command: Runner, problems: Path, tiny_clip_folder: P
         "calibrate": [problems, "--classes", CLASSES, "--out", out, *model],
         "evaluate": ["--id", problems, "--open", write_pictures(tmp_path / "open"), "--classes", CLASSES, *model],
         "choose": ["--id", problems, "--classes", CLASSES, "--score", "mcm,energy", *model],
-        "tune": ["--train", problems, "--shots", 4, "--out", out, "--epochs", 1, "--views", 1, *model],
+        "tune": ["--train", problems, "--shots", 4, "--out", out, "--recipe", "epochs=1,views=1", *model],
     }[name]
     done = command(name, *arguments)
     assert done.code == 1, done.err
@@ -74,7 +74,7 @@ def test_a_pipe_and_a_device_named_by_hand(
     more = ["--out", tmp_path / "out"] if name == "features" else ["--classes", CLASSES]
     done = command(name, *images, *more, "--model", tiny_clip_folder)
     assert done.code == 1, done.err
-    assert "3 image(s) could not be read" in " ".join(done.err.split())
+    assert "Skipped 3 unreadable images" in " ".join(done.err.split())
 
 
 def test_a_folder_that_was_locked_is_done_when_it_is_open(
@@ -111,7 +111,7 @@ def test_verify(command: Runner, photos: Path, tiny_clip_folder: Path, tmp_path:
     assert command("features", photos, "--out", store, "--model", tiny_clip_folder, "--shard-size", 3).code == 0
     done = command("verify", store)
     assert done.code == 0
-    assert "8 image(s), every byte as it was written" in " ".join(done.out.split())
+    assert "8 images, every byte as it was written" in " ".join(done.out.split())
     assert command("verify", store, "--json").json == [{"store": str(store), "images": 8}]
     shard = Store.open(store).manifest.shards[1]
     data = bytearray((store / shard.name).read_bytes())

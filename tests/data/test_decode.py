@@ -450,7 +450,7 @@ def test_a_service_reads_no_heic_unless_told_to(heic_plugin: list[tuple[int, int
     open_image(HEIC)  # even where somebody has registered the format
     decode.use_heic(False)
     try:
-        with pytest.raises(UnreadableImage, match="--heic"):
+        with pytest.raises(UnreadableImage, match="option heic"):
             open_image(HEIC)
     finally:
         decode.use_heic(True)

@@ -106,7 +106,7 @@ def test_use_before_calibration_is_a_named_error(classifier: de.Classifier) -> N
 
 @pytest.mark.parametrize("keep", [0, -0.1, 1.01, float("nan")])
 def test_a_senseless_keep_rate_is_refused(classifier: de.Classifier, keep: float) -> None:
-    with pytest.raises(InputError, match="keep must be"):
+    with pytest.raises(InputError, match="`keep` must be"):
         de.Detector(classifier, "delta-energy").calibrate(unit_features(3), keep=keep)
 
 

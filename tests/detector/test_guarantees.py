@@ -188,9 +188,7 @@ def test_a_fold_that_is_missing_is_refused(classifier: de.Classifier, tmp_path: 
 def test_an_evaluation_uses_the_verdicts_of_a_fitted_detector(classifier: de.Classifier) -> None:
     detector = de.Detector(classifier, "mahalanobis").calibrate(unit_features(100), 0.8)
     known, test = unit_features(90, seed=3), unit_features(80, seed=9)
-    evaluation = de.evaluate(
-        classifier, ["mahalanobis"], [("known", known)], open_sets=[("open", test)], detector=detector, resamples=0
-    )
+    evaluation = de.evaluate(detector, ["mahalanobis"], [("known", known)], open_sets=[("open", test)], resamples=0)
     assert evaluation.thresholds["mahalanobis"] is None
     (opened,) = [row for row in evaluation.kept if row.set == "open"]
     assert opened.kept.value == pytest.approx(np.mean([not verdict.is_ood for verdict in detector.predict(test)]))
@@ -250,14 +248,14 @@ def test_a_class_that_stands_twice_is_one_class(tiny_clip: de.Model) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"confidence": 0}, "confidence must be"),
-        ({"confidence": 1}, "confidence must be"),
-        ({"confidence": math.nan}, "confidence must be"),
-        ({"confidence": "0.9"}, "confidence must be"),
-        ({"keep": "0.9"}, "keep must be"),
+        ({"confidence": 0}, "`confidence` must be"),
+        ({"confidence": 1}, "`confidence` must be"),
+        ({"confidence": math.nan}, "`confidence` must be"),
+        ({"confidence": "0.9"}, "`confidence` must be"),
+        ({"keep": "0.9"}, "`keep` must be"),
         ({"by_class": True}, "by_class needs to know"),
-        ({"by_class": True, "keep": 1.0}, "by_class needs keep below 1"),
-        ({"labels": ["dog"] * 50}, "pass by_class=True"),
+        ({"by_class": True, "keep": 1.0}, "`by_class` needs `keep`"),
+        ({"labels": ["dog"] * 50}, "pass `by_class=True`"),
         ({"by_class": True, "labels": ["dog"] * 49}, "each of the 50 rows, got 49"),
         ({"by_class": True, "labels": ["dog"] * 49 + ["dgo"]}, r"row 49 .*'dgo'.*'dog'"),
     ],
@@ -291,12 +289,12 @@ def test_predict_controls_false_discoveries(classifier: de.Classifier) -> None:
     expected = stats.false_discovery_control(p, method="bh") <= 0.5
     assert [verdict.is_ood for verdict in detector.predict(features, fdr=0.5)] == expected.tolist()
     for bad in (0, 1, math.nan, "0.1"):
-        with pytest.raises(InputError, match="fdr must be"):
+        with pytest.raises(InputError, match="`fdr` must be"):
             detector.predict(features, fdr=bad)  # type: ignore[arg-type]
     with pytest.raises(NotFittedError):
         de.Detector(classifier, "delta-energy").predict(features, fdr=0.1)
     rows, labels = near_classes(classifier, [60, 60, 60])
-    with pytest.raises(InputError, match="without by_class"):
+    with pytest.raises(InputError, match="`by_class`"):
         de.Detector(classifier, "delta-energy").calibrate(rows, by_class=True, labels=labels).predict(features, fdr=0.1)
 
 
@@ -360,9 +358,7 @@ def test_an_evaluation_uses_the_thresholds_of_classes(classifier: de.Classifier)
     rows, labels = near_classes(classifier, [200, 60, 60])
     detector = de.Detector(classifier, "max-logit").calibrate(rows, by_class=True, labels=labels)
     test = unit_features(80, seed=9)
-    evaluation = de.evaluate(
-        classifier, ["max-logit"], [("known", rows)], open_sets=[("open", test)], detector=detector, resamples=0
-    )
+    evaluation = de.evaluate(detector, ["max-logit"], [("known", rows)], open_sets=[("open", test)], resamples=0)
     (opened,) = [row for row in evaluation.kept if row.set == "open"]
     verdicts = detector.predict(test)
     assert opened.kept.value == pytest.approx(np.mean([not verdict.is_ood for verdict in verdicts]))

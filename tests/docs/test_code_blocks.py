@@ -73,7 +73,9 @@ def usual_names() -> dict[str, Any]:
 
 def evaluation_names() -> dict[str, Any]:
     names = usual_names()
-    return {**names, "plain": names["detector"], "tuned": de.Detector(names["classifier"], "energy").calibrate("good/")}
+    names["detector"].save("plain/")
+    de.Detector(names["classifier"], "energy").calibrate("good/").save("tuned/")
+    return names
 
 
 def interop_names() -> dict[str, Any]:

@@ -35,7 +35,7 @@ def test_sort_a_photo_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert ended.value.code in (0, None), line
         done.append(line)
         copies = sorted(path.read_bytes() for path in Path("sorted").rglob("*.png"))
-        if line.endswith("--copy-to sorted/"):
+        if line.endswith("--into sorted/"):
             assert copies == sorted(photos.values()) and Path("sorted/undo-1.jsonl").is_file()
         else:
             assert not copies

@@ -214,7 +214,7 @@ def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
             r"'klass 1'.*'class 1'",
         ),
         (["class 0", "class 1"] * 36, {"folds": 1}, "folds must be at least 2"),
-        (["class 0", "class 1"] * 36, {"scores": []}, "at least one candidate"),
+        (["class 0", "class 1"] * 36, {"scores": []}, "at least one score"),
         (["class 0", "class 1"] * 36, {"scores": ["mmc"]}, r"'mmc'.*Did you mean"),
     ],
 )
@@ -224,11 +224,12 @@ def test_wrong_use_is_said_plainly(labels: list[str] | None, options: dict[str, 
         choose(PrecomputedClassifier(texts, names(12)), features, labels=labels, **options)  # type: ignore[arg-type]
 
 
-def test_labels_are_checked_before_anything_is_encoded(tiny_clip: Model, photos: Path) -> None:
-    encoded: list[int] = []
+def test_labels_are_checked_before_anything_is_encoded(
+    tiny_clip: Model, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(tiny_clip), "image_features", lambda *_: pytest.fail("encoded"))
     with pytest.raises(InputError, match=r"'dog'.*2 classes"):
-        choose(ZeroShotClassifier(tiny_clip, ["cat", "car"]), photos, progress=lambda done, total: encoded.append(done))
-    assert not encoded
+        choose(ZeroShotClassifier(tiny_clip, ["cat", "car"]), photos)
 
 
 def test_images_without_class_folders_are_refused(tiny_clip: Model) -> None:
@@ -264,10 +265,9 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
 ) -> None:
     classifier = ZeroShotClassifier(tiny_clip, ["cat", "dog"])
     monkeypatch.setattr(type(classifier), "needs_to_predict", frozenset({Need.PIXELS}))
-    seen: list[int] = []
+    monkeypatch.setattr(type(tiny_clip), "image_features", lambda *_: pytest.fail("encoded"))
     with pytest.raises(InputError, match="needs pixels"):
-        choose(classifier, photos, ["mcm"], progress=lambda done, total: seen.append(done))
-    assert not seen
+        choose(classifier, photos, ["mcm"])
 
 
 def test_candidates_need_no_more_than_choose_gives() -> None:
@@ -284,8 +284,8 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
     texts, features, truth = clustered(classes=6, per_class=5)
     classifier = PrecomputedClassifier(texts, names(6))
     known = labelled_features(classifier, features, [f"class {k}" for k in truth])
-    choice = choose_from_features(classifier, known.features, known.truth, ["mcm", "max-logit"], resamples=20)
-    found = disagreement_of(classifier, known, choice, 3)
+    choice = choose(classifier, features, ["mcm", "max-logit"], labels=[f"class {k}" for k in truth], resamples=20)
+    found = choice.disagreement(3)
     cosines = features.astype(np.float64) @ texts.T.astype(np.float64)
     exps = np.exp(cosines)
     by = {"mcm": (exps / exps.sum(axis=1, keepdims=True)).max(axis=1), "max-logit": cosines.max(axis=1)}

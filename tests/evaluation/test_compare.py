@@ -53,12 +53,11 @@ def test_each_is_measured_as_it_is_alone_and_images_are_encoded_once(detectors, 
     assert list(found.evaluations) == ["plain", "calibrated"] and found.baseline == "plain"
     for name, detector in detectors.items():
         alone = evaluate(
-            detector.classifier,
-            [detector.score],
+            detector,
+            None,
             [("known", sets / "known")],
             [("dark", sets / "dark")],
             [("grey", sets / "grey")],
-            detector=detector if detector.threshold is not None else None,
             resamples=60,
         )
         assert found.evaluations[name].accuracy == alone.accuracy

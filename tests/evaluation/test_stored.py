@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -199,17 +201,23 @@ def test_pooled_rows_leave_out_what_has_no_number(classifier, folder):
     assert len(values["mcm"]) == len(flat)
 
 
-def test_no_object_for_each_image_is_held(classifier, folder):
+def test_no_object_for_each_image_is_held(classifier, folder, monkeypatch):
     """While sets are scored, and when all is measured, there are items of a few shards, of four images each."""
     alive: list[int] = []
 
     def count(*_: object) -> None:
         alive.append(sum(type(one) is ImageItem for one in gc.get_objects()))
 
+    @contextlib.contextmanager
+    def shown(_: str) -> Iterator[object]:
+        yield count
+
+    monkeypatch.setattr("deltaenergy.evaluation.run.stage", shown)
+
     gc.collect()
     count()
     before = alive.pop()
-    found = measured(classifier, folder, ".store", ["react", "mcm"], progress=count)
+    found = measured(classifier, folder, ".store", ["react", "mcm"])
     found.to_dict()
     count()
     assert sum(map(len, found.sets)) > 40 and len(alive) > 10

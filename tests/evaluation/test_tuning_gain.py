@@ -82,7 +82,7 @@ def test_a_loss_is_warned_of() -> None:
     both = [tried(model, "zero-shot", train), tried(model, "centroids", train)]
     found = measure_gain(model, both, test, MCM, kept="centroids")
     (message,) = [one for one in found.warnings() if "accuracy" in one]
-    assert "Tuning made accuracy worse" in message and "chance" not in message and "--method auto" in message
+    assert "Tuning made accuracy worse" in message and "chance" not in message and "method='auto'" in message
     # Left to choose, it stays with zero-shot, and has nothing to warn of.
     chosen = measure_gain(model, both, test, MCM)
     assert chosen.kept == "zero-shot" and chosen.warnings() == []

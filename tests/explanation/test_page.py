@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.explanation.page import check_outputs, write_explanations
+from deltaenergy.explanation.page import png_names, write_explanations
 from tests.report.checks import check_page
 
 
@@ -37,7 +38,7 @@ def test_a_page_has_two_pictures_with_words_for_each_image(judge: de.Detector, p
 
 
 def test_one_png_per_image_under_its_own_name(judge: de.Detector, photos: Path, tmp_path: Path) -> None:
-    write_explanations(judge, photos, png=tmp_path / "maps", method="value-path")
+    write_explanations(judge, photos, tmp_path / "maps", method="value-path")
     # Both class folders have a 0.png.
     names = sorted(path.name for path in (tmp_path / "maps").iterdir())
     assert names == sorted([f"{i}.png" for i in range(4)] + [f"{i}-2.png" for i in range(4)])
@@ -46,12 +47,26 @@ def test_one_png_per_image_under_its_own_name(judge: de.Detector, photos: Path, 
         one = next(one for one in found if one.id.endswith("dog/0.png"))
         np.testing.assert_array_equal(np.asarray(saved), np.asarray(one.overlay()))
         assert saved.info["Description"] == one.in_words
+    found.save(tmp_path / "again")
+    for path in (tmp_path / "maps").iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_explanations_in_memory_make_the_same_page(judge: de.Detector, photos: Path, tmp_path: Path) -> None:
+    write_explanations(judge, photos, tmp_path / "streamed.html", method="value-path", command="x")
+    found = de.explain(judge, photos, method="value-path")
+    de.write_report(found, tmp_path / "held.html", command="x")
+    pages = [(tmp_path / f"{name}.html").read_text(encoding="utf-8") for name in ("streamed", "held")]
+    without_time = [re.sub(r"\d{4}-\d\d-\d\d(T[\d:+]+)?", "", page) for page in pages]
+    assert without_time[0] == without_time[1]
 
 
 def test_files_of_the_user_are_never_touched(judge: de.Detector, photos: Path) -> None:
     before = {path: path.read_bytes() for path in photos.rglob("*.png")}
-    with pytest.raises(InputError, match=r"png .*a file of your own"):
-        write_explanations(judge, photos, png=photos / "cat")
+    with pytest.raises(InputError, match="a file of your own"):
+        write_explanations(judge, photos, photos / "cat")
+    with pytest.raises(InputError, match="a file of your own"):
+        de.explain(judge, photos, method="value-path").save(photos / "cat")
     assert {path: path.read_bytes() for path in photos.rglob("*.png")} == before
 
 
@@ -60,17 +75,12 @@ def test_hostile_names_stay_inside(judge: de.Detector, tmp_path: Path) -> None:
     folder.mkdir()
     name = "<script>alert(1)</script>\u202e.png".replace("/", "∕")
     Image.new("RGB", (40, 40), "green").save(folder / name)
-    write_explanations(judge, folder, tmp_path / "page.html", png=tmp_path / "maps", method="value-path")
+    for out in ("page.html", "maps"):
+        write_explanations(judge, folder, tmp_path / out, method="value-path")
     assert "<script" not in (tmp_path / "page.html").read_text(encoding="utf-8")
     check_page((tmp_path / "page.html").read_text(encoding="utf-8"))
-    items = [de.load_images([Image.new("RGB", (4, 4))])[0]] * 2
-    first, second = check_outputs(items, None, tmp_path / "new")
+    first, second = png_names(["image 0", "image 0"], tmp_path / "new")
     assert first != second
-
-
-def test_without_a_place_there_is_nothing_to_do(judge: de.Detector, photos: Path) -> None:
-    with pytest.raises(InputError, match=r"page .*png"):
-        write_explanations(judge, photos)
 
 
 def test_a_rejected_image_first_says_why_then_what_supports_its_class(

@@ -179,7 +179,7 @@ def test_occlusion_covers_the_pixels_themselves(lite: de.TowerModel, target: str
 def test_a_batch_gives_what_single_images_give(clip: de.TowerModel, lite: de.TowerModel) -> None:
     for model, method in ((clip, "rollout"), (clip, "value-path"), (lite, "grad-cam"), (clip, "occlusion")):
         judge = detector(model)
-        together = de.explain(judge, pictures(10), method=method, target="score", batch_size=10)
+        together = de.explain(judge, pictures(10), method=method, target="score", on="batch=10")
         for one, image in zip(together, pictures(10)):
             (alone,) = de.explain(judge, [image], method=method, target="score")
             np.testing.assert_allclose(one.heatmap, alone.heatmap, rtol=1e-3, atol=1e-5)
@@ -213,9 +213,9 @@ def test_auto_is_the_tower_s_usual_method(clip: de.TowerModel, lite: de.TowerMod
 def test_mistakes_are_told_at_once(clip: de.TowerModel, lite: de.TowerModel) -> None:
     classifier, judge = de.ZeroShotClassifier(lite, CLASSES), detector(lite, "mcm")
     for arguments, message in (
-        ((classifier, "gradcam"), "Unknown method 'gradcam'. Did you mean 'grad-cam'"),
+        ((classifier, "gradcam"), "Unknown `method` 'gradcam'. Did you mean 'grad-cam'"),
         ((classifier, "auto", "score"), "A classifier has no score"),
-        ((judge, "auto", "catt"), "Unknown target 'catt'.*Did you mean 'cat'"),
+        ((judge, "auto", "catt"), "Unknown `target` 'catt'.*Did you mean 'cat'"),
         ((judge, "auto", "scor"), "Did you mean 'score'"),
         ((lite,), "takes a classifier, not a model"),
     ):
@@ -250,9 +250,11 @@ def test_a_score_without_a_gradient_names_the_remedy(clip: de.TowerModel) -> Non
 
 def test_unreadable_images_are_listed(lite: de.TowerModel, photos: Path) -> None:
     (photos / "broken.png").write_text("no picture")
-    steps: list[tuple[int, int | None]] = []
-    found = de.explain(detector(lite), photos, batch_size=3, progress=lambda done, total: steps.append((done, total)))
+    found = de.explain(detector(lite), photos)
     assert len(found) == 8 and [one.id.split("/")[-1] for one in found.unreadable] == ["broken.png"]
+    steps: list[tuple[int, int | None]] = []
+    explainer = Explainer(detector(lite))
+    assert len(list(explainer.stream(photos, batch_size=3, progress=lambda *step: steps.append(step)))) == 8
     assert steps[-1] == (9, 9) and len(steps) == 3
 
 

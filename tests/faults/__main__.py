@@ -34,7 +34,7 @@ def main(seed: int) -> None:
             "checkpoints": lambda place: kills.checkpoints(place, thorough=True),
             "benchmark results": lambda place: kills.benchmark_results(place, thorough=True),
         }
-        for ending in (".csv", ".jsonl", ".parquet"):
+        for ending in (".csv", ".jsonl", ".parquet", ".xlsx"):
             jobs[f"score --out table{ending}"] = lambda place, ending=ending: kills.table_of_scores(
                 ending, place, thorough=True
             )  # type: ignore[misc]

@@ -59,7 +59,7 @@ def test_benchmark_results(tmp_path: Path, every: int) -> None:
     expect(kills.benchmark_results(tmp_path, every=every), 30, every)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet", ".xlsx"])
 def test_a_table_of_scores(ending: str, tmp_path: Path, every: int) -> None:
     tried = kills.table_of_scores(ending, tmp_path, every=every)
     assert {*tried} == {*KILLS, *FAILURES} and tried["killed before"] >= 6 / every

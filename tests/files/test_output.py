@@ -56,7 +56,7 @@ def test_places_that_cannot(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     before = sorted(tmp_path.rglob("*"))
     wrong: list[tuple[str, bool, str]] = [
-        ("file", True, r"--out .*file is a file\. Give a folder"),
+        ("file", True, r"`out` .*file is a file\. Give a folder"),
         ("folder", False, r"folder is a folder\. Give the name of a file"),
         ("file/below", False, r"file is a file, not a folder\. Choose"),
         ("file/below/far", True, r"file is a file, not a folder\. Choose"),
@@ -64,11 +64,11 @@ def test_places_that_cannot(tmp_path: Path) -> None:
         ("pipe", True, "is a file"),
         ("loop/x", False, "circle"),
         ("n" * 300, False, r"too long.* shorter"),
-        ("a\0b", False, "no file name"),
+        ("a\0b", False, "not a file name"),
     ]
     for name, folder, message in wrong:
         with pytest.raises(InputError, match=message):
-            check_writable(f"{tmp_path}/{name}", folder=folder, option="--out")
+            check_writable(f"{tmp_path}/{name}", folder=folder, argument="out")
     assert sorted(tmp_path.rglob("*")) == before
 
 

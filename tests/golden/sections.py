@@ -134,7 +134,7 @@ def methods_lite(scene: Scene) -> Any:
 def bench_mini(scene: Scene) -> Any:
     """The smallest benchmark, and the page and tables of its report."""
     found = scene.json("bench", "mini", "--limit", "30", "--seeds", "1", "--out", "results")
-    scene.command("report", "results", "--out", "bench.html", "--markdown", "bench.md")
+    scene.command("report", "results", "--out", "bench.html", "--out", "bench.md")
     return {"json": found, "page": trained(scene.page("bench.html")), "tables": trained(scene.page("bench.md"))}
 
 
@@ -155,13 +155,25 @@ def evaluate_all(scene: Scene) -> Any:
 @section()
 def choose(scene: Scene) -> Any:
     """Which score is best for the classes."""
-    return scene.json("choose", "--id", "images", "--model", "tiny", "--folds", "3")
+    return scene.json("choose", "--id", "images", "--model", "tiny")
 
 
 @section(long=True)
 def tune_auto(scene: Scene) -> Any:
     """Which tuning method is best for the classes."""
-    arguments = "tune", "--train", "images", "--method", "auto", "--shots", "4", "--epochs", "2", "--model", "tiny"
+    arguments = (
+        "tune",
+        "--train",
+        "images",
+        "--method",
+        "auto",
+        "--shots",
+        "4",
+        "--recipe",
+        "epochs=2",
+        "--model",
+        "tiny",
+    )
     return scene.json(*arguments, "--out", "tuned")
 
 

@@ -195,13 +195,13 @@ def scored() -> tuple[de.Detector, Verdicts]:
 
 
 def test_tables_say_the_same_as_verdicts(scored: tuple[de.Detector, Verdicts], tmp_path: Path) -> None:
-    from deltaenergy.cli.shell.output import write_rows
+    from deltaenergy.detector.verdict_files import write_table
 
     detector, found = scored
     expected = de.Monitor(detector).add(found).status
     rows = found.rows()
     for ending in (".csv", ".jsonl", ".parquet"):
-        write_rows(tmp_path / f"table{ending}", rows, verdict_columns())
+        write_table(tmp_path / f"table{ending}", [rows], verdict_columns())
         assert de.Monitor(detector).read(tmp_path / f"table{ending}").status == expected
     assert de.Monitor(detector).read(found.to_table()).status == expected
     assert de.Monitor(detector).read(found.to_pandas()).status == expected

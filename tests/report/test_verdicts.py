@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -163,7 +164,7 @@ def test_pictures_in_an_archive_are_shown_without_a_link(tmp_path: Path, sets: P
         entry.size = len(data)
         tar.addfile(entry, io.BytesIO(data))
     items = load_images(archive)
-    write_report(detector.predict(items), tmp_path / "page.html", detector=detector, items=items)
+    write_report(replace(detector.predict(items), items=items), tmp_path / "page.html", detector=detector)
     page = read(tmp_path / "page.html")
     assert [str(image["src"])[:15] for image in page.all("img")] == ["data:image/jpeg", "data:,"]
     assert not [link for link in page.all("a") if str(link["href"]).startswith("./")]

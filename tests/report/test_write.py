@@ -51,8 +51,8 @@ def words(page):
 
 
 def test_report_says_what_was_asked_found_and_how_it_was_made(sets, tmp_path):
-    found = run(sets, command="deltaenergy evaluate --id known")
-    page, _ = written(found, tmp_path)
+    found = run(sets)
+    page, _ = written(found, tmp_path, command="deltaenergy evaluate --id known")
     text = words(page)
     assert "19 images of these classes (known)" in text
     assert "The class is right for 94.7% of the known images and for 100% of the shifted images" in text
@@ -92,13 +92,7 @@ def test_large_report_shows_mistakes_of_each_kind(sets, tmp_path):
 def test_small_report_shows_every_picture(tmp_path, sets):
     classifier = ZeroShotClassifier(ColourModel(), ["red", "green", "blue"])
     detector = Detector(classifier, "delta-energy").calibrate(sets / "dark")
-    found = evaluate(
-        classifier,
-        ["delta-energy"],
-        [("known", sets / "known")],
-        open_sets=[("unknown", sets / "grey")],
-        detector=detector,
-    )
+    found = evaluate(detector, None, [("known", sets / "known")], open_sets=[("unknown", sets / "grey")])
     page, _ = written(found, tmp_path, title="A small one")
     assert len(page.all("img")) == 19 + 8
     text = words(page)
@@ -114,10 +108,9 @@ def test_hostile_names_are_text(tmp_path, sets):
         ["mcm"],
         [(EVIL, [ImageItem(str(p), p, EVIL) for p in sorted((sets / "known" / "red").iterdir())])],
         open_sets=[('"quoted" & <b>', sets / "grey")],
-        command="</code><script>",
         resamples=20,
     )
-    page, document = written(found, tmp_path, title=EVIL)
+    page, document = written(found, tmp_path, title=EVIL, command="</code><script>")
     assert EVIL in page.text and "<script" not in document and "<b>" not in document
     assert any(image["alt"].startswith("<img src=x onerror=alert(1)>.png") for image in page.all("img"))
 
@@ -175,7 +168,7 @@ def test_many_sets_and_scores_get_an_overview(tmp_path, sets):
 def test_predictions_need_their_detector(tmp_path, sets):
     detector = Detector(ZeroShotClassifier(ColourModel(), ["red"]), "delta-energy").calibrate(sets / "dark")
     predictions = detector.predict(sets / "grey")
-    with pytest.raises(InputError, match="detector="):
+    with pytest.raises(InputError, match="`detector`"):
         write_report(predictions, tmp_path / "r.html")
     with pytest.raises(NotFittedError, match="calibrate"):
         write_report(predictions, tmp_path / "r.html", detector=Detector(detector.classifier, "delta-energy"))

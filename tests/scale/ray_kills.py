@@ -110,7 +110,7 @@ class Filling:
 
     def __init__(self, model: de.TowerModel, pictures: Path, out: Path, whole: dict[str, bytes]) -> None:
         self.command: list[object] = ["features", pictures, "--model", model.name, "--out", out]
-        self.command += ["--shard-size", 2, "--batch-size", 2]
+        self.command += ["--shard-size", 2, "--on", "batch=2"]
         self._model, self._pictures, self._out, self._whole = model, pictures, out, whole
 
     def done(self) -> int:

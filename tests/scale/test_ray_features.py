@@ -48,7 +48,7 @@ def ray() -> Iterator[Any]:
 def test_the_bytes_are_those_of_one_process(
     ray: Any, command: Runner, pictures: Path, undisturbed: dict[str, bytes], tiny_clip_folder: Path, tmp_path: Path
 ) -> None:
-    base = ["features", pictures, "--model", tiny_clip_folder, "--shard-size", 2, "--batch-size", 2]
+    base = ["features", pictures, "--model", tiny_clip_folder, "--shard-size", 2, "--on", "batch=2"]
     result = command(*base, "--out", tmp_path / "store", "--ray", "local")
     assert result.code == 1 and "010-damaged.png" in result.err
     assert content(tmp_path / "store") == undisturbed

@@ -71,7 +71,7 @@ def test_images_give_the_same_table(
 ) -> None:
     monkeypatch.setattr(scale_ray, "WINDOW_BATCHES", 1)
     monkeypatch.chdir(scene.root)
-    alone, shared = both(command, scene, Path("images"), tmp_path / "out", ".csv", "--batch-size", 4)
+    alone, shared = both(command, scene, Path("images"), tmp_path / "out", ".csv", "--on", "batch=4")
     assert alone.code == shared.code == 1 and alone.err.replace("alone", "shared") == shared.err
     text = (tmp_path / "out" / "shared.csv").read_text()
     assert text == (tmp_path / "out" / "alone.csv").read_text() and len(text.splitlines()) == 23
@@ -184,8 +184,8 @@ def test_a_worker_says_what_is_wrong(scene: Scene, tmp_path: Path) -> None:
 def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
     base = ["score", scene.store, "--detector", scene.detector, "--out", tmp_path / "a.csv", "--ray", "local"]
     assert "only 2 CPUs" in command(*base, "--workers", 3).err
-    assert "has a GPU" in command(*base, "--device", "cuda").err
-    assert "auto, cpu or cuda" in command(*base, "--device", "cuda:1").err
+    assert "has a GPU" in command(*base, "--on", "cuda").err
+    assert "auto, cpu or cuda" in command(*base, "--on", "cuda:1").err
     assert not (tmp_path / "a.csv").exists()
 
 
@@ -193,16 +193,13 @@ def test_room_is_checked(command: Runner, scene: Scene, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--fdr", "0.1"], "combined with --fdr"),
-        (["--adapt", "adaneg"], "combined with --adapt"),
         (["--report", "a.html"], "combined with --report"),
-        (["--copy-to", "a"], "combined with --copy-to"),
-        (["--link-to", "a"], "combined with --link-to"),
-        (["--move-to", "a"], "combined with --move-to"),
+        (["--keep", "0.9"], "combined with --keep"),
         (["--json"], "combined with --json"),
         (["--classes", "a,b"], "combined with --classes"),
         (["--score", "mcm"], "combined with --score"),
         (["--id", "known"], "combined with --id"),
-        (["--ray=nowhere"], "not a valid address"),
+        (["--ray=nowhere"], "--ray 'nowhere'"),
     ],
 )
 def test_what_does_not_go_together(
@@ -219,7 +216,7 @@ def test_what_it_cannot_do_without(command: Runner, scene: Scene, tmp_path: Path
     base = ["score", scene.store, "--detector", scene.detector]
     assert "needs --out" in command(*base, "--ray", "local").err
     assert "needs --out" in command(*base, "--ray", "local", "--out", tmp_path / "fiftyone").err
-    assert "belongs to --ray" in command(*base, "--workers", 2).err
+    assert "--workers needs --ray" in command(*base, "--workers", 2).err
     both_stores = command(
         "score", scene.store, scene.images, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
     )

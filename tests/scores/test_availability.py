@@ -12,12 +12,11 @@ import pytest
 import deltaenergy as de
 from deltaenergy import PrecomputedClassifier, TowerModel, ZeroShotClassifier, build_store, evaluate, make_score
 from deltaenergy.cli.main import run
-from deltaenergy.cli.shell.common import make_scores
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.text import TextTower
 from deltaenergy.scores import availability as runnable
-from deltaenergy.scores.availability import Given, Lack, every_score, given_by, obstacle, runnable_scores
+from deltaenergy.scores.availability import Given, Lack, chosen_scores, every_score, given_by, obstacle, runnable_scores
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scoring import score_images
 
@@ -55,9 +54,9 @@ def specs(scores: list[de.Score]) -> set[str]:
     [
         (["evaluate", "--id", "{store}", "-s", "neglabel,gl-mcm"], "'gl-mcm' needs patches: {store} has no patch"),
         (["evaluate", "--id", "{store}", "-s", "all,odin"], "'odin' needs pixels: give it the images, not a feature"),
-        (["score", "{store}", "-c", "cat,dog", "-s", "neglabel,gl-mcm"], "deltaenergy features … --patches"),
-        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,react"], "'react' needs ID data: it is fitted on"),
-        (["score", "{photos}", "-c", "cat,dog", "-s", "neglabel,clipn"], "train_no_tower"),
+        (["score", "{store}", "-c", "cat,dog", "-s", "gl-mcm"], "has no patch features"),
+        (["score", "{photos}", "-c", "cat,dog", "-s", "react"], "'react' needs ID data: it is fitted on"),
+        (["score", "{photos}", "-c", "cat,dog", "-s", "clipn"], "train_no_tower"),
         (["calibrate", "{store}", "-c", "cat,dog", "-s", "gl-mcm", "-o", "{out}"], "'gl-mcm' needs patches"),
         (["calibrate", "{flat}", "-c", "cat,dog", "-s", "interneg", "-o", "{out}"], "needs labels: none of the"),
         (["score", "{photos}", "--id", "{flat}", "-c", "cat,dog", "-s", "interneg"], "needs labels: none of the"),
@@ -89,13 +88,15 @@ def test_evaluate_all_on_a_store_without_patches_runs_and_says_what_it_left_out(
         assert words in lines[0]
 
 
-def test_score_all_without_id_images_leaves_out_what_is_fitted(
-    photos: Path, tiny_clip_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scores = make_scores(["all"], given_by([photos]).without(id_data=Lack("no --id", "give some.")))
+def test_all_leaves_out_what_cannot_run_and_names_are_taken_once(photos: Path) -> None:
+    given = given_by([photos]).without(id_data=Lack("no known images", "give some."))
+    scores, left_out = chosen_scores(["mcm, all", "mcm"], given)
     assert not any(score.needs_fit for score in scores)
-    assert {"delta-energy", "gl-mcm", "odin"} <= specs(scores)
-    assert "delta-energy:robust" in capsys.readouterr().err
+    assert {"delta-energy", "gl-mcm", "odin"} <= specs(scores) and len(specs(scores)) == len(scores)
+    assert scores[0].spec == "mcm" and left_out is not None and "delta-energy:robust" in left_out
+    assert chosen_scores(["mcm", "energy(temperature=0.1)"], given)[1] is None
+    with pytest.raises(InputError, match="`scores` is empty"):
+        chosen_scores(",", given)
 
 
 def test_python_calls_refuse_before_they_bind(
@@ -159,7 +160,7 @@ def test_what_encodes_many_prompts_runs_when_it_is_named(monkeypatch: pytest.Mon
     usable, left_out = runnable_scores(Given())
     assert not {"neglabel", "csp", "csp+delta-energy"} & specs(usable)
     assert left_out is not None and "70,794 prompts to encode first: name it to have it" in left_out
-    assert specs(make_scores(["neglabel"], Given())) == {"neglabel"}
+    assert specs(chosen_scores(["neglabel"], Given())[0]) == {"neglabel"}
 
 
 def test_own_words_are_counted(tmp_path: Path) -> None:

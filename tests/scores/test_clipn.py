@@ -15,11 +15,11 @@ from sklearn.metrics import roc_auc_score
 
 from deltaenergy import Detector, Model, ZeroShotClassifier, load_model, make_score
 from deltaenergy.cli.main import run
-from deltaenergy.cli.shell.common import make_scores
 from deltaenergy.data.formats.table import read_columns
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError
 from deltaenergy.files.artifact import sealed
 from deltaenergy.scores import clipn
+from deltaenergy.scores.availability import Given, chosen_scores
 from deltaenergy.scores.clipn.tower import NoTower
 from deltaenergy.scores.clipn.training import NoRecipe, Pairs, encode_pairs, train_no_tower, yes_no_losses
 from tests.checkpoints import write_clip
@@ -276,12 +276,14 @@ def test_recipes_that_make_no_sense(wrong: dict[str, float]) -> None:
         NoRecipe(**wrong)  # type: ignore[arg-type]
 
 
-def test_all_scores_are_those_that_can_run(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [score.name for score in make_scores(["all"])]
+def test_all_scores_are_those_that_can_run() -> None:
+    scores, left_out = chosen_scores("all", Given())
+    names = [score.spec for score in scores]
     assert "clipn" not in names
     assert {"delta-energy", "multi-delta-energy", "mcm"} <= set(names)
-    assert "train_no_tower" in capsys.readouterr().err
-    assert [score.name for score in make_scores(["clipn(no_tower=somewhere)"])] == ["clipn"]
+    assert left_out is not None and "train_no_tower" in left_out
+    [named], _ = chosen_scores("clipn(no_tower=somewhere)", Given())
+    assert named.spec.startswith("clipn")
 
 
 def test_a_tower_of_files_serves_the_command_line(

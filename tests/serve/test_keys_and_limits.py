@@ -33,7 +33,7 @@ def test_keys_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "holds no key"), ("short\n", "key 1 must have 16"), ("ä" * 20, "ASCII")]
+    ("text", "said"), [("", "contains no key"), ("short\n", "key 1 must have 16"), ("ä" * 20, "ASCII")]
 )
 def test_files_that_hold_none(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "keys"
@@ -66,7 +66,7 @@ def test_names_of_detectors(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
     with listen("127.0.0.1", 0) as first:
         first.listen()
-        with pytest.raises(InputError, match="Try another --port"):
+        with pytest.raises(InputError, match="Try another `port`"):
             listen("127.0.0.1", first.getsockname()[1])
 
 

@@ -30,7 +30,7 @@ def folders(detectors: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.fixture(scope="module")
 def service(folders: dict[str, Path]) -> Iterator[Service]:
-    running = Service(folders, "--seconds", "60")
+    running = Service(folders, "--limits", "seconds=60")
     yield running
     running.process.kill()
 
@@ -88,7 +88,7 @@ def test_dawdlers_and_those_who_leave_block_nobody(service: Service) -> None:
 
 
 def test_a_body_that_does_not_come_is_given_up(folders: dict[str, Path]) -> None:
-    running = Service(folders, "--seconds", "1", "--max-files", "4")
+    running = Service(folders, "--limits", "seconds=1,files=4")
     with socket.create_connection(("127.0.0.1", running.port)) as one:
         one.sendall(half_a_request())
         one.settimeout(60)

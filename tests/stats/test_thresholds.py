@@ -287,7 +287,7 @@ def test_senseless_probabilities_are_refused(bad: object) -> None:
     with pytest.raises(InputError, match="fdr"):
         check_fdr(bad)  # type: ignore[arg-type]
     if bad != 1 or bad is True:
-        with pytest.raises(InputError, match="keep must be"):
+        with pytest.raises(InputError, match="`keep` must be"):
             check_keep(bad)  # type: ignore[arg-type]
 
 

@@ -85,7 +85,7 @@ def test_one_shard_is_read_when_the_first_verdict_is_asked_for(store: Store, tin
 def test_what_does_not_fit_is_refused_before_anything_is_read(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     path = tmp_path / "plain.store"
     build_store(tiny_clip, photos, path, shard_size=3)
-    with pytest.raises(InputError, match="--patches"):
+    with pytest.raises(InputError, match="`patches=True`"):
         pass_over(path, tiny_clip, patches=True, size=10)
     from deltaenergy import load_model
 

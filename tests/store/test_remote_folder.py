@@ -425,7 +425,7 @@ def test_commands_take_addresses(
     command, model = Runner(capsys), ["--model", tiny_clip_folder]
     to_store = ["--out", f"{bucket.url}/store", "--shard-size", 4, "--workers", 1]
     done = command("features", f"{bucket.url}/photos/", *to_store, *model)
-    assert done.code == 0 and f"{bucket.url}/store: 6 image(s)" in done.out, done.err
+    assert done.code == 0 and f"{bucket.url}/store: 6 images" in done.out, done.err
     done = command("score", f"{bucket.url}/store", "--classes", "cat,dog", "--out", tmp_path / "v.csv", *model)
     assert done.code == 0, done.err
     with (tmp_path / "v.csv").open(encoding="utf-8") as lines:

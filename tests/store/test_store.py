@@ -382,7 +382,7 @@ def test_scores_that_need_more_than_features(tiny_clip: Model, photos: Path, tmp
     stored = score_images(classifier, [PatchMean(), de.make_score("mcm")], with_patches)
     for name, values in direct.values.items():
         np.testing.assert_allclose(stored.values[name], values, atol=1e-6)
-    with pytest.raises(InputError, match="--patches"):
+    with pytest.raises(InputError, match="`patches=True`"):
         score_images(classifier, [PatchMean()], without)
     with pytest.raises(InputError, match="needs pixels"):
         score_images(classifier, [PixelMean()], with_patches)

@@ -255,7 +255,7 @@ def test_the_sections_of_a_page(classifier: de.Classifier, photos: Path) -> None
 
 
 def test_wrong_use_is_told(classifier: de.Classifier, photos: Path, tmp_path: Path, tiny_clip: TowerModel) -> None:
-    with pytest.raises(InputError, match="Unknown method 'grad-cm'"):
+    with pytest.raises(InputError, match="Unknown `method` 'grad-cm'"):
         figure1(classifier, photos, photos, method="grad-cm")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").write_bytes(b"")

@@ -107,7 +107,7 @@ def test_search_keeps_the_best_on_validation(tiny_clip: Model, pictures: Path, t
     best = max(classifier.record["searched"], key=lambda found: (found["accuracy"], -found["loss"]))
     assert classifier.method.spec == best["method"]
     assert max(accuracy for _, accuracy in seen) == best["accuracy"]
-    with pytest.raises(InputError, match="search needs validation images"):
+    with pytest.raises(InputError, match="`search` needs validation"):
         tune(tiny_clip, pictures, search=True)
     with pytest.warns(UserWarning, match="coop has no grid"):
         tune(tiny_clip, pictures, search=True, val=val)

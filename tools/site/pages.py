@@ -10,13 +10,14 @@ from figures import figures_of, slug
 
 # The public names by what a reader looks for; a name that is in none of these groups is an error.
 REFERENCE: Mapping[str, tuple[str, ...]] = {
+    "Everyday calls": ("score", "sort", "undo", "adapt", "calibrate", "ClassNames"),
     "Models": ("load_model", "Model", "TowerModel", "PrecomputedModel"),
     "Classifiers": ("ZeroShotClassifier", "Classifier", "PrecomputedClassifier"),
     "Scores": ("make_score", "list_scores", "Score"),
     "Detectors": ("Detector", "Verdict", "Verdicts", "AdaptiveDetector", "choose"),
     "Tuning": ("tune", "tune_detector", "LabelledFeatures", "list_methods"),
     "Images and features": ("load_images", "image_stream", "build_store", "repair_store", "Store"),
-    "Evaluation and reports": ("evaluate", "write_report"),
+    "Evaluation and reports": ("evaluate", "compare", "write_report"),
     "Explanations": ("explain",),
     "Monitoring": ("Monitor",),
     "Errors and progress": ("DeltaEnergyError", "show_progress"),
@@ -32,7 +33,7 @@ def method_page(row: Mapping[str, Any], results: str) -> str:
     """All about one score, stream adapter or tuning method."""
     use = {
         "score": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --score "{row["name"]}"',
-        "stream adapter": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --adapt {row["name"]}',
+        "stream adapter": f'deltaenergy adapt photos/ --id good/ --classes "dog,cat" --method {row["name"]}',
         "tuning method": f'deltaenergy tune --train few/ --method "{row["name"]}" --out tuned/',
         "tuning term": f'deltaenergy tune --train few/ --method "coop+{row["name"]}" --out tuned/',
     }[row["kind"]]

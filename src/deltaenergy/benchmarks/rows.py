@@ -89,18 +89,18 @@ def chosen_rows(spec: BenchmarkSpec, texts: Sequence[str] | None) -> list[Benchm
     for settings, where in ((spec.settings, ""), *((case.settings, f": case {case.name}") for case in spec.cases)):
         try_settings(settings, f"{spec.name}{where}")
     make_recipe(dict(spec.recipe))
-    named = [part for text in texts or spec.methods for part in split(text, ",", "--methods")]
+    named = [part for text in texts or spec.methods for part in split(text, ",", "`methods`")]
     rows = [row for part in named for row in (paper_rows(spec) if part == PAPER else [part])]
     return parse_rows(rows, spec.settings)
 
 
 def paper_rows(spec: BenchmarkSpec) -> list[str]:
-    """The methods of every row of the benchmark's tables, in their order, as `--methods` takes them.
+    """The methods of every row of the benchmark's tables, in their order, as `methods` takes them.
 
     Rows of methods that are not here, or that adapt to the stream of test images, are none that a benchmark can run.
     """
     if not spec.tables:
-        raise InputError(f"--methods {PAPER}: the paper has no table of {spec.name}. Name methods instead.")
+        raise InputError(f"`methods` {PAPER}: the paper has no table of {spec.name}. Name methods instead.")
     rows = [row for name in spec.tables for row in paper_table(name).rows]
     return list(dict.fromkeys(row.method for row in rows if row.method and not row.saw_stream))
 
@@ -118,10 +118,10 @@ def with_labels(table: Table, spec: BenchmarkSpec) -> Table:
 
 def parse_rows(texts: Sequence[str], settings: RowSettings = NO_SETTINGS) -> list[BenchmarkRow]:
     """Rows from the command line or a benchmark's own list, without doubles, in the given order."""
-    parts = [part for text in texts for part in split(text, ",", "--methods")]
+    parts = [part for text in texts for part in split(text, ",", "`methods`")]
     found = {row.label: row for part in parts for row in _expand(part, settings)}
     if not found:
-        raise InputError("--methods is empty. Write for example --methods msp,delta-energy,ebm/delta-energy.")
+        raise InputError("`methods` is empty. Write for example msp,delta-energy,ebm/delta-energy.")
     return list(found.values())
 
 

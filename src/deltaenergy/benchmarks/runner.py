@@ -94,9 +94,9 @@ def run_benchmark(
     rows = chosen_rows(spec, methods)
     batch_size = batch_size or spec.batch_size
     options = RunOptions(rules, limit, search, batch_size, announce)
-    check_writable(results.folder, folder=True, option="--out")
+    check_writable(results.folder, folder=True, argument="out")
     if store is not None:
-        check_writable(Path(store), folder=True, option="--store")
+        check_writable(Path(store), folder=True, argument="store")
     planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit, as_released=rules.as_released)
     loaded = model() if callable(model) else model
     kind: type[Runner] = Runner

@@ -79,7 +79,7 @@ class DataRoot:
     def _catalogued(self, dataset: str, split: str | None) -> list[ImageItem]:
         known = get_dataset(dataset)
         if self.root is None:
-            raise MissingData(f"{known.title} is looked for under --data ROOT, and none was given.")
+            raise MissingData(f"{known.title} was not found: `data` names no folder of datasets.")
         try:
             items = known.images(self.root, split, label="key" if known.label_by == "name" else None)
         except DatasetMissingError as error:

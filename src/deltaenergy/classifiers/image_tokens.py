@@ -147,5 +147,5 @@ def image_tower_estimate(
         {"activations": runs * kept},
         f"the image tower {f'{runs} times ' if runs > 1 else ''}forth and back on {batch:,} images",
         tower_operations(runs * seen, vision.blocks, vision.width, passes),
-        "Use smaller batches (batch_size, --train-batch), fewer epochs or a GPU.",
+        "Use smaller batches (batch_size in `recipe`), fewer epochs or a GPU.",
     )

@@ -246,6 +246,6 @@ def warn_of_one_domain(method: str, data: TrainViews, effect: str) -> None:
         return
     warnings.warn(
         f"{method} learns from images of several domains, and these have one, {data.domain_names[0]!r}: {effect}. "
-        "If there are more, give folders DOMAIN/CLASS/ with domains=True (--domains), or a table with a domain column.",
+        "If there are more, give folders DOMAIN/CLASS/ with `domains=True`, or a table with a domain column.",
         stacklevel=5,
     )

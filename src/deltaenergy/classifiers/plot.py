@@ -132,5 +132,5 @@ class Plot(Method):
             {"similarities and plans": 16 * entries},
             f"the transport of {vision.patch_count} patches of {batch:,} images to {len(classes):,} classes",
             0,
-            "Use smaller batches (batch_size, --train-batch), or fewer prompts.",
+            "Use smaller batches (batch_size in `recipe`), or fewer prompts.",
         )

@@ -1,110 +1,93 @@
-"""The command `deltaenergy`. Each command is a file of its own; heavy imports happen when one runs."""
+"""The command `deltaenergy`. Heavy imports happen when a command runs."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib
+import logging
+import os
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
-import typer
-
-from deltaenergy import __version__
-from deltaenergy.cli.commands import (
-    bench,
-    calibrate,
-    choose,
-    data,
-    demo,
-    evaluate,
-    explain,
-    features,
-    methods,
-    model,
-    monitor,
-    report,
-    score,
-    serve,
-    theory,
-    tune,
-    undo,
-)
-from deltaenergy.cli.shell.common import err, out, show_warnings_plainly
-from deltaenergy.cli.shell.examples import named
-from deltaenergy.cli.shell.exits import guarded
+from deltaenergy.cli import commands
+from deltaenergy.cli.shell.app import app
+from deltaenergy.cli.shell.console import err
+from deltaenergy.cli.shell.exits import exit_code_of
 from deltaenergy.core.progress import show_progress
-from deltaenergy.errors import InputError
+from deltaenergy.errors import InputError, ResultWarning
 
 # Importing torch makes some hundred thousand objects that all stay: by default the collector walks them many times.
 COLLECT_AFTER = 50_000
 
-app = typer.Typer(
-    name="deltaenergy",
-    help="Say which of your classes an image is, and whether it is any of them at all.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
-
-def _add(name: str, command: Callable[..., None]) -> None:
-    named(app, name, name)(command)
-
-
-_add("demo", demo.demo)
-_add("score", score.score)
-_add("undo", undo.undo)
-_add("calibrate", calibrate.calibrate)
-_add("choose", choose.choose)
-_add("evaluate", evaluate.evaluate)
-_add("explain", explain.explain)
-app.add_typer(data.app, name="data")
-app.add_typer(model.app, name="model")
-_add("tune", tune.tune)
-_add("theory", theory.theory)
-_add("bench", bench.bench)
-_add("report", report.report)
-_add("serve", serve.serve)
-_add("monitor", monitor.monitor)
-_add("features", features.features)
-_add("verify", features.verify)
-_add("methods", methods.methods)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        out.print(f"deltaenergy {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print results, warnings and errors only. Goes with every command.")
-    ] = False,
-) -> None:
-    """Say which of your classes an image is, and whether it is any of them at all."""
+# Their order is that of the help.
+for name in ("demo", "score", "sort", "explain", "calibrate", "tune", "choose", "evaluate", "monitor", "serve"):
+    importlib.import_module(f"deltaenergy.cli.commands.{name}")
+for module in pkgutil.iter_modules(commands.__path__, "deltaenergy.cli.commands."):
+    importlib.import_module(module.name)
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Entry point: however a command ends, it is one message and an exit code, never a traceback."""
     gc.set_threshold(max(COLLECT_AFTER, gc.get_threshold()[0]))
     atexit.register(gc.freeze)  # nor does it walk them once more when the process ends
+    _share_few_threads()
+    if not os.environ.get("TERMINAL_WIDTH", "1").isdecimal():  # which typer takes for a number
+        del os.environ["TERMINAL_WIDTH"]
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(guarded(lambda: _run(given), given))
+    sys.exit(exit_code_of(lambda: _run(given), given))
+
+
+def _share_few_threads() -> None:
+    """Where the system allows few threads, let libraries use one each: some end the process when they get fewer.
+
+    They read these variables when they are imported.
+    """
+    wanted, wait = 4 * (os.cpu_count() or 1), threading.Event()
+    threads = [threading.Thread(target=wait.wait, daemon=True) for _ in range(wanted)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
+            os.environ[name] = "1"
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    finally:
+        wait.set()
 
 
 def _run(given: list[str]) -> object:
-    show_warnings_plainly()
-    show_progress(False)  # commands have bars of their own
+    _show_warnings_plainly()
     for argument in given:
         if "\0" in argument:
-            raise InputError(f"The argument {argument!r} holds a NUL character, which no name or path can have.")
+            raise InputError(f"The argument {argument!r} has a NUL character, which no name or path can have.")
     # Taken out here, so that it may stand before or after the command.
     end = given.index("--") if "--" in given else len(given)
-    err.hushed = "--quiet" in given[:end]
+    err.typed_as, err.hushed = {}, "--quiet" in given[:end]
+    show_progress(False if err.hushed else None)
     given = [*(argument for argument in given[:end] if argument != "--quiet"), *given[end:]]
     return app(args=given, prog_name="deltaenergy", standalone_mode=False)
+
+
+def _show_warnings_plainly() -> None:
+    """Show Python warnings and our log as one line for a user, without file and source line."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, UserWarning) and not issubclass(category, ResultWarning):
+            err.print(f"Warning: {message}", style="yellow")
+
+    warnings.showwarning = show
+    log = logging.getLogger("deltaenergy")
+    if not any(isinstance(handler, _ToConsole) for handler in log.handlers):
+        log.addHandler(_ToConsole())
+        log.setLevel(logging.INFO)
+
+
+class _ToConsole(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if err.is_terminal or not record.name.startswith("deltaenergy.models.lite"):
+            err.print(record.getMessage(), style="dim" if record.levelno < logging.WARNING else None)

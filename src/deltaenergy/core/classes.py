@@ -45,7 +45,7 @@ def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[s
         if "," not in classes and classes.strip():
             raise InputError(
                 f"classes must be a list of names, or one text with commas. Did you mean [{classes!r}]? "
-                "Names in a file: deltaenergy.core.classes.read_classes(FILE)."
+                "Names in a file: deltaenergy.ClassNames(FILE)."
             )
         classes = [name.strip() for name in classes.split(",") if name.strip()]
     try:
@@ -96,8 +96,8 @@ def fill(template: str, name: str) -> str:
     return template.replace("{}", name)
 
 
-def read_classes(argument: str, what: str = "--classes") -> list[str]:
-    """Class names from the command line: `dog,cat`, or a text file with one name per line (blank lines ignored).
+def read_classes(argument: str, what: str = "`classes`") -> list[str]:
+    """Class names from one text: `dog,cat`, or a text file with one name per line (blank lines ignored).
 
     What looks like a path (`./names`, `lists/names`, `names.txt`) must be a file: a misspelt one is no class name. A
     single name with a slash is written as a list, `"tv/monitor,"`. `what` is said in errors.
@@ -106,11 +106,11 @@ def read_classes(argument: str, what: str = "--classes") -> list[str]:
     if os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
         return _names_in_file(path, what)
     if os.path.lexists(path) and _like_a_path(argument):
-        kind = "a folder" if os.path.isdir(path) else "no ordinary file"  # noqa: PTH112
+        kind = "a folder" if os.path.isdir(path) else "not an ordinary file"  # noqa: PTH112
         raise InputError(f"{what}: {argument} is {kind}. Give a text file with one name per line.")
     names = [name.strip() for name in argument.split(",") if name.strip()]
     if not names:
-        raise InputError(f'{what} is empty. Write for example {what} "dog,cat", or name a file.')
+        raise InputError(f'{what} is empty. Write for example "dog,cat", or name a file.')
     listed = "," in argument
     for name in names:
         if _like_a_path(name, listed):
@@ -122,7 +122,7 @@ def read_classes(argument: str, what: str = "--classes") -> list[str]:
 def _names_in_file(path: Path, what: str) -> list[str]:
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{what}: {path} is larger than {LARGEST_FILE >> 20} MiB, which is no list of names.")
+            raise InputError(f"{what}: {path} is larger than {LARGEST_FILE >> 20} MiB, which is not a list of names.")
         # utf-8-sig also drops the byte-order mark that some editors write.
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

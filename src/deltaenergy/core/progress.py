@@ -1,16 +1,17 @@
-"""How long work tells how far it is, without knowing who shows it; and a plain line for those who give no callback.
+"""How long work tells how far it is, without knowing who shows it; and a bar for those who give no callback.
 
-Work on images that is given no callback shows a line on standard error, if that is a terminal, once it has taken a
-moment. `show_progress(False)` or DELTAENERGY_PROGRESS=0 turns it off, `show_progress(True)` on where there is no
-terminal.
+Public calls show the `stage` that they are in as a bar on standard error, if that is a terminal; so do commands. Other
+work on images that is given no callback shows a plain line once it has taken a moment. `show_progress(False)` or
+DELTAENERGY_PROGRESS=0 turns both off, `show_progress(True)` on where there is no terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 # Called with (done, total) after each step; total is None while it is unknown.
 Progress = Callable[[int, int | None], None]
@@ -19,6 +20,8 @@ Progress = Callable[[int, int | None], None]
 _FIRST_AFTER, _AGAIN_AFTER = 1.0, 0.1
 _WIDTH = 24
 _setting: bool | None = None
+# Whether a stage has a bar now.
+_in_stage = False
 
 
 def show_progress(on: bool | None = True) -> None:
@@ -27,14 +30,49 @@ def show_progress(on: bool | None = True) -> None:
     _setting = on
 
 
+@contextlib.contextmanager
+def stage(what: str) -> Iterator[Progress]:
+    """A bar on standard error while the block runs, where progress is shown; gives the callback that moves it.
+
+    Before the first move it is a spinner: for work whose length nobody knows. A stage within another shows nothing.
+    """
+    global _in_stage
+    if _in_stage or not _wanted():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    text = TextColumn("{task.description}", markup=False)
+    counted = text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    # Standard output may be a pipe that gets results meanwhile: it is left alone.
+    bars = Bars(SpinnerColumn(), text, console=Console(stderr=True), transient=True, redirect_stdout=False)
+    _in_stage = True
+    try:
+        with bars:
+            task = bars.add_task(what, total=None)
+
+            def move(done: int, total: int | None) -> None:
+                bars.columns = counted
+                bars.update(task, completed=done, total=total)
+
+            yield move
+    finally:
+        _in_stage = False
+
+
 def shown(what: str) -> Progress | None:
     """A callback that shows a line, or None where none is to be shown."""
-    stream = sys.stderr
+    return _Line(what) if _wanted() and not _in_stage else None
+
+
+def _wanted() -> bool:
+    if sys.stderr is None:
+        return False
     if _setting is None:
-        wanted = os.environ.get("DELTAENERGY_PROGRESS", "1") != "0" and stream is not None and stream.isatty()
-    else:
-        wanted = _setting and stream is not None
-    return _Line(what) if wanted else None
+        return os.environ.get("DELTAENERGY_PROGRESS", "1") != "0" and sys.stderr.isatty()
+    return _setting
 
 
 def part_of(progress: Progress | None, before: int, total: int) -> Progress | None:

@@ -181,7 +181,7 @@ def open_header(stream: IO[bytes]) -> Image.Image:
         return Image.open(stream, formats=formats)
     except UnidentifiedImageError:
         if _is_heic(start) and not _heic_wanted:
-            raise UnreadableImage("a HEIC image, which this service was not told to read (serve --heic)") from None
+            raise UnreadableImage("a HEIC image, which this service was not started to read (option heic)") from None
         if _is_heic(start) and not reads_heic:
             raise UnreadableImage(f"a HEIC image, which needs an extra: {_INSTALL_HEIC}") from None
         kind = "it contains text" if _is_text(start) else "unknown format or damaged header"

@@ -162,9 +162,9 @@ def check_calibration(
     check_keep(keep)
     check_confidence(confidence)
     if by_class and keep == 1:
-        raise InputError("by_class needs keep below 1: one threshold for all keeps every calibration image as it is.")
+        raise InputError("`by_class` needs `keep` below 1: one threshold for all keeps every image as it is.")
     if labels is not None and not by_class:
-        raise InputError("labels are for thresholds by class: pass by_class=True as well.")
+        raise InputError("`labels` are for thresholds by class: pass `by_class=True` as well.")
 
 
 def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] | None) -> npt.NDArray[np.int64]:

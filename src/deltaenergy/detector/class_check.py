@@ -104,9 +104,9 @@ def warn_of_chance(correct: int, images: int, classes: int, *, who: str = "The m
         return False
     warnings.warn(
         f"{who} names {_percent(correct / images)} of these {images} images correctly; guessing among {classes} "
-        f"classes would be right for {_percent(1 / classes)}. It does not seem to know these classes, so that nothing "
-        "it says about them can be relied on. Say the class names in other words, take another model, or learn them "
-        "from a few images each: `deltaenergy tune --method linear-probe` does not look at names.",
+        f"classes would be right for {_percent(1 / classes)}. It does not seem to know these classes; do not rely on "
+        "its verdicts. Reword the class names, use another model, or tune on a few images per class (the method "
+        "linear-probe needs no names).",
         UnknownClassesWarning,
         stacklevel=stacklevel + 1,
     )

@@ -30,7 +30,7 @@ from deltaenergy.detector.class_check import ClassAccuracy, asks_words, class_ac
 from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.errors import InputError, NotFittedError, SkippedImages
 from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
@@ -154,6 +154,7 @@ class Detector(HasRepr):
             warnings.warn(
                 f"{len(scored.unreadable):,} of the calibration images are unreadable and were skipped, the first is "
                 f"{first.id}: {first.reason}",
+                SkippedImages,
                 stacklevel=2,
             )
         self.calibrate_scored(
@@ -261,15 +262,15 @@ class Detector(HasRepr):
         check_fdr(fdr)
         known = self.require_calibration()
         if known.groups is not None:
-            raise InputError("fdr needs one threshold for all classes: calibrate a detector without by_class.")
+            raise InputError("`fdr` needs one threshold for all classes: calibrate a detector without `by_class`.")
         if known.folds is not None:
             raise InputError(
-                f"fdr needs exact p-values, and those of {self.score.spec} are not: it learned from the calibration "
+                f"`fdr` needs exact p-values, and those of {self.score.spec} are not: it learned from the calibration "
                 "images. Use a score that does not, such as max-logit."
             )
         if known.guarantee.trained:
             raise InputError(
-                "fdr needs p-values, which are not valid here: the classifier was trained on the images that set the "
+                "`fdr` needs p-values, which are not valid here: the classifier was trained on the images that set the "
                 "threshold. Calibrate the detector on other images."
             )
 

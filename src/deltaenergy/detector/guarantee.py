@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from deltaenergy.errors import ResultWarning
 from deltaenergy.stats.thresholds import CONFIDENCE, kept_at_least, least_images, percent, rank_of
 
 
-class NoGuarantee(UserWarning):
+class NoGuarantee(ResultWarning):
     """There were too few images for the guarantee that was requested."""
 
 

@@ -149,7 +149,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         "## Limits",
         "",
         "- The threshold holds for images like those it was set on. Calibrate again on your own: "
-        "`deltaenergy calibrate good/ --detector …`.",
+        "`deltaenergy.calibrate('good/', detector)`.",
         "- How many unknown images are found depends on the unknowns; only those above were measured.",
         "- An image that was made to be accepted may be.",
         *(["- It holds small pictures of its calibration images."] if detector.kept_images is not None else []),

@@ -1,29 +1,29 @@
-"""What verdicts, detectors and evaluations show in a notebook: cells, and figures by matplotlib where it is installed.
+"""What verdicts and evaluations show in a notebook: images as HTML, and figures by matplotlib where it is installed.
 
-A cell is HTML: images as small JPEG data, a histogram of the scores as SVG. Nothing runs, and nothing is fetched.
+Images are small JPEG data in the cell itself. Nothing runs, and nothing is fetched.
 """
 
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import cycle
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from deltaenergy.data.items import ImageItem
 from deltaenergy.data.thumbnails import square_jpeg
 from deltaenergy.errors import InputError
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 # Pictures in a cell, their side on the screen, and that of the data, for dense screens.
 MOST, SIDE, DATA_SIDE, QUALITY = 12, 96, 192, 75
-WIDTH, HEIGHT, BINS = 420, 120, 40
 # Told apart by colour-blind readers (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 LINE = "#444444"
@@ -57,46 +57,6 @@ def pictures_html(shots: Sequence[Shot]) -> str:
             f"{lines}</div>"
         )
     return f"<div style='display:flex;flex-wrap:wrap;gap:8px;margin-top:8px'>{''.join(cards)}</div>" if cards else ""
-
-
-def histogram_html(groups: Mapping[str, npt.ArrayLike], threshold: float | None) -> str:
-    """Scores of each group as steps over one axis, each group by its own share; a line at the threshold."""
-    values = {name: np.asarray(group, np.float64) for name, group in groups.items()}
-    values = {name: group[np.isfinite(group)] for name, group in values.items()}
-    values = {name: group for name, group in values.items() if len(group)}
-    marks = [] if threshold is None or not math.isfinite(threshold) else [threshold]
-    whole = np.concatenate([*values.values(), marks]) if values else np.zeros(0)
-    if not len(whole):
-        return ""
-    low, high = float(whole.min()), float(whole.max())
-    if not high - low > 1e-12 * max(abs(low), abs(high), 1e-290):
-        low, high = low - max(abs(low), 1.0) / 10, high + max(abs(high), 1.0) / 10
-    shares = {name: np.histogram(group, BINS, (low, high))[0] / len(group) for name, group in values.items()}
-    top = max(float(share.max()) for share in shares.values())
-    parts = [_steps(share / top, COLOURS[i % len(COLOURS)]) for i, share in enumerate(shares.values())]
-    for mark in marks:
-        x = WIDTH * (mark - low) / (high - low)
-        parts.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='0' y2='{HEIGHT}' stroke='#888' stroke-dasharray='4 3'/>")
-    keys = " ".join(
-        f"<span style='color:{COLOURS[i % len(COLOURS)]}'>■</span> {_text(name)} ({len(group)})"
-        for i, (name, group) in enumerate(values.items())
-    )
-    told = f"Histogram of scores from {low:.4g} to {high:.4g}" + "".join(f", threshold {mark:.4g}" for mark in marks)
-    return (
-        f"<div style='font-size:12px;margin-top:8px'>{keys}<br><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
-        f"aria-label='{told}' viewBox='0 0 {WIDTH} {HEIGHT}'>{''.join(parts)}</svg><br>"
-        f"score {low:.4g} … {high:.4g}{''.join(f'; threshold {mark:.4g}' for mark in marks)}</div>"
-    )
-
-
-def _steps(heights: npt.NDArray[np.float64], colour: str) -> str:
-    """A line of steps over the whole width, filled lightly."""
-    points = [(0.0, 0.0)]
-    for i, height in enumerate(heights.tolist()):
-        points += [(i / BINS, height), ((i + 1) / BINS, height)]
-    points.append((1.0, 0.0))
-    drawn = " ".join(f"{WIDTH * x:.1f},{HEIGHT * (1 - 0.96 * y):.1f}" for x, y in points)
-    return f"<polygon points='{drawn}' fill='{colour}' fill-opacity='0.25' stroke='{colour}'/>"
 
 
 def _text(text: str) -> str:

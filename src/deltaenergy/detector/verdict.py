@@ -7,6 +7,7 @@ This module imports nothing heavy: commands name columns before they load a mode
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,15 @@ def verdict_columns(classes: int = 1) -> list[str]:
 
 
 def verdict_schema(classes: int = 1) -> pa.Schema:
-    """The Arrow schema of these columns."""
+    """The Arrow schema of a table with this many of the closest classes."""
+    return arrow_schema(verdict_columns(classes))
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of some columns."""
     import pyarrow as pa
 
-    names = verdict_columns(classes)
-    return pa.schema([(name, pa.type_for_alias(COLUMNS[name.rstrip("_0123456789")])) for name in names])
+    return pa.schema([(name, pa.type_for_alias(COLUMNS[name.rstrip("_0123456789")])) for name in columns])
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def read_verdicts(source: Any) -> Verdicts:
     for name, column in (("path", paths), ("label", labels), ("score", scores)):
         if column is None:
             raise InputError(
-                f"{what} has no column {name!r}. Verdicts come in a table such as `deltaenergy score --out` writes."
+                f"{what} has no column {name!r}. Verdicts come in a table such as `deltaenergy score` writes."
             )
     assert paths is not None and labels is not None and scores is not None
     count = len(paths)
@@ -79,7 +79,7 @@ def check_own(verdicts: Verdicts, detector: Detector) -> None:
     if len(missing):
         raise InputError(
             f"The table has no p-value for {verdicts.paths[missing[0]]}, so nothing shows that this detector made it: "
-            "write it with `deltaenergy score --detector`."
+            "write it with `deltaenergy score` and this detector."
         )
     wrong = np.flatnonzero(np.abs(detector.p_values(scores) - p_values) > _SAME_P)
     if len(wrong):

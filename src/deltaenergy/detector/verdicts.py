@@ -13,7 +13,7 @@ import numpy as np
 
 from deltaenergy.core.display import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.detector.inline import Shot, histogram_html, interleaved, pictures_html
+from deltaenergy.detector.inline import Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
 from deltaenergy.errors import InputError
 
@@ -185,7 +185,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         return facts
 
     def _repr_html_(self) -> str:
-        """In a notebook: counts, a histogram of the scores by verdict, and a few images, unknown ones first."""
+        """In a notebook: counts, and a few images, rejected ones first."""
         shots: dict[bool, list[Shot]] = {True: [], False: []}
         for verdict in self:
             lines: tuple[str, ...] = (f"{verdict.label} {verdict.confidence:.0%}", f"score {verdict.score:.4g}")
@@ -193,23 +193,16 @@ class Verdicts(HasRepr, Sequence[Verdict]):
                 lines = (NONE_OF_THESE, f"closest: {verdict.label}", lines[1])
             image = ImageItem(verdict.path, Path(verdict.path))
             shots[bool(verdict.is_ood)].append(Shot(image, lines, not verdict.is_ood))
-        return (
-            super()._repr_html_()
-            + histogram_html(self._by_verdict(), None)
-            + pictures_html(interleaved(shots[True], shots[False]))
-        )
-
-    def _by_verdict(self) -> dict[str, npt.NDArray[np.float64]]:
-        """The scores of each verdict."""
-        if self.is_ood is None:
-            return {"images": self.scores}
-        return {KNOWN: self.scores[~self.is_ood], NONE_OF_THESE: self.scores[self.is_ood]}
+        return super()._repr_html_() + pictures_html(interleaved(shots[True], shots[False]))
 
     def plot(self, ax: Any = None) -> Any:
         """A histogram of the scores by verdict, on matplotlib's axes `ax` or new ones, which are returned."""
         from deltaenergy.detector.inline import score_histogram
 
-        return score_histogram(self._by_verdict(), None, "score", ax)
+        groups = {"images": self.scores}
+        if self.is_ood is not None:
+            groups = {KNOWN: self.scores[~self.is_ood], NONE_OF_THESE: self.scores[self.is_ood]}
+        return score_histogram(groups, None, "score", ax)
 
 
 class VerdictStream(Iterator[Verdict]):

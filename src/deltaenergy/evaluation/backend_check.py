@@ -20,21 +20,26 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.core.progress import Progress, shown
+from deltaenergy.core.labels import class_names
+from deltaenergy.core.progress import Progress, shown, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import ClassNames, one_score
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import decode_ahead
+from deltaenergy.models.on import On
 from deltaenergy.scores.availability import check_runnable, given_by
 from deltaenergy.scores.base import Score
+from deltaenergy.scores.registry import DEFAULT_SCORE
 from deltaenergy.source import load_images
 from deltaenergy.stats.metrics import Estimate, auroc, paired_differences
 from deltaenergy.stats.thresholds import upper_share
@@ -135,6 +140,38 @@ class BackendAgreement:
         ours = {"bound": self.bound, "equal": self.equal, "speed": self.speed, "conclusion": self.conclusion()}
         unreadable = [{"path": image.id, "reason": image.reason} for image in self.unreadable]
         return {**found, "auroc_difference": change, **ours, "unreadable": unreadable}
+
+
+def check_model(
+    model: str | Path,
+    images: Any,
+    open_images: Any = None,
+    *,
+    on: str | On,
+    score: str | Score | None = None,
+    classes: str | Sequence[str] | None = None,
+    calibration_images: Any = None,
+) -> BackendAgreement:
+    """Load a model on torch in fp32 and as `on` says, and compare both (`check_agreement`).
+
+    Without `classes`, the class folders of `images` name them.
+    """
+    on = On.of(on)
+    if on.backend in (None, "torch") and on.precision in ("auto", "fp32"):
+        raise InputError("`on` must name another backend or precision: this compares with torch in fp32.")
+    on.check(calibration_images)
+    known, unknown = load_images(images), None if open_images is None else load_images(open_images)
+    names = ClassNames(classes).classes or class_names(known)
+    if not names:
+        raise InputError(f"`images` {images}: the images have no classes. Sort them into class folders.")
+    chosen = one_score(DEFAULT_SCORE if score is None else score)
+    with stage("Loading the model"):
+        candidate = on.load_model(model, calibration_images)
+        reference = On(device=str(candidate.device), precision="fp32").load_model(model)
+    with stage("Encoding on both") as progress:
+        return check_agreement(
+            reference, candidate, names, known, unknown, score=chosen, batch_size=on.batch_size, progress=progress
+        )
 
 
 def check_agreement(

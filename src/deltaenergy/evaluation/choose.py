@@ -9,9 +9,10 @@ Images are encoded once and compared with all classes once; a fold only removes 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,21 @@ import torch
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.display import HasRepr
-from deltaenergy.core.labels import class_indices, first_of_name
+from deltaenergy.core.labels import class_indices, class_names, first_of_name
 from deltaenergy.core.needs import OF_IMAGES, Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.class_check import warn_of_guesses
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation import leave_out
 from deltaenergy.evaluation.disagreement import ScoreDisagreement, disagreement_with
 from deltaenergy.evaluation.leave_out import Floats, Ints
 from deltaenergy.models.features import is_feature_array
-from deltaenergy.scores.availability import Given, Lack, check_runnable, given_by, runnable_scores
-from deltaenergy.scores.base import Score, ScoreInputs
+from deltaenergy.models.on import On
+from deltaenergy.scores.availability import Given, Lack, check_runnable, chosen_scores, given_by, runnable_scores
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, score_inputs
 from deltaenergy.source import load_images
@@ -61,6 +65,7 @@ NEAR_ONLY = (
     "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
     "on pictures of a wholly other kind (far unknowns): check the choice with `deltaenergy evaluate` if you have some."
 )
+LOG = logging.getLogger(__name__)
 # Means that differ by rounding alone are equal.
 DECIMALS = 9
 
@@ -106,6 +111,22 @@ class Choice(HasRepr):
     folds: int
     seed: int
     unreadable: list[Unreadable] = field(default_factory=list)
+    classifier: Classifier | None = field(default=None, compare=False)
+    known: KnownFeatures | None = field(default=None, compare=False)
+
+    def detector(self, keep: float = 0.95) -> Detector:
+        """A detector with the best score, calibrated on the same images."""
+        classifier, known = self._required()
+        return Detector(classifier, self.best).calibrate(known.features, keep)
+
+    def disagreement(self, count: int = 8) -> ScoreDisagreement:
+        """The images on which the best score and its rival disagree most (`disagreement_of`)."""
+        return disagreement_of(*self._required(), self, count)
+
+    def _required(self) -> tuple[Classifier, KnownFeatures]:
+        if self.classifier is None or self.known is None:
+            raise InputError("This choice was made from features alone: use what `choose` returns.")
+        return self.classifier, self.known
 
     @property
     def best(self) -> str:
@@ -153,46 +174,55 @@ class KnownFeatures:
 
 
 def choose(
-    classifier: Classifier,
+    by: By,
     images: Any,
-    scores: Iterable[str | Score] | None = None,
+    scores: str | Iterable[str | Score] | None = None,
     *,
     labels: Sequence[str] | None = None,
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
     confidence: float = 0.95,
-    batch_size: int = 32,
-    progress: Progress | None = None,
+    on: str | On = "auto",
 ) -> Choice:
     """Rank scores by how well they detect classes left off the class list.
 
     Args:
-        classifier: knows all classes.
+        by: a classifier that knows all classes, class names, or a detector or its folder, for its classifier.
         images: known images whose class is known (a folder with one folder per class, a table with labels), or unit
             features with `labels`.
-        scores: candidates; those that look at patches or pixels cannot take part. By default `candidate_scores`.
+        scores: candidates, or `all`; those that need patches or pixels cannot take part. By default
+            `candidate_scores`.
         labels: class name of each row of features.
         folds: into how many parts the classes are split; each is left out once. At most one per class.
         seed: of the split and the resamples.
         resamples: how many the intervals come from; classes are resampled with all their images.
         confidence: of the intervals.
-        batch_size: images per step of the image tower.
-        progress: told how many images are encoded.
+        on: where a model is loaded, and images per batch.
     """
-    candidates = _candidates(classifier, scores)
-    known = labelled_features(classifier, images, labels, batch_size, progress)
-    return choose_from_features(
-        classifier,
-        known.features,
-        known.truth,
-        candidates,
-        folds=folds,
-        seed=seed,
-        resamples=resamples,
-        confidence=confidence,
-        unreadable=known.unreadable,
-    )
+    source = DetectorSource.of(by, on, "choose")
+    items = images if is_feature_array(images) else load_images(images)
+    candidates, left_out = _candidates(_features_only(source.given([items])), scores)
+    if left_out is not None:
+        LOG.info(left_out)
+    classifier = source.classifier(None if items is images else lambda: class_names(items))
+    check_runnable(candidates, given_to_choose([items], classifier))
+    with stage("Encoding images") as progress:
+        known = labelled_features(classifier, items, labels, source.on.batch_size, progress)
+    with stage("Leaving classes out") as progress:
+        choice = choose_from_features(
+            classifier,
+            known.features,
+            known.truth,
+            candidates,
+            folds=folds,
+            seed=seed,
+            resamples=resamples,
+            confidence=confidence,
+            unreadable=known.unreadable,
+            progress=progress,
+        )
+    return replace(choice, classifier=classifier, known=known)
 
 
 def choose_from_features(
@@ -342,8 +372,11 @@ def labelled_features(
 
 def given_to_choose(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
     """What choose has for scores: features, whatever the images are."""
+    return _features_only(given_by(images, classifier))
+
+
+def _features_only(given: Given) -> Given:
     others = {need: FEATURES_ALONE for need in Need if need not in TO_CHOOSE_WITH}
-    given = given_by(images, classifier)
     return Given({**given.lacks, **others}, given.method)
 
 
@@ -354,12 +387,8 @@ def candidate_scores(given: Given) -> tuple[list[Score], str | None]:
     return list(unique.values()), left_out
 
 
-def _candidates(classifier: Classifier, scores: Iterable[str | Score] | None) -> list[Score]:
-    given = given_to_choose(classifier=classifier)
+def _candidates(given: Given, scores: str | Iterable[str | Score] | None) -> tuple[list[Score], str | None]:
     if scores is None:
-        return candidate_scores(given)[0]
-    named = [make_score(score) for score in scores]
-    if not named:
-        raise InputError("choose needs at least one candidate score.")
-    check_runnable(named, given)
-    return named
+        return candidate_scores(given)
+    chosen, left_out = chosen_scores(scores, given)
+    return [make_score(score.score if isinstance(score, Scorer) else score) for score in chosen], left_out

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from deltaenergy.core.progress import Progress, part_of
+from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import Evaluation, Group, members, pools
 from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
-from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels
+from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.on import On
 from deltaenergy.scoring import needs_of_images
 from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.stats.thresholds import check_keep
@@ -82,33 +86,71 @@ class Comparison:
 
 
 def compare(
-    detectors: Mapping[str, Detector],
+    detectors: Mapping[str, Detector | str | Path] | Sequence[str],
     id_sets: Any,
     shifted_sets: Any = (),
     open_sets: Any = (),
     *,
+    zero_shot: bool = False,
     keep: float = 0.95,
     limit: int | None = None,
     seed: int = 0,
     resamples: int = 1000,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-    command: str | None = None,
+    on: str | On = "auto",
 ) -> Comparison:
     """Measure several detectors on the same sets of images, given as for `evaluate`, which measures one.
 
     A detector without a threshold gets one on the ID sets; a score that learns from images is cross-fitted on them, as
     in `evaluate`. Those of one model share the encoded images, as far as they need no more than features.
+
+    Args:
+        detectors: by name, each a detector or its folder; or a list of folders.
+        id_sets: images of the classes.
+        shifted_sets: images of the same classes in other styles.
+        open_sets: images of none of the classes.
+        zero_shot: compare with the first detector's model before tuning, which then comes first.
+        keep: the ID share that thresholds keep, and the rate of the FPR metrics.
+        limit: at most this many images of each set, drawn with `seed`.
+        seed: for `limit` and for the bootstrap.
+        resamples: number of bootstrap resamples behind each interval.
+        on: where models are loaded, and images per batch.
     """
-    if len(detectors) < 2:
+    if not isinstance(detectors, Mapping):
+        detectors = {name: folder for folder, name in short_names(detectors).items()}
+    if len(detectors) + zero_shot < 2:
         raise InputError(f"compare needs at least two detectors, got {len(detectors)}.")
     check_keep(keep)
+    on = On.of(on)
+    sources = {name: DetectorSource.of(one, on, "compare") for name, one in detectors.items()}
     loaded = load_sets(grouped_sets(id_sets, shifted_sets, open_sets, limit, "compare"), limit, seed)
+    opened = {name: source.detector() for name, source in sources.items()}
+    if zero_shot:
+        first = next(iter(opened.values()))
+        plain = ZeroShotClassifier(first.classifier.model, first.classifier.classes)
+        opened = {"zero-shot": Detector(plain, first.score).prepare(), **opened}
+    with stage("Encoding images") as progress:
+        evaluations = _evaluate_each(
+            opened, loaded, keep, resamples, seed, limit, batch_size=on.batch_size, progress=progress
+        )
+    return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
+
+
+def _evaluate_each(
+    detectors: Mapping[str, Detector],
+    loaded: Sequence[LoadedSet],
+    keep: float,
+    resamples: int,
+    seed: int,
+    limit: int | None,
+    *,
+    batch_size: int,
+    progress: Progress,
+) -> dict[str, Evaluation]:
     evaluations = {}
     encoded: dict[str, list[LoadedSet]] = {}
     for name, detector in detectors.items():
         classifier = detector.classifier
-        sets = loaded
+        sets: Sequence[LoadedSet] = loaded
         if _needs_features_only(detector) and all(image_set.features is None for image_set in loaded):
             key = classifier.model.fingerprint
             if key not in encoded:
@@ -125,11 +167,11 @@ def compare(
             seed=seed,
             batch_size=batch_size,
             progress=progress,
-            provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
+            provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples),
         )
-        warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}")
-    warn_of_no_open_set(evaluations[name])
-    return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
+        warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}", stacklevel=3)
+    warn_of_no_open_set(evaluations[name], stacklevel=3)
+    return evaluations
 
 
 def _needs_features_only(detector: Detector) -> bool:

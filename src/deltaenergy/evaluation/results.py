@@ -12,7 +12,7 @@ import numpy as np
 from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
-from deltaenergy.detector.inline import Shot, histogram_html, pictures_html
+from deltaenergy.detector.inline import Shot, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimate
@@ -142,15 +142,14 @@ class Evaluation(HasRepr):
         return facts
 
     def _repr_html_(self) -> str:
-        """In a notebook: figures, a histogram of the primary score by set, and the pictures it judges wrongly."""
+        """In a notebook: numbers, and the images that the primary score judges wrongly."""
         wrong = []
         for image_set in self.sets:
             for item, rejected in zip(image_set.scored.items, self.is_ood(image_set).tolist()):
                 if rejected != (image_set.group is Group.OPEN):
                     said = NONE_OF_THESE if rejected else KNOWN
                     wrong.append(Shot(item, (f"{said}, wrongly", image_set.name), not rejected))
-        groups = {image_set.name: image_set.scored.values[self.primary] for image_set in self.sets}
-        return super()._repr_html_() + histogram_html(groups, self.thresholds[self.primary]) + pictures_html(wrong)
+        return super()._repr_html_() + pictures_html(wrong)
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
         """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.labels import first_of_name
-from deltaenergy.core.progress import Progress, part_of, shown
+from deltaenergy.classifiers.base import Classifier
+from deltaenergy.core.labels import class_names, first_of_name
+from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
-from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.detector.opening import By, DetectorSource
+from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
-from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, same_class
+from deltaenergy.evaluation.sets import (
+    LoadedSet,
+    grouped_sets,
+    known_items,
+    list_sets,
+    load_sets,
+    match_labels,
+    no_labels,
+    same_class,
+)
 from deltaenergy.evaluation.stored_items import StoredItems
-from deltaenergy.scores.availability import Given, check_runnable, given_by
+from deltaenergy.scores.availability import Given, chosen_scores, given_by
 from deltaenergy.scores.base import Score, Scorer
-from deltaenergy.scores.registry import make_score
+from deltaenergy.scores.registry import DEFAULT_SCORE
 from deltaenergy.scoring import (
     NOTHING_SCORED,
     AnyScorer,
@@ -39,6 +50,10 @@ from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.models.on import On
+
+Scores: TypeAlias = str | Score | Scorer | Sequence[str | Score | Scorer]
+LOG = logging.getLogger(__name__)
 
 # Scores that learn from images do so from at most so many of a feature store, evenly spaced: these are held in memory.
 MOST_LEARNED = 20_000
@@ -49,67 +64,74 @@ class NoOpenSet(UserWarning):
 
 
 def evaluate(
-    classifier: Classifier,
-    scores: str | Score | Scorer | Sequence[str | Score | Scorer],
-    id_sets: Any,
+    by: By,
+    scores: Scores | None = None,
+    id_sets: Any = None,
     shifted_sets: Any = (),
     open_sets: Any = (),
     *,
     keep: float = 0.95,
-    detector: Detector | None = None,
-    primary: str | None = None,
     limit: int | None = None,
     seed: int = 0,
     resamples: int = 1000,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-    command: str | None = None,
+    on: str | On = "auto",
 ) -> Evaluation:
     """Measure a classifier and its scores on sets of images.
 
     Sets are given as `{name: images}`, or as a list of `(name, images)` or `ImageSet`; one alone also as its images.
 
     Args:
-        classifier: zero-shot or tuned.
-        scores: one or several names, `Score` or `Scorer` objects; those that learn from ID data are cross-fitted on
-            the ID sets (see `deltaenergy.scoring.CrossFitted`), unless they are the `detector`'s own.
+        by: a classifier, class names, or a detector or its folder, whose threshold is then used for its score.
+        scores: one or several names, `Score` or `Scorer` objects, or `all`; those that learn from ID data are
+            cross-fitted on the ID sets (see `deltaenergy.scoring.CrossFitted`), unless they are the detector's own. By
+            default the detector's, or `delta-energy+words`.
         id_sets: images of the classes; class folders give their labels.
         shifted_sets: images of the same classes in other styles.
         open_sets: images of none of the classes.
         keep: the ID share that thresholds keep, and the rate of the FPR metrics.
-        detector: one that is calibrated already: its threshold is used for its score, in place of one that is set
-            on the ID sets.
-        primary: the score whose verdicts a report shows; the first if not given.
-        limit: at most so many images of each set, drawn with `seed`.
+        limit: at most this many images of each set, drawn with `seed`.
         seed: for `limit` and for the bootstrap.
         resamples: number of bootstrap resamples behind each interval.
-        batch_size: images per step of the image tower.
-        progress: called with (images done, images in all sets).
-        command: what the user typed, for the report.
+        on: where a model is loaded, and images per batch.
     """
-    if detector is not None:
-        detector.require_calibration()
+    source = DetectorSource.of(by, on, "evaluate")
     check_keep(keep)
-    check_classifier(classifier, "evaluate")
-    given = grouped_sets(id_sets, shifted_sets, open_sets, limit, "evaluate")
-    used = _scorers(classifier, scores, detector, given_by([image_set.images for image_set, _ in given], classifier))
-    if primary is not None and primary not in used:
-        raise InputError(f"primary {primary!r} is not among the scores.{did_you_mean(primary, used)}")
+    given = list_sets(grouped_sets(() if id_sets is None else id_sets, shifted_sets, open_sets, limit, "evaluate"))
+    images = [image_set.images for image_set, _ in given]
+    if source.is_detector:
+        if scores is not None:
+            chosen_scores(scores, Given())  # a misspelt name is told before the detector is loaded
+        detector = source.detector()
+        classifier = detector.classifier
+        chosen, left_out = chosen_scores(detector.scorer if scores is None else scores, given_by(images, classifier))
+    else:
+        detector = None
+        asked = source.score(None) if scores is None else scores
+        chosen, left_out = chosen_scores(asked, source.given(images).without(labels=no_labels(given)))
+        classifier = source.classifier(lambda: class_names(known_items(given)))
+    if left_out is not None:
+        LOG.info(left_out)
+    if detector is not None and detector.calibration is None:
+        detector = None
+    used = _scorers(classifier, chosen, detector, lenient=left_out is not None)
+    # Of all scores, a report shows the verdicts of the default one.
+    primary = DEFAULT_SCORE if left_out is not None and DEFAULT_SCORE in used else None
     loaded = load_sets(given, limit, seed, classifier.model)
     labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in loaded]
-    found = evaluate_sets(
-        classifier,
-        list(used.values()),
-        labelled,
-        keep=keep,
-        calibrated=detector,
-        primary=primary,
-        resamples=resamples,
-        seed=seed,
-        batch_size=batch_size,
-        progress=shown("Encoding images") if progress is None else progress,
-        provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples, command=command),
-    )
+    with stage("Encoding images") as progress:
+        found = evaluate_sets(
+            classifier,
+            list(used.values()),
+            labelled,
+            keep=keep,
+            calibrated=detector,
+            primary=primary,
+            resamples=resamples,
+            seed=seed,
+            batch_size=source.on.batch_size,
+            progress=progress,
+            provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples),
+        )
     warn_of_unknown_classes(found)
     warn_of_no_open_set(found)
     return found
@@ -183,29 +205,31 @@ def warn_of_no_open_set(evaluation: Evaluation, *, stacklevel: int = 2) -> None:
     """Say so if detection could not be measured because there are no images of none of the classes."""
     if not evaluation.in_group(Group.OPEN):
         warnings.warn(
-            "No open set, so no detection metrics: add images that are none of the classes (open_sets in Python, "
-            "--open DIR on the command line).",
+            "No open set, so detection was not measured. Add images of none of the classes (`open_sets`).",
             NoOpenSet,
             stacklevel=stacklevel + 1,
         )
 
 
 def _scorers(
-    classifier: Classifier,
-    scores: str | Score | Scorer | Sequence[str | Score | Scorer],
-    detector: Detector | None,
-    given: Given,
+    classifier: Classifier, scores: Sequence[Score | Scorer], detector: Detector | None, *, lenient: bool
 ) -> dict[str, Scorer]:
-    """Scorers by spec; the detector's own, with what it was fitted to, takes the place of an equal score."""
-    if isinstance(scores, (str, Score, Scorer)):
-        scores = [scores]
-    if not scores:
-        raise InputError("evaluate needs at least one score.")
-    made = [score if isinstance(score, Scorer) else make_score(score) for score in scores]
-    check_runnable(made, given)
+    """Scorers by spec; the detector's own, with what it was fitted to, replaces an equal score.
+
+    With `lenient`, one that fails to bind is left out, with a note.
+    """
     own = {detector.score.spec: detector.scorer} if detector is not None else {}
-    unique = {score.spec: own.get(score.spec, score) for score in made}
-    return {scorer.spec: scorer for scorer in bind(classifier, unique.values())}
+    bound: dict[str, Scorer] = {}
+    with stage("Preparing the scores") as progress:
+        for number, score in enumerate(scores, start=1):
+            try:
+                bound |= {scorer.spec: scorer for scorer in bind(classifier, [own.get(score.spec, score)])}
+            except DeltaEnergyError as error:
+                if not lenient:
+                    raise
+                LOG.info("%s is left out: %s", score.spec, error)
+            progress(number, len(scores))
+    return bound
 
 
 class _ScoredSet(NamedTuple):

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +18,11 @@ from deltaenergy.core.labels import ClassFinder, first_of_name
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
-from deltaenergy.evaluation.stored_items import StoredItems
+from deltaenergy.evaluation.stored_items import StoredItems, each_of
 from deltaenergy.models.features import is_feature_array
+from deltaenergy.scores.availability import Lack, unlabelled
 from deltaenergy.source import load_images, with_unique_ids
+from deltaenergy.store.items import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -112,6 +115,46 @@ def grouped_sets(
     if not any(group is Group.ID for _, group in given):
         raise InputError(f"{who} needs at least one ID set: images of the classes.")
     return given
+
+
+def short_names(paths: Sequence[str]) -> dict[str, str]:
+    """A name for each path: as many of its last parts as tell it from the others."""
+    parts = {path: [part for part in Path(path).parts if part not in {"/", "."}] or [path] for path in paths}
+    if len(parts) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise InputError(f"{twice} is given twice: give each set of images once.")
+    names: dict[str, str] = {}
+    for path, own in parts.items():
+        for length in range(1, len(own) + 1):
+            name = "/".join(own[-length:])
+            if sum("/".join(other[-length:]) == name for other in parts.values()) == 1:
+                break
+        names[path] = name
+    return names
+
+
+def list_sets(given: Iterable[tuple[ImageSet, Group]]) -> list[tuple[ImageSet, Group]]:
+    """The sets with their images listed, so that a mistyped path is told at once; stores and features stay."""
+
+    def listed(images: Any) -> Any:
+        return images if is_feature_array(images) or names_a_store(images) else load_images(images)
+
+    return [(one._replace(images=listed(one.images)), group) for one, group in given]
+
+
+def known_items(given: Iterable[tuple[ImageSet, Group]]) -> Iterator[ImageItem]:
+    """The images of the ID sets that bring their own labels, one by one."""
+    for one, group in given:
+        if group is Group.ID and one.labels is None and not is_feature_array(one.images):
+            yield from each_of(one.images)
+
+
+def no_labels(given: Iterable[tuple[ImageSet, Group]]) -> Lack | None:
+    """What a score that learns from classes lacks if no image of the ID sets has one."""
+    every = known_items(given)
+    first = list(islice(every, 1))
+    # One image with a label says as much as all of them.
+    return unlabelled([*first, *islice((item for item in every if item.label is not None), 1)])
 
 
 def load_sets(

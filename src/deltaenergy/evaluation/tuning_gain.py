@@ -128,8 +128,8 @@ class TuningGain:
             sentences.append(
                 f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f}% with zero-shot, "
                 f"{100 * after.value:.1f}% with {self.kept} (difference {100 * gain.value:+.1f}, 95% interval "
-                f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}{chance}). Try another method (--method auto), more "
-                "images, or stay with zero-shot."
+                f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}{chance}). Try another method (`method='auto'`), "
+                "more images, or stay with zero-shot."
             )
         return sentences
 

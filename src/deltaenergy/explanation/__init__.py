@@ -10,5 +10,16 @@ from deltaenergy.explanation.explain import Explainer, Explanations
 from deltaenergy.explanation.explanation import Explanation
 from deltaenergy.explanation.maps import grad_cam, occlusion, rollout, value_path
 from deltaenergy.explanation.methods import METHODS
+from deltaenergy.explanation.page import write_explanations
 
-__all__ = ["METHODS", "Explainer", "Explanation", "Explanations", "grad_cam", "occlusion", "rollout", "value_path"]
+__all__ = [
+    "METHODS",
+    "Explainer",
+    "Explanation",
+    "Explanations",
+    "grad_cam",
+    "occlusion",
+    "rollout",
+    "value_path",
+    "write_explanations",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -12,9 +13,11 @@ import torch
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Need
-from deltaenergy.core.progress import Progress, shown
+from deltaenergy.core.progress import Progress, shown, stage
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import By, ClassNames, DetectorSource
+from deltaenergy.detector.score import list_images
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.explanation import Explanation
 from deltaenergy.explanation.methods import (
@@ -23,6 +26,7 @@ from deltaenergy.explanation.methods import (
     SCORE,
     ExplainedModel,
     Target,
+    check_method,
     class_position,
     class_target,
     get_method,
@@ -33,6 +37,7 @@ from deltaenergy.explanation.why import RejectionReasons
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.features import is_feature_array
+from deltaenergy.models.on import On
 from deltaenergy.scoring import score_encoded
 
 if TYPE_CHECKING:
@@ -43,11 +48,13 @@ _SHOWN = 20
 
 
 class Explanations(HasRepr, Sequence[Explanation]):
-    """Explanations in input order, and the images that could not be read."""
+    """Explanations in input order, the images that could not be read, and what explained them.
 
-    def __init__(self, explanations: list[Explanation], unreadable: list[Unreadable]) -> None:
-        self._explanations = explanations
-        self.unreadable = unreadable
+    `deltaenergy.write_report` makes a page of them, `save` a PNG of each.
+    """
+
+    def __init__(self, explanations: list[Explanation], unreadable: list[Unreadable], explainer: Explainer) -> None:
+        self._explanations, self.unreadable, self.explainer = explanations, unreadable, explainer
 
     @overload
     def __getitem__(self, index: int) -> Explanation: ...
@@ -58,6 +65,18 @@ class Explanations(HasRepr, Sequence[Explanation]):
 
     def __len__(self) -> int:
         return len(self._explanations)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a PNG of each to `folder`, named like its image; files of your own are never replaced."""
+        from deltaenergy.explanation.page import png_names
+
+        for one, name in zip(self, png_names([one.id for one in self], folder)):
+            one.save(Path(folder) / name)
+
+    def report_page(self, folder: Path, title: str | None, command: str | None) -> str:
+        from deltaenergy.explanation.page import explanations_page
+
+        return explanations_page(self, folder, title, command)
 
     def _repr_fields(self) -> dict[str, object]:
         facts: dict[str, object] = {"images": len(self)}
@@ -79,6 +98,16 @@ class Explainer:
         method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` for the usual one of the image encoder.
         target: `class` for the similarity of the predicted class, `score` for the detector's score, or a class name.
     """
+
+    @classmethod
+    def open(cls, source: DetectorSource, method: str, target: str) -> Explainer:
+        """Load what explains; for class names and the target `score`, with the default score."""
+        named = isinstance(source.by, ClassNames)
+        return cls(
+            source.detector() if source.is_detector or (named and target == SCORE) else source.classifier(),
+            method,
+            target,
+        )
 
     def __init__(self, by: Detector | Classifier, method: str = AUTO, target: str = CLASS) -> None:
         self.detector = by if isinstance(by, Detector) else None
@@ -175,26 +204,22 @@ class ExplanationStream(Iterator[Explanation]):
         return next(self._found)
 
 
-def explain(
-    by: Detector | Classifier,
-    images: Any,
-    method: str = AUTO,
-    target: str = CLASS,
-    *,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> Explanations:
+def explain(by: By, images: Any, method: str = AUTO, target: str = CLASS, *, on: str | On = "auto") -> Explanations:
     """Heatmaps of what in each image supports its class, or moves its score.
 
-    For more images than fit into memory: `Explainer(by, method, target).stream(images)`.
+    For more images than fit into memory: `Explainer(by, method, target).stream(images)`, or `write_explanations`.
 
     Args:
-        by: a detector or a classifier, zero-shot or tuned.
+        by: a detector or its folder, a classifier, or class names.
         images: as everywhere; those that cannot be read are skipped and listed in the result's `unreadable`.
         method: `value-path`, `rollout`, `grad-cam`, `occlusion`, or `auto` for the usual one of the image encoder.
         target: `class` for the similarity of the predicted class, `score` for the detector's score, or a class name.
-        batch_size: images per step of the image encoder.
-        progress: called with (done, total).
+        on: where a model is loaded, and images per batch.
     """
-    stream = Explainer(by, method, target).stream(images, batch_size=batch_size, progress=progress)
-    return Explanations(list(stream), stream.unreadable)
+    source = DetectorSource.of(by, on, "explain")
+    check_method(method)
+    listed = list_images(images)
+    explainer = Explainer.open(source, method, target)
+    with stage("Explaining") as progress:
+        stream = explainer.stream(listed, batch_size=source.on.batch_size, progress=progress)
+        return Explanations(list(stream), stream.unreadable, explainer)

@@ -86,7 +86,6 @@ class Explanation(HasRepr):
 
     @property
     def subject(self) -> str:
-        """What the map shows, in a few words."""
         return "what moves the score" if self.target == SCORE else f"what supports {self.target}"
 
     @property
@@ -122,7 +121,6 @@ class Explanation(HasRepr):
 
 
 def overlay(heatmap: npt.NDArray[np.floating], image: Image.Image, opacity: float = OPACITY) -> Image.Image:
-    """The heatmap's colours over the image in grey."""
     grey = np.asarray(image.convert("L"), np.float64)[..., None]
     colours = coloured(enlarged(heatmap, image.size)).astype(np.float64)
     return Image.fromarray(((1 - opacity) * grey + opacity * colours).round().astype(np.uint8))
@@ -150,7 +148,6 @@ def enlarged(heatmap: npt.NDArray[np.floating], size: tuple[int, int]) -> npt.ND
 
 
 def jpeg_uri(image: Image.Image) -> str:
-    """An image as the `src` of an image element."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=85, optimize=True)
     return images.jpeg_uri(buffer.getvalue())

@@ -43,7 +43,6 @@ class ExplainedModel:
     patches: bool = False
 
     def inputs(self, pixels: torch.Tensor) -> ScoreInputs:
-        """From pixels, without gradients."""
         with torch.inference_mode():
             if self.patches:
                 return classify_for_score(self.classifier, *self.model.image_and_patch_features(pixels), pixels)
@@ -85,7 +84,7 @@ def class_position(name: str, classifier: Classifier, *, scored: bool) -> int:
     if len(near) > _FEW_NAMES:
         near = difflib.get_close_matches(name, near, n=5, cutoff=0.4)
     raise InputError(
-        f"Unknown target {name!r}: it is neither {' nor '.join(words)} nor a class."
+        f"Unknown `target` {name!r}: it is neither {' nor '.join(words)} nor a class."
         + did_you_mean(name, [*words, *near])
     )
 
@@ -122,7 +121,6 @@ def gradients(target: Target, inputs: ScoreInputs, wanted: Sequence[torch.Tensor
 
 
 def value_path_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
-    """`value_path` of a batch."""
     with torch.no_grad():
         z, u = by.model.image_and_patch_features(pixels)
     z, u = z.detach().requires_grad_(), u.detach().requires_grad_()
@@ -132,7 +130,6 @@ def value_path_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf
 
 
 def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
-    """`rollout` of a batch."""
     tower = by.model.vision
     if tower is None:
         kind = "has a convolutional one" if isinstance(by.model, ConvolutionalModel) else "has one without"
@@ -154,7 +151,6 @@ def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -
 
 
 def grad_cam_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
-    """`grad_cam` of a batch."""
     model = by.model
     if not isinstance(model, ConvolutionalModel):
         raise InputError(
@@ -172,8 +168,6 @@ def grad_cam_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) 
 
 
 def occlusion_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -> torch.Tensor:
-    """`occlusion`, image by image."""
-
     def values(covered: torch.Tensor, row: int) -> torch.Tensor:
         target = target_of(torch.full((len(covered),), row))
         with torch.inference_mode():
@@ -193,10 +187,10 @@ METHODS: Mapping[str, MapMethod] = {
 }
 
 
-def check_method(name: str, option: str = "method") -> None:
+def check_method(name: str) -> None:
     """Raise `InputError` unless it is `auto` or the name of a method."""
     if name not in (AUTO, *METHODS):
-        raise InputError(f"Unknown {option} {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
+        raise InputError(f"Unknown `method` {name!r}.{did_you_mean(name, [AUTO, *METHODS])}")
 
 
 def get_method(name: str, model: TowerModel, needs: frozenset[Need] = frozenset()) -> MapMethod:

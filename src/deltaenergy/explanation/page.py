@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from deltaenergy.classifiers.base import Classifier
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.provenance import provenance_of
 from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
 from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
-from deltaenergy.explanation.explain import Explainer
+from deltaenergy.explanation.explain import Explainer, Explanations
 from deltaenergy.explanation.explanation import Explanation, jpeg_uri
-from deltaenergy.explanation.methods import AUTO, CLASS, SCORE
+from deltaenergy.explanation.methods import AUTO, CLASS, SCORE, check_method
 from deltaenergy.explanation.why import NearClass, NearImage, ScoreReason, WhyRejected
 from deltaenergy.files import check_writable, write_text
+from deltaenergy.models.on import On
 from deltaenergy.report import images
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.images import JudgedImage, file_link, judged_images
@@ -43,6 +44,7 @@ from deltaenergy.scores.base import Scorer
 from deltaenergy.source import load_images
 from deltaenergy.store.items import StoredImage
 
+PAGES = frozenset({".html", ".htm"})
 # Of a kept image, the card lists this many of the closest classes.
 NEAREST = 3
 READING = (
@@ -67,72 +69,74 @@ class ExplainSummary:
 
 
 def write_explanations(
-    by: Detector | Classifier,
+    by: By,
     images: Any,
-    page: str | Path | None = None,
-    *,
-    png: str | Path | None = None,
+    out: str | Path,
     method: str = AUTO,
     target: str = CLASS,
-    batch_size: int = 32,
-    progress: Progress | None = None,
+    *,
+    on: str | On = "auto",
     command: str | None = None,
 ) -> ExplainSummary:
-    """Explain images on a page, as a PNG each in the folder `png`, or both.
+    """Explain images on the page `out` (.html), or as a PNG each in the folder `out`; memory does not grow with them.
 
-    PNGs are written as they are made, the page at the end; an interrupted run is not resumed.
+    PNGs are written as they are made, the page at the end; an interrupted run is not resumed. All else is as in
+    `explain`.
     """
+    source, out = DetectorSource.of(by, on, "explain"), Path(out)
+    check_method(method)
     items = load_images(images)
-    names = check_outputs(items, page, png)
-    explainer = Explainer(by, method, target)
-    stream = explainer.stream(items, batch_size=batch_size, progress=progress)
-    waiting, cards, verdicts = zip(items, names), [], []
-    for one in stream:
-        # Images that cannot be read are not in the stream.
-        item, name = next(pair for pair in waiting if pair[0].id == one.id)
-        verdicts.append("" if one.verdict is None else one.verdict.verdict or "")
-        if png is not None:
-            one.save(Path(png) / name)
-        if page is not None:
-            cards.append(card(one, explainer, link=file_link(item, Path(page).parent)))
-    if page is not None:
-        write_text(Path(page), _page(cards, verdicts, explainer, stream.unreadable, command))
+    is_page = out.suffix.lower() in PAGES
+    if is_page:
+        check_writable(out, argument="out")
+    names = [] if is_page else png_names([item.id for item in items], out)
+    explainer = Explainer.open(source, method, target)
+    waiting, cards, verdicts = iter(enumerate(items)), list[Markup](), list[str]()
+    with stage("Explaining") as progress:
+        stream = explainer.stream(items, batch_size=source.on.batch_size, progress=progress)
+        for one in stream:
+            # Images that cannot be read are not in the stream.
+            row, item = next(pair for pair in waiting if pair[1].id == one.id)
+            verdicts.append(_verdict(one))
+            if is_page:
+                cards.append(card(one, explainer, link=file_link(item, out.parent)))
+            else:
+                one.save(out / names[row])
+    if is_page:
+        write_text(out, _page(cards, verdicts, explainer, stream.unreadable, None, command))
     return ExplainSummary(len(verdicts), stream.unreadable)
 
 
-def check_outputs(
-    items: Sequence[ImageItem],
-    page: str | Path | None,
-    png: str | Path | None,
-    options: tuple[str, str] = ("page", "png"),
-) -> list[str]:
-    """A name for each image's PNG; or an error if results cannot be written, with the `options` that name them.
+def explanations_page(found: Explanations, folder: Path, title: str | None, command: str | None) -> str:
+    """The page of explanations that are there whole, in a file of `folder`."""
+    links = [file_link(ImageItem(one.id, Path(one.id)), folder) for one in found]
+    cards = [card(one, found.explainer, link=link) for one, link in zip(found, links)]
+    return _page(cards, [_verdict(one) for one in found], found.explainer, found.unreadable, title, command)
 
-    A PNG has its image's name, with a number where several have the same. A file of that name that is not such a PNG is
-    the user's own, and is never replaced.
+
+def _verdict(one: Explanation) -> str:
+    return "" if one.verdict is None else one.verdict.verdict or ""
+
+
+def png_names(images: Sequence[str], folder: str | Path) -> list[str]:
+    """A name in `folder` for the PNG of each image, with a number where several have the same.
+
+    Raises `InputError` if the folder cannot be written. A file of that name that is not such a PNG is the user's own,
+    and is never replaced.
     """
-    if page is None and png is None:
-        raise InputError(f"Give {options[0]} for a page, {options[1]} for a folder of PNGs, or both.")
-    if page is not None:
-        if Path(page).suffix.lower() not in {".html", ".htm"}:
-            raise InputError(f"{options[0]} {page}: the name must end in .html.")
-        check_writable(page, option=options[0])
+    check_writable(folder, folder=True, argument="out")
     names: list[str] = []
     taken: set[str] = set()
-    for item in items:
-        stem = re.sub(r"[^\w.-]+", "_", PurePath(item.id).stem)[:100].lstrip(".") or "image"
+    for image in images:
+        stem = re.sub(r"[^\w.-]+", "_", PurePath(image).stem)[:100].lstrip(".") or "image"
         name, number = f"{stem}.png", 2
         while name.lower() in taken:
             name, number = f"{stem}-{number}.png", number + 1
         taken.add(name.lower())
         names.append(name)
-    if png is not None:
-        check_writable(png, folder=True, option=options[1])
-        for file in (Path(png) / name for name in names):
-            if file.exists() and not _is_ours(file):
-                raise InputError(
-                    f"{options[1]} {file} is a file of your own, and a heatmap would replace it. Give another folder."
-                )
+    for file in (Path(folder) / name for name in names):
+        if file.exists() and not _is_ours(file):
+            raise InputError(f"{file} is a file of your own, and a heatmap would replace it. Choose another folder.")
     return names
 
 
@@ -149,6 +153,7 @@ def _page(
     verdicts: Sequence[str],
     explainer: Explainer,
     unreadable: Sequence[Unreadable],
+    title: str | None,
     command: str | None,
 ) -> str:
     detector, method = explainer.detector, explainer.method
@@ -165,7 +170,7 @@ def _page(
     figures.append(Tile("Unreadable", f"{len(unreadable):,}"))
     summary = join(tag("p", text, class_="answer"), tiles(figures), unreadable_note(unreadable))
     return render_page(
-        "Why each image got its verdict",
+        title or "Why each image got its verdict",
         " · ".join([f"model {made['model']['name']}", f"heatmap {method.name}", str(made["date"])[:10]]),
         [
             Section("summary", "Summary", summary),
@@ -326,14 +331,7 @@ def _neighbour(one: NearImage) -> Markup:
     return tag("figure", shown, caption, class_="picture")
 
 
-def mistakes_section(
-    evaluation: Evaluation,
-    classifier: Classifier,
-    most: int,
-    *,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> Section:
+def mistakes_section(evaluation: Evaluation, most: int) -> Section:
     """Heatmaps for the `most` worst mistakes of each kind, by the primary score at its threshold."""
     scored = [
         pair for one in evaluation.sets for pair in zip(judged_images(evaluation, one), _scorers(evaluation, one))
@@ -346,8 +344,8 @@ def mistakes_section(
             groups.setdefault(scorer, []).append(picture)
         cards: dict[str, Markup] = {}
         for scorer, group in groups.items():
-            detector = Detector(classifier, scorer.score, state=scorer.state)
-            cards |= _mistake_cards(detector, group, target, batch_size, progress)
+            detector = Detector(scorer.classifier, scorer.score, state=scorer.state)
+            cards |= _mistake_cards(detector, group, target)
         if chosen:
             shown = [cards[picture.item.id] for picture, _ in chosen if picture.item.id in cards]
             parts.append(join(tag("h3", heading), tag("div", shown, class_="explanations")))
@@ -363,20 +361,19 @@ def _scorers(evaluation: Evaluation, one: EvaluatedSet) -> list[Scorer]:
     return [scorer.scorers[fold] for fold in scorer.folds_of(range(images), known=one.group is Group.ID)]
 
 
-def _mistake_cards(
-    detector: Detector, group: Sequence[JudgedImage], target: str, batch_size: int, progress: Progress | None
-) -> dict[str, Markup]:
+def _mistake_cards(detector: Detector, group: Sequence[JudgedImage], target: str) -> dict[str, Markup]:
     """The cards of mistakes, by the images' ids."""
     items = [_with_pixels(picture.item) for picture in group]
     explainer = Explainer(detector, target=target)
-    try:
-        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
-    except InputError:
-        # A score without a gradient: its heatmaps are made by covering parts.
-        if explainer.method.name == "occlusion":
-            raise
-        explainer = Explainer(detector, "occlusion", target)
-        found = list(explainer.stream(items, batch_size=batch_size, progress=progress))
+    with stage("Explaining mistakes") as progress:
+        try:
+            found = list(explainer.stream(items, progress=progress))
+        except InputError:
+            # A score without a gradient: its heatmaps are made by covering parts.
+            if explainer.method.name == "occlusion":
+                raise
+            explainer = Explainer(detector, "occlusion", target)
+            found = list(explainer.stream(items, progress=progress))
     picture_of = {picture.item.id: picture for picture in group}
     cards = {}
     for one in found:

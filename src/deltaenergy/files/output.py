@@ -13,16 +13,16 @@ from deltaenergy.errors import OS_REMEDIES, DeltaEnergyError, InputError, Output
 from deltaenergy.files.atomic import temporary_folder
 
 
-def check_writable(path: str | Path, *, folder: bool = False, option: str = "") -> None:
+def check_writable(path: str | Path, *, folder: bool = False, argument: str = "") -> None:
     """Raise `InputError` unless `path` can be written: call it before long work. It leaves nothing behind.
 
     Args:
         path: the file, or with `folder` the folder, that the result will go to. It need not exist, nor its parents:
             they are made when it is written.
         folder: whether the result is a folder of files.
-        option: how the user named it, such as `--out`, for the message.
+        argument: which argument of the call names it, for the message.
     """
-    said = f"{option} {path}".strip()
+    said = f"`{argument}` {path}" if argument else str(path)
     with _explained(said):
         target = Path(os.path.realpath(path))
         if folder:
@@ -96,7 +96,11 @@ def move_aside(file: Path, target: Path) -> Path | None:
         with contextlib.suppress(OSError):
             return file.rename(beside)
     with contextlib.suppress(OSError):
-        return Path(shutil.move(file, Path(tempfile.mkdtemp(prefix="deltaenergy-")) / target.name))
+        folder = Path(tempfile.mkdtemp(prefix="deltaenergy-"))
+        try:
+            return Path(shutil.move(file, folder / target.name))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # made a moment ago, by us
     return None
 
 
@@ -142,7 +146,7 @@ def _explained(said: str, where: str = "") -> Iterator[None]:
         place = f" ({where})" if where else ""
         raise InputError(f"{said} cannot be written: {reason}{place}. {remedy}") from error
     except ValueError as error:  # a NUL in the name
-        raise InputError(f"{said!r} is no file name: {error}. Give another.") from error
+        raise InputError(f"{said!r} is not a file name: {error}. Give another.") from error
 
 
 def _reason(error: Exception) -> str:

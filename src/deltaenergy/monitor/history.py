@@ -60,7 +60,6 @@ class History:
     flagged: deque[FlaggedImage] = field(default_factory=lambda: deque(maxlen=MOST_FLAGGED))
 
     def add(self, image: FlaggedImage, flagged: bool, rate: float, shift: float, time: str) -> None:
-        """One more image."""
         images, before = self.classes.get(image.label, (0, 0))
         self.classes[image.label] = images + 1, before + flagged
         self.recent.append((image.label, flagged))

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.core.display import HasRepr
+from deltaenergy.core.progress import stage
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
-from deltaenergy.detector.verdict_tables import check_own, read_verdicts
+from deltaenergy.detector.verdict_tables import check_own, holds_verdicts, read_verdicts
 from deltaenergy.errors import InputError
 from deltaenergy.files import FolderLock, check_writable
 from deltaenergy.monitor.evidence import (
@@ -44,8 +46,8 @@ from deltaenergy.monitor.state import check_version, read_state, restore, state_
 from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:
-    from deltaenergy.core.progress import Progress
     from deltaenergy.data.items import Unreadable
+    from deltaenergy.models.on import On
 
 ALPHA, DELTA = 0.04, 0.01
 TESTS = ("rate", "shift")
@@ -119,7 +121,8 @@ class Monitor(HasRepr):
     """
 
     def __init__(self, detector: Detector, *, alpha: float = ALPHA, delta: float = DELTA, seed: int = 0) -> None:
-        _check(detector, alpha, delta, seed)
+        _check_settings(alpha, delta, seed)
+        _check_detector(detector)
         self.detector, self.alpha, self.delta, self.seed = detector.prepare(), alpha, delta, seed
         # Which detector this is, of which calibration.
         self.version = version_of(detector)
@@ -152,11 +155,15 @@ class Monitor(HasRepr):
         ids, labels, scores = zip(*rows) if rows else ((), (), ())
         return self.observe(ids, labels, scores, files=files)
 
-    def watch(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> list[Unreadable]:
-        """Judge images by the detector and use the verdicts; returns those that could not be read."""
-        stream = self.detector.stream(images, batch_size=batch_size, progress=progress)
-        while verdicts := list(islice(stream, max(1, batch_size))):
-            self.add(verdicts)
+    def watch(self, images: Any, *, batch_size: int = 32) -> list[Unreadable]:
+        """Judge images by the detector and use the verdicts, or those of a table; returns unreadable images."""
+        if holds_verdicts(images):
+            self.read(images)
+            return []
+        with stage("Monitoring") as progress:
+            stream = self.detector.stream(images, batch_size=batch_size, progress=progress)
+            while verdicts := list(islice(stream, max(1, batch_size))):
+                self.add(verdicts)
         return stream.unreadable
 
     def read(self, table: Any) -> Monitor:
@@ -258,29 +265,34 @@ class Monitor(HasRepr):
     @contextlib.contextmanager
     def open(
         cls,
-        path: str | Path,
-        detector: Detector,
+        state: str | Path,
+        detector: Detector | str | Path,
         *,
         alpha: float | None = None,
         delta: float | None = None,
         seed: int | None = None,
+        on: str | On = "auto",
     ) -> Iterator[Monitor]:
         """The monitor of a state file, new if there is none; the file is locked for the block, and written after it.
 
-        Settings are those of the file; ones that are given must be the same. Should the block fail, the state is
-        written all the same: those images were seen.
+        The detector may be given by its folder, and is then loaded as `on` says. Settings are those of the file; ones
+        that are given must be the same. Should the block fail, the state is written all the same: those images were
+        seen.
         """
         settings = {"alpha": alpha, "delta": delta, "seed": seed}
         given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-        check_writable(path)
-        with _lock_of(path):
-            if os.path.lexists(path):
-                monitor = cls.load(path, detector)
+        _check_settings(**{"alpha": ALPHA, "delta": DELTA, "seed": 0, **given})
+        check_writable(state, argument="state")
+        source = DetectorSource.of(detector, on, "monitor")
+        with _lock_of(state):
+            detector = source.detector()
+            if os.path.lexists(state):
+                monitor = cls.load(state, detector)
                 for name, value in given.items():
                     if value != getattr(monitor, name):
                         raise InputError(
-                            f"{path} was started with {name} {getattr(monitor, name):g}, not {value:g}: a bound cannot "
-                            f"change on the way. Remove {name}, or start another state file."
+                            f"{state} was started with {name} {getattr(monitor, name):g}, not {value:g}: a bound "
+                            f"cannot change on the way. Remove `{name}`, or start another state file."
                         )
             else:
                 monitor = cls(detector, **given)
@@ -289,9 +301,9 @@ class Monitor(HasRepr):
                 yield monitor
             except BaseException:
                 if monitor.images > before:
-                    write_state(path, state_of(monitor))
+                    write_state(state, state_of(monitor))
                 raise
-            write_state(path, state_of(monitor))
+            write_state(state, state_of(monitor))
 
     def _repr_fields(self) -> dict[str, object]:
         return {
@@ -310,12 +322,15 @@ def _name(text: str) -> str:
     return text[:LONGEST_NAME].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
-def _check(detector: Detector, alpha: float, delta: float, seed: int) -> None:
+def _check_settings(alpha: float, delta: float, seed: int) -> None:
     for name, value in (("alpha", alpha), ("delta", delta)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-            raise InputError(f"{name} must be above 0 and below 1, such as 0.01, got {value!r}.")
+            raise InputError(f"`{name}` must be above 0 and below 1, such as 0.01, got {value!r}.")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
-        raise InputError(f"seed must be a whole number from 0 to {LARGEST_SEED}, got {seed!r}.")
+        raise InputError(f"`seed` must be a whole number from 0 to {LARGEST_SEED}, got {seed!r}.")
+
+
+def _check_detector(detector: Detector) -> None:
     if not isinstance(detector, Detector):
         raise InputError(f"A monitor needs a Detector, got {type(detector).__name__}.")
     known = detector.require_calibration()

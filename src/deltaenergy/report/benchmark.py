@@ -74,18 +74,15 @@ class BenchmarkRun:
 
 
 def benchmark_runs(results: Results) -> list[BenchmarkRun]:
-    """The folder's runs, each with its cells."""
     if not results.folder.is_dir():
-        raise InputError(
-            f"{results.folder} is not a folder. Results are written by `deltaenergy bench NAME --out DIR`."
-        )
+        raise InputError(f"{results.folder} is not a folder. Results are written by `deltaenergy bench`.")
     keys = ("benchmark", "spec_hash", "protocol", "limit", "model_fingerprint")
     cells: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
     for cell in results.cells():
         cells[tuple(cell.identity[key] for key in keys)].append(cell)
     runs = [BenchmarkRun(record, cells[tuple(record[key] for key in keys)]) for record in results.runs()]
     if not any(run.cells for run in runs):
-        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench NAME --out DIR` first.")
+        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench` first.")
     return [run for run in runs if run.cells]
 
 
@@ -123,8 +120,15 @@ def _with_model(table: Table, model: str) -> Table:
     )
 
 
+def benchmark_tables(results: Results, ending: str) -> str:
+    """The tables as text: Markdown (.md) or LaTeX (.tex)."""
+    runs = benchmark_runs(results)
+    if ending == ".tex":
+        return "\n".join(formats.latex(table) for run in runs for table in run_tables(run))
+    return "\n".join(f"## {run.title}\n\n" + "\n".join(map(formats.markdown, run_tables(run))) for run in runs)
+
+
 def benchmark_page(results: Results, title: str | None = None) -> str:
-    """The whole report as HTML."""
     runs = benchmark_runs(results)
     sections = [Section("runs", "What was run", _overview(runs))]
     if radars := _radars(runs):

@@ -56,7 +56,6 @@ def plain(value: float) -> str:
 
 
 def percent_tick(value: float) -> str:
-    """A share as short as it can be said."""
     return percent(value, None)
 
 
@@ -97,12 +96,10 @@ class Scale:
 
 
 def shares(label: str, low: float = 0, high: float = 1) -> Scale:
-    """The scale of a share, in per cent."""
     return Scale(label, (low, high), percent_tick)
 
 
 def _draw_axes(x_scale: Scale, y_scale: Scale, x: Axis, y: Axis) -> Markup:
-    """Grid, ticks and labels."""
     left, right, bottom, top = x.start, x.end, y.start, y.end
     parts = []
     for value in y_scale.ticks or nice_ticks(y.low, y.high):
@@ -127,7 +124,6 @@ def svg(width: float, height: float, title: str, *content: Markup, description: 
 
 
 def colour(index: int) -> str:
-    """The CSS class of the index-th colour."""
     return f"c{index % COLOURS}"
 
 

@@ -25,7 +25,6 @@ from deltaenergy.report.words import change_in_points, count, estimate, join_nam
 
 
 def comparison_page(comparison: Comparison, title: str | None = None) -> str:
-    """The whole report as one HTML document."""
     evaluations = comparison.evaluations
     sections = [_summary(comparison), _table_section(comparison)]
     if any(one.detection for one in evaluations.values()):

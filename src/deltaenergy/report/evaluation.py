@@ -208,7 +208,6 @@ def _metrics_section(evaluation: Evaluation) -> Section | None:
 
 
 def _accuracy_table(evaluation: Evaluation) -> Markup | None:
-    """Accuracy of every labelled set."""
     if not evaluation.accuracy:
         return None
     rows: list[list[Child]] = [
@@ -279,7 +278,6 @@ def _overview_table(evaluation: Evaluation, closed: str) -> Markup:
 
 
 def _detection_table(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup:
-    """Every metric of every score on one pair of sets."""
     order = order_of_scores(evaluation)
     rows = sorted(rows, key=lambda row: order.index(row.score))
     names, first = list(rows[0].metrics), rows[0]
@@ -294,7 +292,6 @@ def _detection_table(evaluation: Evaluation, rows: list[DetectionRow]) -> Markup
 
 
 def _cells(metric: str, rows: list[DetectionRow]) -> list[Markup]:
-    """A column of a table; the best of several is bold."""
     values = [row.metrics[metric] for row in rows]
     best = (min if smaller_is_better(metric) else max)(one.value for one in values)
     return [estimate(one, best=len(rows) > 1 and one.value == best) for one in values]

@@ -44,7 +44,6 @@ def thumbnail(item: ImageItem, side: int = SIDE) -> str | None:
 
 
 def jpeg_uri(data: bytes) -> str:
-    """A JPEG file as the `src` of an image."""
     return "data:image/jpeg;base64," + base64.b64encode(data).decode("ascii")
 
 
@@ -63,17 +62,14 @@ class JudgedImage:
 
     @property
     def wrongly_kept(self) -> bool:
-        """An image of no class that was taken for one."""
         return self.group is Group.OPEN and not self.is_ood
 
     @property
     def wrongly_rejected(self) -> bool:
-        """An image of a class that was taken for none of these."""
         return self.group in (Group.ID, Group.SHIFTED) and self.is_ood
 
     @property
     def wrong_class(self) -> bool:
-        """An image that was kept, but under another class's name."""
         return not self.is_ood and self.correct is False and self.group is not Group.OPEN
 
     @property

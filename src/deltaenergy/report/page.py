@@ -87,7 +87,6 @@ def _policy(script: str) -> str:
 
 
 def tiles(figures: Sequence[Tile]) -> Markup:
-    """Key figures side by side."""
     shown = []
     for one in figures:
         note = tag("dd", one.note, class_="note") if one.note else None
@@ -96,12 +95,10 @@ def tiles(figures: Sequence[Tile]) -> Markup:
 
 
 def figure(content: Markup, caption: Child) -> Markup:
-    """A chart with its caption."""
     return tag("figure", tag("figcaption", caption), content, class_="panel")
 
 
 def folded(summary: str, *content: Child) -> Markup:
-    """What is shown when its summary is clicked."""
     return tag("details", tag("summary", summary), *content)
 
 
@@ -199,7 +196,6 @@ def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section
 
 
 def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
-    """A warning that lists the images that could not be read."""
     if not unreadable:
         return None
     shown = [tag("li", tag("code", image.id), f": {image.reason}") for image in unreadable[:MOST_LISTED]]
@@ -229,7 +225,6 @@ def score_table(
 
 
 def detector_scores(detector: Detector) -> Markup:
-    """`score_table` of the one score of a detector."""
     score = detector.score
     return score_table({score.spec: {"formula": score.formula, "paper": score.paper}}, {score.spec: detector.threshold})
 

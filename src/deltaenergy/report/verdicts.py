@@ -50,16 +50,15 @@ def verdicts_page(
     verdicts: Verdicts,
     detector: Detector,
     folder: Path,
-    items: Sequence[ImageItem] | None = None,
     title: str | None = None,
     command: str | None = None,
 ) -> str:
-    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files.
+    """The whole page as one HTML document; `folder` is where it will be, for its links to the files.
 
-    Without `items`, the images are found again by their paths.
+    Where the verdicts bring no `items`, the images are found again by their paths.
     """
     known, fdr = detector.require_calibration(), verdicts.fdr
-    images = items if items is not None else [ImageItem(verdict.path, Path(verdict.path)) for verdict in verdicts]
+    images = verdicts.items or [ImageItem(path, Path(path)) for path in verdicts.paths]
     judged = list(zip(images, verdicts, strict=True))
     lines = dividing_lines(judged, detector, fdr)
     sections = [_summary(verdicts, detector)]

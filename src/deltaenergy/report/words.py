@@ -33,7 +33,6 @@ def percent(share: float, digits: int | None = 1) -> str:
 
 
 def estimate(value: Estimate, *, best: bool = False) -> Markup:
-    """A percentage with its interval below it."""
     return join(
         tag("span", percent(value.value), class_="best" if best else None),
         tag("span", interval(value), class_="interval"),
@@ -91,5 +90,4 @@ def join_names(names: list[str], most: int = 4) -> str:
 
 
 def score_value(value: float) -> str:
-    """A score to four significant digits."""
     return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else str(value)

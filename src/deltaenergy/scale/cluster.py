@@ -49,7 +49,7 @@ def connected(address: str, workers: int | None = None) -> Iterator[Cluster]:
     """
     if not _ADDRESS.fullmatch(address):
         raise InputError(
-            f"--ray {address!r} is not a valid address. Use local (starts Ray on this machine), auto (the Ray that "
+            f"`ray` {address!r} is not a valid address. Use local (starts Ray on this machine), auto (the Ray that "
             "runs here, or that RAY_ADDRESS names) or HOST:PORT."
         )
     # Ray would report its use over the network.
@@ -58,7 +58,7 @@ def connected(address: str, workers: int | None = None) -> Iterator[Cluster]:
         import ray
         import ray.data
     except ImportError:
-        raise InputError("--ray needs Ray: pip install 'deltaenergy[ray]'.") from None
+        raise InputError("`ray` needs Ray: pip install 'deltaenergy[ray]'.") from None
     ours = not ray.is_initialized()
     if ours:
         _start(ray, address, workers)
@@ -84,7 +84,7 @@ def _start(ray: Any, address: str, workers: int | None) -> None:
             ray.shutdown()
             if attempt == attempts - 1:
                 first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise InputError(f"There is no Ray at --ray {address}, or it does not start: {first}") from error
+                raise InputError(f"There is no Ray at `ray` {address}, or it does not start: {first}") from error
 
 
 class Cluster:
@@ -99,14 +99,14 @@ class Cluster:
     def room(self, device: str, workers: int | None) -> tuple[str, int]:
         """Where each actor runs, `cuda` or `cpu`, and how many there are: as many as fit by default."""
         if device not in DEVICES:
-            raise InputError(f"--device {device} is one of this machine. With --ray use auto, cpu or cuda.")
+            raise InputError(f"`device` {device} is one of this machine. On Ray use auto, cpu or cuda.")
         resources = self._ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if device == "cuda" and not gpus:
-            raise InputError("--device cuda: no machine of this Ray has a GPU. Use --device cpu.")
+            raise InputError("`device` cuda: no machine of this Ray has a GPU. Use cpu.")
         room = gpus or int(resources.get("CPU", 0))
         if workers is not None and workers > room:
-            raise InputError(f"--workers {workers}: this Ray has only {room} {'GPUs' if gpus else 'CPUs'}.")
+            raise InputError(f"`workers` {workers}: this Ray has only {room} {'GPUs' if gpus else 'CPUs'}.")
         return "cuda" if gpus else "cpu", workers or max(room, 1)
 
     def put(self, row: dict[str, Any]) -> Any:

@@ -21,14 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
 from deltaenergy.core.needs import Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import Unreadable, from_reference
 from deltaenergy.data.remote.url import is_url
 from deltaenergy.data.streams import ImageStream
+from deltaenergy.detector.opening import DetectorSource
+from deltaenergy.detector.verdict import Counts, verdict_columns
+from deltaenergy.detector.verdict_files import write_table
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value
 from deltaenergy.files.lock import FolderLock
 from deltaenergy.models.encoding import STORED_BATCH
+from deltaenergy.models.on import On
 from deltaenergy.scale.cluster import answering, connected
 from deltaenergy.scale.engines import with_errors
 from deltaenergy.scale.workers import open_work, worker_settings
@@ -83,6 +87,62 @@ class ShardTask:
         return answer
 
 
+@dataclass(frozen=True)
+class RayScored:
+    """What `write_on_ray` did."""
+
+    detector: Detector
+    counts: Counts
+    unreadable: list[Unreadable]
+
+
+def write_on_ray(
+    folder: str,
+    images: str | Sequence[str],
+    out: Path,
+    *,
+    address: str = "local",
+    workers: int | None = None,
+    top_k: int = 1,
+    on: str | On = "auto",
+) -> RayScored:
+    """Score images with the detector in `folder` on Ray, and write the table `out` when all parts are there."""
+    on = On.of(on)
+    # This process only reads it; the device is the workers'.
+    loaded = DetectorSource.of(folder, replace(on, device="cpu"), "score").detector()
+    columns = verdict_columns(min(top_k, len(loaded.classifier.classes)))
+    unreadable: list[Unreadable] = []
+    rejected = 0
+
+    def rows() -> Iterator[list[dict[str, Any]]]:
+        nonlocal rejected
+        for table, failed in parts:
+            unreadable.extend(failed)
+            some = table.to_pylist()
+            rejected += sum(row["is_ood"] for row in some)
+            yield some
+
+    with stage("Scoring on Ray") as progress:
+        scoring = score_on_ray(
+            loaded,
+            images,
+            out,
+            address=address,
+            workers=workers,
+            device=on.device,
+            batch_size=on.batch_size,
+            top_k=top_k,
+            progress=progress,
+        )
+        try:
+            with scoring as parts:
+                written = write_table(out, rows(), columns)
+        except KeyboardInterrupt as stop:
+            stop.add_note("The parts that are done are kept: run the same command again to resume.")
+            raise
+    return RayScored(loaded, Counts(written, rejected, len(unreadable)), unreadable)
+
+
 @contextlib.contextmanager
 def score_on_ray(
     detector: Detector,
@@ -133,7 +193,7 @@ def score_on_ray(
     else:
         stream = image_stream(images)
         if stream.stored:
-            raise InputError("--ray takes images, or one feature store: score each store by itself.")
+            raise InputError("`ray` takes images, or one feature store: score each store by itself.")
         parts = parts_of_images(stream, WINDOW_BATCHES * batch_size)
     with _parts_folder(f"{place}/.deltaenergy-{name}-{hash_value(asked)}.parts") as folder:
         names = score_parts(folder, task, parts, address, workers, progress)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.zero_shot import ZeroShot
 from deltaenergy.core.needs import Need
+from deltaenergy.core.specs import split
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.file import user_path
 from deltaenergy.data.items import ImageItem
@@ -32,6 +33,7 @@ from deltaenergy.store.store import Store, no_patches
 
 # `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
 MOST_PROMPTS = 10_000
+ALL = "all"
 
 
 class Lack(NamedTuple):
@@ -98,15 +100,13 @@ def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
     if precision == "int8" and backend in (None, "torch"):
         return Lack(
             "8-bit towers have no gradients",
-            "it takes gradients through the image tower, which there are not in 8 bits. Load the model with "
-            "precision='fp32' (--precision fp32).",
+            "it takes gradients through the image tower, which there are not in 8 bits. Use `precision='fp32'`.",
         )
     if backend in (None, "torch"):
         return None
     return Lack(
         f"the backend {backend} has no gradients",
-        f"it takes gradients through the image tower, which the backend {backend!r} has not. Load the model with "
-        "backend='torch' (--backend torch).",
+        f"it takes gradients through the image tower, which the backend {backend!r} has not. Use `backend='torch'`.",
     )
 
 
@@ -163,6 +163,31 @@ def check_runnable(scores: Iterable[Score | Scorer], given: Given) -> None:
         problem = obstacle(score.score if isinstance(score, Scorer) else score, given)
         if problem is not None:
             raise InputError(problem[1])
+
+
+def chosen_scores(
+    scores: str | Score | Scorer | Iterable[str | Score | Scorer], given: Given
+) -> tuple[list[Score | Scorer], str | None]:
+    """Scores as a user names them, each once; and one line on those that `all` left out, if there are any.
+
+    A text names one or several between commas; `all` stands for every score and named setting that can run and is
+    cheap. One that is named and cannot run is refused.
+    """
+    several = [scores] if isinstance(scores, str | Score | Scorer) else list(scores)
+    chosen: dict[str, Score | Scorer] = {}
+    left_out = None
+    for one in several:
+        for part in split(one, ",", "score") if isinstance(one, str) else [one]:
+            if part == ALL:
+                usable, left_out = runnable_scores(given)
+                chosen |= {score.spec: score for score in usable if score.spec not in chosen}
+                continue
+            made = part if isinstance(part, Scorer) else make_score(part)
+            check_runnable([made], given)
+            chosen.setdefault(made.spec, made)
+    if not chosen:
+        raise InputError("`scores` is empty: name at least one score. `deltaenergy methods` lists them.")
+    return list(chosen.values()), left_out
 
 
 def every_score() -> list[Score]:

@@ -82,7 +82,6 @@ KnownScores = Annotated[
 async def class_list(
     request: Request, engine: TheEngine, classes: ClassNames, template: Template = None, score: ScoreName = None
 ) -> Predictor:
-    """What classifies by class names of the request."""
     work = engine.run_in_background(engine.class_list, split_names(classes), template, score)
     found: Predictor = await while_connected(request, work, engine.limits.seconds)
     return found
@@ -289,7 +288,6 @@ async def _predicted(
 
 
 async def _read(files: Sequence[UploadFile]) -> list[tuple[str, bytes]]:
-    """Names and bytes; a file without a name has its position."""
     return [((file.filename or str(i))[:LONGEST_NAME], await file.read()) for i, file in enumerate(files)]
 
 
@@ -316,7 +314,6 @@ def split_names(texts: Sequence[str]) -> list[str]:
 
 
 def _calibrated(engine: Engine, predictor: Predictor, known: Sequence[float], keep: float) -> Detector:
-    """A detector by the scores of known images."""
     if not known:
         raise InputError("files and known are both missing: send known images, or the scores that they were given.")
     _check_count("known", known, engine.limits.rows)
@@ -397,7 +394,6 @@ def _sample(number: int) -> bytes | None:
 
 @functools.cache
 def scores_without_images() -> list[str]:
-    """The scores for class names of a request."""
     found = []
     for name in list_scores():
         with contextlib.suppress(InputError):
@@ -428,8 +424,6 @@ def page_policy(text: str) -> str:
 
 
 def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] = ()) -> ASGIApp:
-    """The application around an engine whose models are loaded."""
-
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield

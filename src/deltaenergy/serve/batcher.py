@@ -47,7 +47,6 @@ class Batcher(Generic[Job, Result]):
         self._batches: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Jobs that wait."""
         return len(self._waiting)
 
     async def submit(self, job: Job) -> Result:

@@ -87,12 +87,10 @@ class Predictor:
 
     @property
     def patches(self) -> bool:
-        """Whether patch features are needed."""
         return bool(self.needs & {Need.PATCHES, Need.STATES})
 
     @property
     def takes_features(self) -> bool:
-        """Whether features are enough."""
         return not (self.patches or Need.PIXELS in self.needs or self.classifier.prompts_images)
 
     @property
@@ -121,7 +119,6 @@ class Predictor:
         return answers
 
     def predict_features(self, features: list[list[float]], top_k: int) -> list[ImageAnswer]:
-        """Answers for rows of unit features."""
         if not self.takes_features:
             raise InputError(f"The detector {self.name!r} needs more than features: send images.")
         widths = {len(row) for row in features}
@@ -160,7 +157,6 @@ class Predictor:
 
 
 def guarantee_of(detector: Detector | None) -> str | None:
-    """What the threshold guarantees, in a sentence."""
     return None if detector is None or detector.guarantee is None else str(detector.guarantee)
 
 
@@ -248,13 +244,11 @@ class Watch:
         return True
 
     def save_soon(self, executor: Executor) -> None:
-        """Save in a thread, if the last time is long enough ago."""
         if time.monotonic() - self._saved >= SAVE_SECONDS:
             self._saved = time.monotonic()
             executor.submit(self._write, state_of(self.monitor))
 
     def save(self) -> None:
-        """Save now."""
         self._write(state_of(self.monitor))
 
     def _write(self, state: dict[str, object]) -> None:
@@ -313,7 +307,6 @@ class Engine:
         return self.detectors[name]
 
     async def predict(self, predictor: Predictor, images: Sequence[tuple[str, bytes]], top_k: int) -> list[ImageAnswer]:
-        """Answers in the order of the images."""
         with self._queued(len(images)):
             return list(await asyncio.gather(*(self._one(predictor, name, data, top_k) for name, data in images)))
 
@@ -330,7 +323,6 @@ class Engine:
             return await self.run_in_background(work, pixels)
 
     async def predict_features(self, predictor: Predictor, rows: list[list[float]], top_k: int) -> list[ImageAnswer]:
-        """Answers for rows of features, computed in the background."""
         answers: list[ImageAnswer] = await self.run_in_background(predictor.predict_features, rows, top_k)
         self._count(answers)
         return answers
@@ -431,7 +423,6 @@ class Engine:
             self.class_list(["thing"], None, None)
 
     async def close(self) -> None:
-        """Finish what was accepted."""
         for batcher in self._batchers.values():
             await batcher.close()
         for pool in (self._decoders, self._tower, self._background):
@@ -441,7 +432,6 @@ class Engine:
 
 
 def engine_of(request: Request) -> Engine:
-    """The engine of the application."""
     engine: Engine = request.app.state.engine
     return engine
 

@@ -48,19 +48,19 @@ class Keys:
         """The keys in a file, one per line; empty lines and those that start with # do not count."""
         try:
             if path.stat().st_size > LARGEST_KEY_FILE:
-                raise InputError(f"--api-key-file {path} has more than a megabyte: write one key per line.")
+                raise InputError(f"`api_key_file` {path} has more than a megabyte: write one key per line.")
             lines = path.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError:
-            raise InputError(f"--api-key-file {path} is not a text file: write one key per line.") from None
+            raise InputError(f"`api_key_file` {path} is not a text file: write one key per line.") from None
         except OSError as error:
-            raise InputError(f"--api-key-file {path} cannot be read: {error.strerror or error}.") from None
+            raise InputError(f"`api_key_file` {path} cannot be read: {error.strerror or error}.") from None
         keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not keys:
-            raise InputError(f"--api-key-file {path} holds no key: write one per line.")
+            raise InputError(f"`api_key_file` {path} contains no key: write one per line.")
         for number, key in enumerate(keys, start=1):
             if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
                 raise InputError(
-                    f"--api-key-file {path}: key {number} must have {SHORTEST_KEY} or more printable ASCII characters "
+                    f"`api_key_file` {path}: key {number} must have {SHORTEST_KEY} or more printable ASCII characters "
                     "without spaces. `python -c 'import secrets; print(secrets.token_urlsafe(32))'` makes one."
                 )
         return cls(keys)

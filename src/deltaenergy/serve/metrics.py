@@ -32,5 +32,4 @@ class Metrics:
         self.monitor_changed = gauge("monitor_changed", "1 once the images have changed, else 0.", "detector")
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's format."""
         return bytes(generate_latest(self.registry))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import math
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from deltaenergy.core.progress import stage
+from deltaenergy.data.decode import use_heic
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError, did_you_mean
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.on import On
 from deltaenergy.monitor import Monitor
 from deltaenergy.serve.app import create_app
 from deltaenergy.serve.engine import Engine, Predictor, Watch
@@ -56,11 +61,28 @@ class Limits:
     class_lists: int = 32
     rows: int = 10_000
 
+    @classmethod
+    def of(cls, text: str) -> Limits:
+        """From one text: `"seconds=60,files=128"`."""
+        kinds = {one.name: float if one.type == "float" else int for one in fields(cls) if one.name != "batch"}
+        found: dict[str, float] = {}
+        for part in filter(None, map(str.strip, text.split(","))):
+            name, _, value = part.partition("=")
+            if name not in kinds:
+                raise InputError(f"`limits` has no {name[:60]!r}.{did_you_mean(name[:60], kinds)}")
+            try:
+                found[name] = kinds[name](value)
+            except ValueError:
+                raise InputError(f"`limits` {name} must be a number, as in {name}=60, got {value[:60]!r}.") from None
+        # A larger request needs a longer queue.
+        found.setdefault("queue", max(cls.queue, found.get("files", 0)))
+        return cls(**found)  # type: ignore[arg-type]
+
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "wait_ms" else 1e-9
+        for one in fields(self):
+            value, least = getattr(self, one.name), 0 if one.name == "wait_ms" else 1e-9
             if not (math.isfinite(value) and value >= least):
-                raise InputError(f"The limit {field.name} must be a number above 0, got {value!r}.")
+                raise InputError(f"The limit {one.name} must be a number above 0, got {value!r}.")
         if self.files > MOST_FILES:
             raise InputError(f"The limit files must be at most {MOST_FILES:,}, got {self.files:,}.")
         if self.queue < self.files:
@@ -71,12 +93,10 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        """The largest body, in bytes."""
         return int(self.body_mb * 1_000_000)
 
     @property
     def pixels(self) -> int:
-        """The largest image, in pixels."""
         return int(self.megapixels * 1_000_000)
 
 
@@ -100,34 +120,96 @@ def make_engine(
     predictors: dict[str, Predictor] = {}
     for name, detector in detectors:
         if name in predictors:
-            raise InputError(f"Two detectors are called {name!r}: give each a name, --detector NAME=FOLDER.")
+            raise InputError(f"Two detectors are called {name!r}: give each its own name.")
         predictors[name] = Predictor.of_detector(name, detector)
     metrics = Metrics()
     watched = {name: Watch(name, monitor, path, metrics) for name, (monitor, path) in (watches or {}).items()}
     return Engine(predictors, model, limits or Limits(), metrics, watched)
 
 
-def load(
-    wanted: Sequence[tuple[str, str]],
-    model: str | None,
-    load_detector: Callable[[str], Detector],
-    load_model: Callable[[str], TowerModel],
-) -> tuple[list[tuple[str, Detector]], TowerModel]:
-    """The detectors, and the model for class names of requests: the detectors' own if they share one, or `lite`."""
+@dataclass(frozen=True)
+class Service:
+    """What is served, where, and to whom; `run` does it.
+
+    Attributes:
+        detectors: folders of detectors, or NAME=FOLDER.
+        model: for class names of requests; by default the detectors' own if they share one, or `lite`.
+        monitors: state files of monitors, STATE.json, or NAME=STATE.json of one of several detectors.
+        host: address to listen on.
+        port: 0 for a free one.
+        api_key_file: file with API keys, one per line.
+        cors: web origins whose pages may send requests.
+        limits: of a request, and of all of them.
+        heic: whether HEIC images are read.
+        on: where models are loaded.
+    """
+
+    detectors: Sequence[str] = ()
+    model: str | None = None
+    monitors: Sequence[str] = ()
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key_file: Path | None = None
+    cors: Sequence[str] = ()
+    limits: Limits = field(default_factory=Limits)
+    heic: bool = False
+    on: str | On = "auto"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anyone who can reach the machine can use the service."""
+        try:
+            return self.api_key_file is None and not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.api_key_file is None and self.host != "localhost"
+
+    def run(self, ready: Callable[[str], None] = lambda _: None) -> None:
+        """Serve until SIGINT or SIGTERM; `ready` is called with the URL once requests are answered.
+
+        Models are loaded before the service listens.
+        """
+        on = On.of(self.on)
+        keep_memory_flat()
+        keys = None if self.api_key_file is None else Keys.read(self.api_key_file)
+        wanted = dict(map(named, self.detectors))
+        if len(wanted) < len(self.detectors):
+            raise InputError("Two `detectors` have one name: give each its own, NAME=FOLDER.")
+        states = [watched(argument, list(wanted)) for argument in self.monitors]
+        if len(dict(states)) < len(states):
+            raise InputError("Two `monitors` are for one detector: give each its own state file.")
+        sources = {name: DetectorSource.of(folder, on, "serve") for name, folder in wanted.items()}
+        bound = listen(self.host, self.port)
+        with contextlib.ExitStack() as held:
+            held.callback(bound.close)
+            use_heic(self.heic)
+            detectors, model = _load(sources, self.model, on)
+            watches = {name: (held.enter_context(Monitor.open(path, detectors[name])), path) for name, path in states}
+            limits = replace(self.limits, batch=on.batch_size)
+            engine = make_engine(list(detectors.items()), model, limits, watches)
+            with stage("Encoding the words of the default score"):
+                engine.prepare()
+            bound.listen(1024)  # requests are answered from now on, if only in a moment
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            ready(f"http://{host}:{bound.getsockname()[1]}/")
+            run(engine, bound, keys, tuple(self.cors))
+
+
+def _load(sources: Mapping[str, DetectorSource], model: str | None, on: On) -> tuple[dict[str, Detector], TowerModel]:
+    """The detectors, and the model for class names of requests; those of one model share it, and its batches."""
     known: dict[str, TowerModel] = {}
-    detectors: list[tuple[str, Detector]] = []
-    for name, folder in wanted:
-        loaded = load_detector(folder)
+    detectors: dict[str, Detector] = {}
+    for name, source in sources.items():
+        detectors[name] = loaded = source.detector()
         base = loaded.classifier.base_model
-        # Detectors of one model share it, and with it their batches.
         if base.fingerprint in known and base is not known[base.fingerprint]:
-            loaded = Detector.load(folder, model=known[base.fingerprint])
+            assert isinstance(source.by, str)
+            detectors[name] = Detector.load(source.by, model=known[base.fingerprint]).prepare()
         elif isinstance(base, TowerModel):
             known[base.fingerprint] = base
-        detectors.append((name, loaded))
     if model is None and len(known) == 1:
         return detectors, next(iter(known.values()))
-    own = load_model(model or "lite")
+    with stage("Loading the model"):
+        own = on.load_model(model or "lite")
     return detectors, known.get(own.fingerprint, own)
 
 
@@ -137,7 +219,9 @@ def named(argument: str) -> tuple[str, str]:
     if not equals or not name or "/" in name:
         name, folder = Path(argument).resolve().name, argument
     if not name or len(name) > LONGEST_NAME or "/" in name or not name.isprintable():
-        raise InputError(f"--detector {argument}: a name has 1 to {LONGEST_NAME} printable characters without a slash.")
+        raise InputError(
+            f"`detectors` {argument}: a name has 1 to {LONGEST_NAME} printable characters without a slash."
+        )
     return name, folder
 
 
@@ -146,10 +230,10 @@ def watched(argument: str, detectors: Sequence[str]) -> tuple[str, Path]:
     name, equals, path = argument.partition("=")
     if not equals or "/" in name:
         if len(detectors) != 1:
-            raise InputError(f"--monitor {argument}: there are {len(detectors)} detectors, so say which: NAME=STATE.")
+            raise InputError(f"`monitors` {argument}: there are {len(detectors)} detectors, so say which: NAME=STATE.")
         return detectors[0], Path(argument)
     if name not in detectors:
-        raise InputError(f"--monitor {argument}: there is no detector {name!r}.{did_you_mean(name, detectors)}")
+        raise InputError(f"`monitors` {argument}: there is no detector {name!r}.{did_you_mean(name, detectors)}")
     return name, Path(path)
 
 
@@ -161,16 +245,15 @@ def listen(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
     except (TypeError, UnicodeError):  # what a host name cannot contain
-        raise InputError(f"--host {host!r} is not the name or address of a host.") from None
+        raise InputError(f"`host` {host!r} is not the name or address of a host.") from None
     except OSError as error:
         raise InputError(
-            f"The service cannot listen on {host} port {port}: {error.strerror or error}. Try another --port."
+            f"The service cannot listen on {host} port {port}: {error.strerror or error}. Try another `port`."
         ) from None
     return bound
 
 
 def run(engine: Engine, bound: socket.socket, keys: Keys | None, cors: tuple[str, ...] = ()) -> None:
-    """Serve until SIGINT or SIGTERM."""
     import uvicorn
 
     config = uvicorn.Config(

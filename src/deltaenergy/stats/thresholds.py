@@ -118,19 +118,19 @@ def percent(share: float | None) -> str:
 def check_keep(keep: float) -> None:
     """Raise `InputError` unless `keep` is a share above zero."""
     if not _is_number(keep) or not 0 < keep <= 1:
-        raise InputError(f"keep must be above 0 and at most 1, got {keep!r}.")
+        raise InputError(f"`keep` must be above 0 and at most 1, got {keep!r}.")
 
 
-def check_confidence(confidence: float | None, name: str = "confidence") -> None:
+def check_confidence(confidence: float | None) -> None:
     """Raise `InputError` unless `confidence` is a probability between 0 and 1, both excluded, or None."""
     if confidence is not None and (not _is_number(confidence) or not 0 < confidence < 1):
-        raise InputError(f"{name} must be above 0 and below 1 (by default: on average), got {confidence!r}.")
+        raise InputError(f"`confidence` must be above 0 and below 1 (by default: on average), got {confidence!r}.")
 
 
-def check_fdr(fdr: float | None, name: str = "fdr") -> None:
+def check_fdr(fdr: float | None) -> None:
     """Raise `InputError` unless `fdr` is a share between 0 and 1, both excluded, or None."""
     if fdr is not None and (not _is_number(fdr) or not 0 < fdr < 1):
-        raise InputError(f"{name} must be above 0 and below 1, such as 0.1, got {fdr!r}.")
+        raise InputError(f"`fdr` must be above 0 and below 1, such as 0.1, got {fdr!r}.")
 
 
 def threshold_at(ascending: Floats, keep: float) -> float:

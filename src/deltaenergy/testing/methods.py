@@ -29,6 +29,7 @@ from deltaenergy.scale.build import build_store
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
 from deltaenergy.source import load_images
 from deltaenergy.testing.models import tiny_model
+from deltaenergy.testing.samples import run_checks
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from deltaenergy.tuning.tune import tune
 
@@ -38,9 +39,8 @@ METHOD_CHECKS: list[Callable[[Method], None]] = []
 
 
 def check_method(method: str | Method) -> None:
-    """Run every check on a method, given as an object or by its text."""
-    for check in METHOD_CHECKS:
-        check(make_method(method))
+    """Run every check on a method, given as such or by its text; the first that fails raises `AssertionError`."""
+    run_checks(make_method(method), METHOD_CHECKS)
 
 
 def _contract(function: Callable[[Method], None]) -> Callable[[Method], None]:

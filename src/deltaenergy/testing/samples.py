@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -13,15 +13,30 @@ import torch
 from PIL import Image
 
 from deltaenergy.classifiers.base import Inputs
+from deltaenergy.classifiers.methods import Method
 from deltaenergy.errors import DeltaEnergyError
 from deltaenergy.models.base import Model, TowerModel, require_text
-from deltaenergy.scores.base import ScoreInputs
+from deltaenergy.scores.base import Score, ScoreInputs
 from deltaenergy.testing.models import SIDE, tiny_model
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.classifiers.base import Classifier
+
+
+Subject = TypeVar("Subject", Score, Method)
+
+
+def run_checks(subject: Subject, checks: Iterable[Callable[[Subject], None]]) -> None:
+    """Run all of the checks; the first that fails raises `AssertionError`, with the rule that is broken."""
+    for check in checks:
+        try:
+            check(subject)
+        except AssertionError as error:
+            rule = " ".join((check.__doc__ or "").split())
+            found = f" Found: {error}" if str(error) else ""
+            raise AssertionError(f"{subject.spec} breaks the rule {check.__name__}: {rule}{found}") from error
 
 
 @functools.cache

@@ -37,6 +37,7 @@ from deltaenergy.testing.samples import (
     random_pictures,
     random_pixels,
     refused,
+    run_checks,
     shared_model,
 )
 from deltaenergy.tuning.views import CachedViews
@@ -57,14 +58,7 @@ SCORE_CHECKS: list[Callable[[Score], None]] = []
 
 def check_score(score: str | Score) -> None:
     """Run all of `SCORE_CHECKS` on a score, given as such or by name; the first that fails raises `AssertionError`."""
-    made = make_score(score)
-    for check in SCORE_CHECKS:
-        try:
-            check(made)
-        except AssertionError as error:
-            rule = " ".join((check.__doc__ or "").split())
-            found = f" Found: {error}" if str(error) else ""
-            raise AssertionError(f"{made.spec} breaks the rule {check.__name__}: {rule}{found}") from error
+    run_checks(make_score(score), SCORE_CHECKS)
 
 
 def _contract(function: Callable[[Score], None]) -> Callable[[Score], None]:

@@ -2,5 +2,6 @@
 
 from deltaenergy.theory.check import TheoryReport, check_theory
 from deltaenergy.theory.figure1 import Figure1
+from deltaenergy.theory.run import Theory, check_paper
 
-__all__ = ["Figure1", "TheoryReport", "check_theory"]
+__all__ = ["Figure1", "Theory", "TheoryReport", "check_paper", "check_theory"]

@@ -79,7 +79,7 @@ def tune(
     if changes and not chosen.trains:
         warnings.warn(f"{chosen.spec} is not trained in epochs: {', '.join(changes)} changes nothing.", stacklevel=2)
     if search and val is None:
-        raise InputError("search needs validation images: give val (--val DIR).")
+        raise InputError("`search` needs validation images: give `val`.")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
     estimate = check_fits(chosen, model, names, images, changes)
     if estimate is not None:

@@ -12,8 +12,9 @@ import torch
 
 import deltaenergy as de
 from deltaenergy.errors import InputError
-from deltaenergy.models.backends import PRECISIONS, check_backend, on_backend
+from deltaenergy.models.backends import check_backend, on_backend
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.on import PRECISIONS
 
 
 @pytest.mark.parametrize(
@@ -23,13 +24,13 @@ from deltaenergy.models.base import TowerModel
         ({"precision": "fp23"}, "Did you mean 'fp32'"),
         ({"backend": "onnx", "precision": "int8"}, r"fp32\. int8 .*'openvino'"),
         ({"backend": "openvino", "precision": "fp16"}, r"int8\. fp16 .*'compile'"),
-        ({"backend": "openvino", "calibration_images": "some"}, "with precision='int8' alone"),
+        ({"backend": "openvino", "calibration_images": "some"}, "only for the backend openvino"),
         ({"precision": "fp16"}, r"CPU .* times as long"),
         ({"precision": "bf16"}, "for GPUs"),
         ({"backend": "compile"}, "for GPUs"),
         ({"precision": "fp32", "dtype": "float32"}, "give one of them"),
         ({"backend": "openvino", "dtype": "float16"}, r"precision.*fp32, int8"),
-        ({"backend": "openvino", "precision": "int8"}, "--calibrate-on"),
+        ({"backend": "openvino", "precision": "int8"}, "`calibration_images`"),
     ],
 )
 def test_what_does_not_go_together_is_told(

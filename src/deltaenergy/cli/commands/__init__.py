@@ -1,1 +1,1 @@
-"""One module per command."""
+"""The commands: each file has those of one subject, which register themselves (`shell.app`)."""

@@ -3,108 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from deltaenergy.cli.shell import common
-from deltaenergy.cli.shell.common import err
-from deltaenergy.errors import InputError
+from deltaenergy.cli.shell import options as o
+from deltaenergy.cli.shell import results
+from deltaenergy.cli.shell.app import command
+from deltaenergy.cli.shell.console import err
+from deltaenergy.core.text import counted
 
-if TYPE_CHECKING:
-    from deltaenergy.classifiers.base import Classifier
-    from deltaenergy.detector.detector import Detector
+MapMethod = Literal["auto", "grad-cam", "rollout", "occlusion", "value-path"]
 
 
+@command(
+    "Use",
+    "deltaenergy explain photos/ --detector detector/ --out page.html",
+    "deltaenergy explain photos/ --detector detector/ --target score --out maps/",
+    'deltaenergy explain dog.jpg --classes "dog,cat,horse" --target cat --method occlusion --out page.html',
+)
 def explain(
-    context: typer.Context,
-    images: Annotated[
-        list[str],
-        typer.Argument(help="Files, folders, globs, a table with a path column, or - for standard input."),
-    ],
-    out_file: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page to FILE.html.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Write one PNG per image to this folder.")] = None,
-    detector: common.DetectorOption = None,
-    classes: common.ClassesOption = None,
-    model: common.ModelOption = "lite",
-    score: Annotated[
-        str | None,
-        typer.Option("--score", "-s", help="Score for --target score, if there is no --detector.", show_default=False),
-    ] = None,
-    template: common.TemplateOption = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="auto, grad-cam (convolutional), rollout (transformers), occlusion (any, slow) or value-path.",
-        ),
-    ] = "auto",
+    images: o.ImagesArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page FILE.html, or a folder for one PNG per image.")],
+    detector: o.DetectorOption = None,
+    classes: o.ClassesOption = None,
+    model: o.ModelOption = None,
     target: Annotated[
         str, typer.Option("--target", help="What to explain: class (the predicted one), score, or a class name.")
     ] = "class",
-    device: common.DeviceOption = "auto",
-    backend: common.BackendOption = None,
-    precision: common.PrecisionOption = "auto",
-    calibrate_on: common.CalibrateOnOption = None,
-    batch_size: common.BatchOption = 32,
+    method: Annotated[
+        MapMethod,
+        typer.Option("--method", help="Heatmap: grad-cam for convolutional models, rollout for transformers."),
+    ] = "auto",
+    on: o.OnOption = "auto",
 ) -> None:
     """Show which parts of each image support its class or drive its score.
 
-    Give --detector (written by calibrate or tune), or --classes. The page also shows, for a rejected image, why it was
+    Pass --detector (from calibrate or tune), or --classes. The page also shows, for a rejected image, why it was
     rejected, and ΔEnergy by class for every image.
     """
-    from deltaenergy.explanation.methods import check_method
-    from deltaenergy.explanation.page import check_outputs, write_explanations
-    from deltaenergy.source import load_images
+    from deltaenergy.explanation import write_explanations
 
-    place = common.ModelPlace(device, backend, precision, calibrate_on)
-    common.refuse_beside_detector(context, detector, "classes", "score", "template", "model")
-    check_method(method, "--method")
-    # All of this is checked before the model is loaded.
-    items = load_images(common.read_image_arguments(images))
-    check_outputs(items, out_file, png, options=("--out", "--png"))
-    by = _detector_or_classifier(detector, classes, model, score, template, target, place)
-    with common.progress_bar("Explaining") as progress:
-        summary = write_explanations(
-            by,
-            items,
-            out_file,
-            png=png,
-            method=method,
-            target=target,
-            batch_size=batch_size,
-            progress=progress,
-            command=common.typed(),
-        )
-    err.print(f"{summary.images} explained.")
-    for where, what in ((out_file, "Page"), (png, "PNGs")):
-        if where is not None:
-            err.print(f"{what} written to {where}", markup=False)
-    common.finish(summary.unreadable)
-
-
-def _detector_or_classifier(
-    detector: str | None,
-    classes: str | None,
-    model: str,
-    score: str | None,
-    template: list[str] | None,
-    target: str,
-    place: common.ModelPlace,
-) -> Detector | Classifier:
-    """The detector, or a zero-shot classifier of the class names, with a score if one is asked for."""
-    from deltaenergy.detector.detector import Detector
-    from deltaenergy.explanation.methods import SCORE
-    from deltaenergy.scores.availability import Given, Lack
-
-    if detector is not None:
-        return common.prepare(common.load_detector(detector, place))
-    used = None
-    if score is not None or target == SCORE:
-        nothing = Lack("no --detector", "it is fitted on known images: give a --detector.")
-        found = common.make_scores(None if score is None else [score], Given().without(id_data=nothing))
-        if len(found) > 1:
-            raise InputError("A map shows one score: give --score once.")
-        used = found[0]
-    classifier = common.zero_shot(model, place, classes, template)
-    return classifier if used is None else common.prepare(Detector(classifier, used))
+    by = o.by_options(detector, classes, model)
+    done = write_explanations(by, o.read_images(images), out, method, target, on=on, command=o.typed())
+    err.print(f"{counted(done.images, 'image')} explained. Written to {out}")
+    results.finish(done.unreadable)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deltaenergy.cli.shell import common
-from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.options import check_seed, complete_method
-from deltaenergy.cli.shell.results import print_guarantee
-from deltaenergy.cli.shell.text import visible
-from deltaenergy.errors import InputError
+from deltaenergy.cli.shell import options as o
+from deltaenergy.cli.shell import results
+from deltaenergy.cli.shell.app import command
+from deltaenergy.cli.shell.console import err, print_json, print_table
+from deltaenergy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from deltaenergy.evaluation.tuning_gain import TuningGain
@@ -23,148 +21,137 @@ if TYPE_CHECKING:
     from deltaenergy.training.loop import EpochLog
 
 # As in deltaenergy.tuning.tune, which is slow to import.
-DEFAULT_METHOD = "lp++"
+DEFAULT_METHOD, DEFAULT_VIEWS = "lp++", 8
+RECIPE = ("epochs", "lr", "batch_size", "views")
 
 
+@command("Make a detector", "deltaenergy tune --train few/ --shots 16 --out tuned/")
 def tune(
     train: Annotated[
         Path, typer.Option("--train", help="Folder with one subfolder of images per class, or a feature store.")
     ],
-    out_folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the tuned detector.")],
+    out: o.OutDetectorOption,
     method: Annotated[
         list[str] | None,
         typer.Option(
             "--method",
-            autocompletion=complete_method,
-            help='Tuning method, such as "ebm(p=0.5)" or cocoop+ebm; repeat it, or auto, to try several and keep the '
-            f"best. Default: {DEFAULT_METHOD}.",
+            autocompletion=o.complete_method,
+            help='Tuning method, such as "ebm(p=0.5)" or cocoop+ebm; repeat it, or use auto, to try several and keep '
+            "the best.",
+            show_default=DEFAULT_METHOD,
+        ),
+    ] = None,
+    val: Annotated[Path | None, o.unset("--val", help="Validation images, as --train: keep the best epoch.")] = None,
+    shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", min=0, callback=o.at_most(o.LARGEST_SEED), help="Random seed (sampling, crops, order)."),
+    ] = 1,
+    classes: o.ClassesOption = None,
+    domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
+    search: Annotated[bool, typer.Option("--search", help="Try the method's grid and keep the best on --val.")] = False,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            help="Change how it is trained, as in epochs=5,lr=0.01,batch_size=16. views=8 are the random crops per "
+            "image, encoded once; views=live draws new ones at every step, views=test uses the plain image.",
             show_default=False,
         ),
     ] = None,
-    val: Annotated[
-        Path | None, typer.Option("--val", help="Validation images, as --train: keep the best epoch on them.")
-    ] = None,
-    shots: Annotated[int, typer.Option("--shots", min=1, help="Training images per class.")] = 16,
-    seed: Annotated[int, typer.Option("--seed", min=0, callback=check_seed, help="Of images, views and order.")] = 1,
-    classes: common.ClassesOption = None,
-    domains: Annotated[bool, typer.Option("--domains", help="Folders are DOMAIN/CLASS/ rather than CLASS/.")] = False,
-    search: Annotated[bool, typer.Option("--search", help="Try the method's grid and keep the best on --val.")] = False,
-    views: Annotated[str, typer.Option("--views", help="Random views per image, encoded once; live, or test.")] = "8",
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Training epochs. Default: the method's, mostly 30.")
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate. Default: the method's, mostly 0.002.")
-    ] = None,
-    train_batch: Annotated[
-        int | None,
-        typer.Option("--train-batch", min=1, help="Images per training step. Default: the method's, mostly 32."),
-    ] = None,
-    calibrate: Annotated[
+    id_images: Annotated[
         Path | None,
-        typer.Option("--id", help="Known images for the threshold. Default: --val, or unused images."),
+        typer.Option("--id", help="Known images for the threshold.", show_default="--val, or unused images"),
     ] = None,
-    score: common.OneScoreOption = None,
-    keep: common.KeepOption = 0.95,
-    confidence: common.ConfidenceOption = None,
-    model: common.ModelOption = "lite",
-    batch_size: common.BatchOption = 32,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False,
-    json_output: common.JsonOption = False,
-    device: common.DeviceOption = "auto",
-    backend: common.BackendOption = None,
-    precision: common.PrecisionOption = "auto",
-    calibrate_on: common.CalibrateOnOption = None,
+    score: o.ScoreOption = None,
+    keep: Annotated[float, typer.Option("--keep", help="Share of new known images to keep, on average.")] = 0.95,
+    model: o.ModelOption = None,
+    overwrite: o.OverwriteOption = False,
+    json: o.JsonOption = False,
+    on: o.OnOption = "auto",
 ) -> None:
-    """Tune a classifier on a few images per class; the result is a detector that score and evaluate take.
+    """Tune a classifier on a few images per class and save it as a detector.
 
-    What it does is shown beside zero-shot, on --val, or training images that were not drawn, or by cross-validation.
-    An interrupted run goes on where it stopped when the same command is given again.
+    Prints accuracy and AUROC next to zero-shot, measured on --val, on unused training images, or by cross-validation.
+    An interrupted run is resumed by the same command.
     """
-    from deltaenergy.core.classes import read_classes
-    from deltaenergy.detector.guarantee import NoGuarantee
-    from deltaenergy.pipeline import tune_detector
+    import deltaenergy as de
 
-    place = common.ModelPlace(device, backend, precision, calibrate_on)
-    scores = common.make_scores(score) if score else None
-    if scores is not None and len(scores) != 1:
-        raise InputError("A detector has one score: give --score once.")
-    methods = _methods(method)
-    changes = {"epochs": epochs, "lr": lr, "batch_size": train_batch}
+    methods, changes = method or [DEFAULT_METHOD], _recipe(recipe)
     began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoGuarantee)  # said at the end
-        tuned = tune_detector(
-            lambda: common.load_model_with_status(model, place),
-            train,
-            out_folder,
-            methods,
-            classes=read_classes(classes) if classes else None,
-            shots=shots,
-            seed=seed,
-            val=val,
-            id_images=calibrate,
-            score=scores[0] if scores else None,
-            keep=keep,
-            confidence=confidence,
-            domains=domains,
-            views=_views(views),
-            search=search,
-            recipe={name: value for name, value in changes.items() if value is not None},
-            overwrite=overwrite,
-            batch_size=batch_size,
-            # The epochs of several methods would bury the table that follows.
-            on_epoch=_print_epoch if isinstance(methods, str) and methods != "auto" else None,
-            on_candidate=lambda spec, accuracy: err.print(f"{spec}: validation accuracy {accuracy:.1%}", markup=False),
-            announce=common.progress_bar,
-        )
-    detector = tuned.detector
-    if json_output:
-        common.print_json(_summary(out_folder, tuned))
+    tuned = de.tune_detector(
+        model or "lite",
+        train,
+        out,
+        methods[0] if len(methods) == 1 else methods,
+        classes=classes,
+        shots=shots,
+        seed=seed,
+        val=val,
+        id_images=id_images,
+        score=score,
+        keep=keep,
+        domains=domains,
+        search=search,
+        views=changes.pop("views", DEFAULT_VIEWS),
+        recipe=changes,
+        overwrite=overwrite,
+        on=on,
+        # The epochs of several methods would bury the table that follows.
+        on_epoch=_print_epoch if len(methods) == 1 and methods != ["auto"] else None,
+        on_candidate=lambda spec, accuracy: err.print(f"{spec}: validation accuracy {accuracy:.1%}"),
+    )
+    if json:
+        print_json(_record(out, tuned))
     else:
         if tuned.comparison is not None:
             _print_comparison(tuned.comparison)
-        seconds = time.perf_counter() - began
+        classifier = tuned.detector.classifier
         err.print(
-            f"{detector.classifier.method.spec} tuned on {tuned.training_images} images of "
-            f"{len(detector.classifier.classes)} classes in {seconds:.0f} s. "
-            f"{common.threshold_words(detector)} Calibrated on {tuned.calibrated_on}. Detector saved to {out_folder}.",
-            markup=False,
+            f"{classifier.method.spec} tuned on {tuned.training_images} images of {len(classifier.classes)} classes in "
+            f"{time.perf_counter() - began:.0f} s. {results.threshold_words(tuned.detector)} Calibrated on "
+            f"{tuned.calibrated_on}. Detector saved to {out}."
         )
-        print_guarantee(detector)
-    common.finish(tuned.unreadable)
+        results.print_guarantee(tuned.detector)
+    results.finish(tuned.unreadable)
 
 
-def _methods(given: list[str] | None) -> str | list[str]:
-    methods = given or [DEFAULT_METHOD]
-    return methods[0] if len(methods) == 1 else methods
+def _recipe(text: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text is not None else ():
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in RECIPE:
+            raise InputError(f"`recipe` has no {name[:60]!r}.{did_you_mean(name[:60], RECIPE)}")
+        if name == "views" and value in ("live", "test"):
+            found[name] = value
+            continue
+        try:
+            found[name] = float(value) if name == "lr" else int(value[:12])
+        except ValueError:
+            raise InputError(f"`recipe` {name} must be a number, got {value[:60]!r}.") from None
+    return found
 
 
 def _print_comparison(comparison: TuningGain) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("method", overflow="fold")
-    for heading in ("accuracy", "gain", "AUROC", "gain"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    for row in comparison.rows:
-        table.add_row(
-            visible(row.method),
+    rows = [
+        [
+            row.method,
             _percent(row.accuracy),
             _gain(row.accuracy_gain),
             _percent(row.auroc),
             _gain(row.auroc_gain),
             "kept" if row.method == comparison.kept else "",
-        )
-    out.print(table)
+        ]
+        for row in comparison.rows
+    ]
+    print_table(["method", ">accuracy", ">gain", ">AUROC", ">gain", ""], rows)
     err.print(
-        f"Measured on {comparison.images} {comparison.source}. AUROC: {comparison.score} tells classes that were left "
-        "out of the tuning from the others. Gain: over zero-shot on the same images, with its 95 % interval.",
-        markup=False,
+        f"Measured on {comparison.images} {comparison.source}. AUROC: how well {comparison.score} separates classes "
+        "that were left out of the tuning from the others. Gain: over zero-shot on the same images, with its 95% "
+        "interval."
     )
     for note in dict.fromkeys(row.note for row in comparison.rows if row.note):
-        err.print(f"{note}.", markup=False)
+        err.print(f"{note}.")
 
 
 def _percent(one: Estimate | None) -> str:
@@ -175,14 +162,6 @@ def _gain(one: Estimate | None) -> str:
     return "" if one is None else f"{100 * one.value:+.1f} ± {100 * (one.high - one.value):.1f}"
 
 
-def _views(text: str) -> int | str:
-    if text in ("live", "test"):
-        return text
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise InputError(f"--views must be a whole number, test or live, got {text!r}.")
-    return int(text)
-
-
 def _print_epoch(log: EpochLog) -> None:
     parts = [f"epoch {log.epoch:>3}", f"loss {log.loss:.4f}", f"accuracy {log.accuracy:.1%}"]
     if log.stage > 1:
@@ -190,13 +169,14 @@ def _print_epoch(log: EpochLog) -> None:
     if log.val_accuracy is not None:
         parts.append(f"validation {log.val_accuracy:.1%}")
     parts += [f"{name} {value:.4g}" for name, value in log.logged.items()]
-    err.print("  ".join(parts) + f"  {log.seconds:.1f} s", markup=False, soft_wrap=True)
+    err.print("  ".join(parts) + f"  {log.seconds:.1f} s")
 
 
-def _summary(folder: Path, tuned: TunedDetector) -> dict[str, Any]:
-    classifier, detector = tuned.detector.classifier, tuned.detector
+def _record(folder: Path, tuned: TunedDetector) -> dict[str, Any]:
+    classifier = tuned.detector.classifier
+    saved = results.detector_record(folder, tuned.detector)
     return {
-        "detector": str(folder),
+        **{key: value for key, value in saved.items() if key != "keep"},
         "method": classifier.method.spec,
         "classes": list(classifier.classes),
         "images": tuned.training_images,
@@ -204,10 +184,7 @@ def _summary(folder: Path, tuned: TunedDetector) -> dict[str, Any]:
         "chosen": classifier.record.get("chosen"),
         "validation": classifier.record.get("validation"),
         "searched": classifier.record.get("searched"),
-        "score": detector.score.spec,
-        "threshold": detector.threshold,
         "calibrated_on": tuned.calibrated_on,
-        "guarantee": None if detector.guarantee is None else detector.guarantee.to_dict(),
         "comparison": None if tuned.comparison is None else tuned.comparison.to_dict(),
-        "unreadable": [{"path": image.id, "reason": image.reason} for image in tuned.unreadable],
+        "unreadable": results.unreadable_records(tuned.unreadable),
     }

@@ -1,1 +1,1 @@
-"""What all commands share: options, output, endings."""
+"""What all commands share: the application, options, results, endings."""

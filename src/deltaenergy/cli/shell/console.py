@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NoReturn
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from deltaenergy.cli.shell.text import visible
+from deltaenergy.core.text import to_json, visible
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# Python in a message: `keep`, or `overwrite=True`.
+_ARGUMENT = re.compile(r"`(?P<name>[a-z_0-9]+)(=(?P<value>[^`]*))?`")
+# Where nobody watches, lines need not fit a screen: folded cells are hard to read for a program.
+WIDE = 160
 
 
 class PlainConsole(Console):
@@ -16,6 +26,8 @@ class PlainConsole(Console):
 
     # With --quiet: warnings (yellow) and errors (red) are printed, notes are not.
     hushed = False
+    # How a user of the running command types the arguments that messages name.
+    typed_as: Mapping[str, str] = {}
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -24,7 +36,7 @@ class PlainConsole(Console):
         """As rich does; lines of plain text are not folded, so that a path stays in one piece."""
         if self.hushed and options.get("style") not in ("red", "yellow"):
             return
-        shown = [visible(entry, lines=True) if isinstance(entry, str) else entry for entry in objects]
+        shown = [visible(in_options(e, self.typed_as), lines=True) if isinstance(e, str) else e for e in objects]
         if all(isinstance(entry, str) for entry in shown):
             options.setdefault("soft_wrap", True)
         super().print(*shown, **options)
@@ -39,6 +51,45 @@ class PlainConsole(Console):
         raise BrokenPipeError
 
 
-# Results go to standard output; progress, notes and errors to standard error, so that pipes stay clean.
+# Results go to standard output; notes and errors to standard error, so that pipes stay clean.
 out = PlainConsole()
 err = PlainConsole(stderr=True)
+
+
+def in_options(text: str, options: Mapping[str, str]) -> str:
+    """A message of the library with the command's options for the arguments that it names in backticks.
+
+    >>> in_options("`keep` must be below 1. Pass `overwrite=True`.", {"keep": "--keep", "overwrite": "--overwrite"})
+    '--keep must be below 1. Pass --overwrite.'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        if found["name"] not in options:
+            return found[0]
+        value = (found["value"] or "").strip("'\"")
+        return " ".join(filter(None, [options[found["name"]], "" if value == "True" else value]))
+
+    return _ARGUMENT.sub(option, text)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, title: str = "", header: bool = True
+) -> None:
+    """A table on standard output. Columns whose name starts with > are right-aligned; the first one folds."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, title=visible(title), show_header=header)
+    table.title_justify = "left"
+    for position, name in enumerate(columns):
+        right = name.startswith(">")
+        table.add_column(name.removeprefix(">"), justify="right" if right else "left", no_wrap=right)
+        if not position:
+            table.columns[0].overflow = "fold"
+    for row in rows:
+        table.add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in row))
+    (out if out.is_terminal else PlainConsole(width=WIDE)).print(table)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output. What is not a number, such as a score of NaN, is null."""
+    sys.stdout.write(to_json(value, indent=2, ascii_only=not sys.stdout.encoding.lower().startswith("utf")) + "\n")

@@ -2,17 +2,20 @@
 
     0    done
     1    some images could not be read; they are listed, and all others are done
-    2    wrong use, or something around us that the user can mend (a full disk, a missing right)
+    2    wrong use, or something around us that the user can fix (a full disk, a missing right)
     3    `monitor --exit-code` only: the images have changed
-    70   an error of ours: one sentence, and the place of the saved traceback
+    70   an error of ours: one sentence, and where the traceback was saved
     130  interrupted
 
-Nothing else leaves the process, and no traceback reaches a terminal.
+Nothing else leaves the process, and no traceback reaches a terminal. Standard output may be closed, full, read by no
+one, or in an encoding that lacks a letter: such letters are escaped, and a failure is reported once, at the end.
+Standard error carries notes only; a command continues without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import shlex
@@ -20,43 +23,43 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
 from deltaenergy import __version__
 from deltaenergy.cli.shell.console import err
-from deltaenergy.cli.shell.streams import GuardedStream, standard_streams
 from deltaenergy.errors import DeltaEnergyError, explain_os_error
 
 DONE, SOME_UNREADABLE, WRONG_USE, CHANGED, OUR_ERROR, INTERRUPTED = 0, 1, 2, 3, 70, 130
-_MEMORY_WORDS = ("can't allocate memory", "not enough memory", "out of memory")
+_MEMORY_WORDS = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "cannot allocate memory",
+    "failed to map segment",  # a library that does not fit
+    "could not create a primitive",  # oneDNN's word for it
+)
+_THREAD_WORDS = ("can't start new thread", "thread constructor failed", "resource temporarily unavailable")
+NO_MEMORY = "Out of memory. Close other programs, or use a smaller batch or fewer images."
+NO_THREADS = "The system allows no more threads. Close other programs, or raise the limit (`ulimit -u`)."
 
 
-class InterruptedRun(Exception):
-    """Ctrl-C in a place that knows what is kept. Its message says so."""
+class Interrupted(Exception):
+    """Ctrl-C; the arguments say what is kept of the run."""
 
 
-@contextlib.contextmanager
-def keeping(kept: str) -> Iterator[None]:
-    """Say after an interrupt in the block what is kept, and how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise InterruptedRun(kept) from None
-
-
-def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Run `command` and give the exit code; `arguments` are for the record of an unforeseen error."""
-    with standard_streams() as output:
+def exit_code_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
+    """Run `command` and give the exit code; `arguments` are for the record of an internal error."""
+    with _standard_streams() as output:
         code = _attempt(command, arguments, output)
         if not output.broken:
             with contextlib.suppress(BrokenPipeError):
                 output.flush()
         if output.broken:
-            # The reader of our output (head, less) is gone; that is no error.
+            # The reader of our output (head, less) is gone; that is not an error.
             return DONE
         if output.failure is not None:
             reason = explain_os_error(output.failure) if output.failure.errno else f"{output.failure}."
@@ -69,18 +72,16 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: Gu
     try:
         code = command()
         if code == INTERRUPTED:  # newer versions of typer turn an interrupt into this
-            raise KeyboardInterrupt
+            raise Interrupted
         return code if isinstance(code, int) else DONE
-    except InterruptedRun as stop:
-        return _say(f"Interrupted. {stop}", INTERRUPTED, style="yellow")
-    except (KeyboardInterrupt, typer.Abort):
-        return _say("Interrupted.", INTERRUPTED, style="yellow")
+    except (Interrupted, KeyboardInterrupt, typer.Abort) as stop:
+        return _say(" ".join(["Interrupted.", *map(str, stop.args)]), INTERRUPTED, style="yellow")
     except BrokenPipeError:
         return DONE
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else DONE
     except DeltaEnergyError as error:
-        return _say(f"Error: {error}", WRONG_USE)
+        return _say(f"Error: {error}{_notes(error)}", WRONG_USE)
     except BaseException as error:
         if output.broken:  # whatever was made of it on the way here
             return DONE
@@ -88,13 +89,18 @@ def _attempt(command: Callable[[], object], arguments: Sequence[str], output: Gu
             return _say_wrong_use(error)
         known = _explain(error)
         if known is not None:
-            return _say(f"Error: {known}", WRONG_USE)
-        return _say(_unforeseen(error, arguments), OUR_ERROR)
+            return _say(f"Error: {known}{_notes(error)}", WRONG_USE)
+        return _say(_internal_error(error, arguments), OUR_ERROR)
 
 
 def _say(text: str, code: int, style: str | None = "red") -> int:
     err.print(text, style=style)
     return code
+
+
+def _notes(error: BaseException) -> str:
+    """What was kept of a run that failed, as the place that knows it has noted."""
+    return "".join(f" {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _say_wrong_use(problem: Any) -> int:
@@ -108,25 +114,23 @@ def _say_wrong_use(problem: Any) -> int:
 
 
 def _explain(error: BaseException) -> str | None:
-    """A message for what lies around us rather than in us: the system's refusals, and memory."""
+    """A message for what is around us rather than in us: the system's refusals, and memory."""
+    said = f"{error} {error.__cause__ or ''}".lower()
+    if isinstance(error, OSError) and error.errno == errno.EAGAIN:
+        return NO_THREADS
     if isinstance(error, OSError) and error.errno is not None:
         return explain_os_error(error)
-    said = str(error)
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in said.lower() for words in _MEMORY_WORDS)
-    ):
-        return "There is not enough memory. Use a smaller --batch-size, or fewer images at once."
-    if isinstance(error, RuntimeError) and "can't start new thread" in said:
-        return "The system allows no more threads. Close other programs, or raise the limit (`ulimit -u`)."
-    return None
+    if isinstance(error, MemoryError) or any(words in said for words in _MEMORY_WORDS):
+        return NO_MEMORY
+    return NO_THREADS if any(words in said for words in _THREAD_WORDS) else None
 
 
-def _unforeseen(error: BaseException, arguments: Sequence[str]) -> str:
+def _internal_error(error: BaseException, arguments: Sequence[str]) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     place = _save_traceback(error, arguments)
-    where = f"the traceback is in {place}" if place else "its traceback could not be saved"
-    return f"Error: deltaenergy failed in a way that nobody foresaw ({what[:300]}); {where}."
+    where = f"Traceback saved to {place}." if place else "The traceback could not be saved."
+    return f"Internal error: {what[:300]}. {where}"
 
 
 def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | None:
@@ -153,3 +157,99 @@ def _save_traceback(error: BaseException, arguments: Sequence[str]) -> Path | No
                 file.write(text)
             return Path(path)
     return None
+
+
+class GuardedStream:
+    """A stream that remembers its first failure instead of raising it; the rest is the stream's own.
+
+    A reader that is gone (`| head`) ends the command, where the stream carries results.
+    """
+
+    def __init__(self, stream: TextIO | None, *, results: bool) -> None:
+        self._stream, self._results = stream, results
+        self.broken = False
+        self.failure: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._stream is None:
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def write(self, text: str) -> int:
+        """Write `text`, unless the stream has failed."""
+        self._attempt(lambda stream: stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        if self._stream is not None:
+            self._attempt(lambda stream: stream.flush())
+
+    def _attempt(self, action: Callable[[TextIO], object]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            if self._stream is None:
+                raise OSError("it is closed")
+            action(self._stream)
+        except (OSError, ValueError) as error:
+            self.failure = error if isinstance(error, OSError) else OSError(str(error))
+            if self._results and isinstance(error, BrokenPipeError):
+                self.broken = True
+                raise
+
+
+@contextlib.contextmanager
+def _standard_streams() -> Iterator[GuardedStream]:
+    """Put guarded streams in place for the block, and give standard output."""
+    _occupy_closed_descriptors()
+    before = sys.stdout, sys.stderr
+    output, notes = GuardedStream(sys.stdout, results=True), GuardedStream(sys.stderr, results=False)
+    for stream in before:
+        # Letters that the encoding lacks are written as escapes, as in \xfc.
+        if hasattr(stream, "reconfigure"):
+            with contextlib.suppress(OSError, ValueError):  # it flushes, too
+                stream.reconfigure(errors="backslashreplace")
+    # Paths on standard input are in the file system's encoding, whatever is set for other text.
+    if hasattr(sys.stdin, "reconfigure"):
+        with contextlib.suppress(ValueError, OSError):
+            sys.stdin.reconfigure(encoding=sys.getfilesystemencoding(), errors="surrogateescape")
+    sys.stdout, sys.stderr = output, notes
+    try:
+        yield output
+    finally:
+        sys.stdout, sys.stderr = before
+        for wrapper, stream in zip((output, notes), before):
+            if wrapper.failure is not None:
+                _silence(stream)
+
+
+def _occupy_closed_descriptors() -> None:
+    """Put the null device where 0, 1 or 2 is closed: the next file opened would be there, and get our output."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+
+
+def _silence(stream: TextIO | None) -> None:
+    """Send what is left in a dead stream's buffer nowhere, so that Python does not complain of it at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        descriptor = stream.fileno()  # type: ignore[union-attr]
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, descriptor)
+        os.close(null)

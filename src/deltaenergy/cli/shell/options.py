@@ -1,243 +1,193 @@
-"""Options that mean the same in every command. What is out of range is told before any work begins."""
+"""Options that mean the same in every command, and what they complete to in a shell."""
 
 from __future__ import annotations
 
-import math
-import re
-from dataclasses import dataclass
+import functools
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
-    from deltaenergy.models.base import Model
+    from deltaenergy.detector.opening import ClassNames
 
 # Counts beyond this are mistakes; seeds beyond theirs fit no generator.
-MOST = 2**31 - 1
-LARGEST_SEED = 2**63 - 1
-_DEVICE = re.compile(r"(auto|cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
+LARGEST_COUNT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 
 
-def check_count(param: typer.CallbackParam, value: int | None) -> int | None:
-    """Refuse a count that must be a mistake. A bound of typer's own would fill the help's columns with its digits."""
-    return _at_most(MOST, param, value)
+def at_most(largest: int) -> Callable[[typer.CallbackParam, int | None], int | None]:
+    """A callback that refuses larger numbers. A bound of typer's own would fill the help's columns with its digits."""
+
+    def check(param: typer.CallbackParam, value: int | None) -> int | None:
+        if value is not None and value > largest:
+            raise InputError(f"{param.opts[0]} must be at most {largest:,}, got {value}.")
+        return value
+
+    return check
 
 
-def check_seed(param: typer.CallbackParam, value: int | None) -> int | None:
-    """Refuse a seed that fits no generator."""
-    return _at_most(LARGEST_SEED, param, value)
+# An option that changes nothing unless it is given, and one that is a number of things.
+unset = functools.partial(typer.Option, show_default=False)
+count = functools.partial(typer.Option, min=1, callback=at_most(LARGEST_COUNT))
 
 
-def _at_most(largest: int, param: typer.CallbackParam, value: int | None) -> int | None:
-    if value is not None and value > largest:
-        raise InputError(f"{param.opts[0]} must be at most {largest:,}, got {value}.")
-    return value
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Those of the names that begin like the word that is being typed; after commas, like its last part."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(last)]
+
+    return complete
 
 
-def _check_keep(keep: float) -> float:
-    if not 0 < keep <= 1:
-        raise InputError(f"--keep must be above 0 and at most 1, got {keep!r}.")
-    return keep
-
-
-def _check_confidence(confidence: float | None) -> float | None:
-    from deltaenergy.stats.thresholds import check_confidence
-
-    check_confidence(confidence, "--confidence")
-    return confidence
-
-
-def _check_fdr(fdr: float | None) -> float | None:
-    from deltaenergy.stats.thresholds import check_fdr
-
-    check_fdr(fdr, "--fdr")
-    return fdr
-
-
-def _check_device(device: str) -> str:
-    if not _DEVICE.fullmatch(device):
-        raise InputError(
-            f"Unknown --device {device!r}.{did_you_mean(device, ['auto', 'cpu', 'cuda', 'cuda:1', 'mps'])}"
-        )
-    return device
-
-
-def _check_templates(templates: list[str] | None) -> list[str] | None:
-    from deltaenergy.core.classes import check_templates
-
-    if templates:
-        check_templates(None, templates)
-    return templates
-
-
-def complete_score(incomplete: str) -> list[str]:
-    """The scores that begin so, for a shell."""
+def _scores() -> Iterable[str]:
     from deltaenergy.scores.registry import list_scores
 
-    return [name for name in list_scores() if name.startswith(incomplete)]
+    return list_scores()
 
 
-def complete_benchmark(incomplete: str) -> list[str]:
-    """The benchmarks that begin so, for a shell."""
-    from deltaenergy.benchmarks.spec import benchmark_names
-
-    return [name for name in benchmark_names() if name.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """The tuning methods that begin so, for a shell."""
+def _methods() -> Iterable[str]:
     from deltaenergy.classifiers.methods import list_methods
 
-    return [name for name in list_methods() if name.startswith(incomplete)]
+    return list_methods()
 
 
-def complete_score_or_method(incomplete: str) -> list[str]:
-    """The scores and tuning methods that begin so, for a shell."""
-    return sorted({*complete_score(incomplete), *complete_method(incomplete)})
+def _benchmarks() -> Iterable[str]:
+    from deltaenergy.benchmarks.spec import benchmark_names
+
+    return benchmark_names()
 
 
+def _words() -> Iterable[str]:
+    from deltaenergy.models.on import WORDS
+
+    return (word.removesuffix("N") for word in WORDS)
+
+
+complete_score, complete_method, complete_benchmark = map(completing, (_scores, _methods, _benchmarks))
+complete_score_or_method = completing(lambda: sorted({*_scores(), *_methods()}))
+
+ImagesArgument = Annotated[
+    list[str],
+    typer.Argument(help="Files, folders, globs, a table with a path column, or - for paths on standard input."),
+]
 ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="lite (bundled, offline), a folder, or a hub id.", show_default=True)
+    str | None,
+    typer.Option(
+        "--model", "-m", help="lite (bundled, offline), a folder, or a Hugging Face Hub id.", show_default="lite"
+    ),
 ]
 ClassesOption = Annotated[
-    str | None, typer.Option("--classes", "-c", help='Class names: "dog,cat", or a text file with one per line.')
+    str | None, unset("--classes", "-c", help='Class names: "dog,cat", or a text file with one per line.')
 ]
 TemplateOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--template",
-        "-t",
-        help="Prompt with {} for the name; repeat for an ensemble.",
-        show_default=False,
-        callback=_check_templates,
-    ),
+    unset("--template", "-t", help="Prompt template with {} for the class name; repeat to average several."),
 ]
 ScoreOption = Annotated[
-    list[str] | None,
+    str | None,
     typer.Option(
         "--score",
         "-s",
         autocompletion=complete_score,
-        help='Score, optionally with parameters: "delta-energy(tau=0.1,c=1)". Repeat for several, or use all. '
-        "Default: delta-energy+words.",
-        show_default=False,
+        help='Score, optionally with parameters: "delta-energy(tau=0.1,c=1)".',
+        show_default="delta-energy+words",
     ),
 ]
-OneScoreOption = Annotated[
+ScoresOption = Annotated[
     list[str] | None,
     typer.Option(
         "--score",
         "-s",
         autocompletion=complete_score,
-        help='One score, optionally with parameters: "delta-energy(tau=0.1,c=1)". Default: delta-energy+words.',
-        show_default=False,
+        help='Score, optionally with parameters: "delta-energy(tau=0.1,c=1)". Repeat for several, or use all.',
+        show_default="delta-energy+words",
     ),
 ]
 KeepOption = Annotated[
-    float, typer.Option("--keep", help="Share of new known images to keep, on average.", callback=_check_keep)
-]
-ConfidenceOption = Annotated[
     float | None,
-    typer.Option(
-        "--confidence",
-        help="Keep at least --keep with this confidence, such as 0.9, instead of on average. Rejects less.",
-        show_default=False,
-        callback=_check_confidence,
-    ),
+    typer.Option("--keep", help="Share of new known images to keep, on average.", show_default="0.95"),
+]
+KnownOption = Annotated[
+    list[str] | None, unset("--id", help="Known images to set the threshold with, without --detector.")
 ]
 FdrOption = Annotated[
     float | None,
-    typer.Option(
-        "--fdr",
-        help="Reject images so that at most this share of them is known, in expectation; for a whole folder, instead "
-        "of the threshold.",
-        show_default=False,
-        callback=_check_fdr,
-    ),
+    unset("--fdr", help="Expected share of known images among the rejected, at most; replaces the threshold."),
 ]
-DetectorOption = Annotated[
-    str | None, typer.Option("--detector", "-d", help="Folder written by calibrate or tune.", show_default=False)
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.", callback=_check_device)]
-BackendOption = Annotated[
-    str | None,
-    typer.Option(
-        "--backend",
-        help="Where the image tower runs: torch; on a CPU openvino or onnx, on a GPU compile. Default: torch, or as "
-        "the detector was calibrated.",
-        show_default=False,
-    ),
-]
-PrecisionOption = Annotated[
+DetectorOption = Annotated[str | None, unset("--detector", "-d", help="Folder of a detector, from calibrate or tune.")]
+OnOption = Annotated[
     str,
     typer.Option(
-        "--precision", help="auto, fp32; int8 on a CPU (torch, openvino); fp16 or bf16 on a GPU (torch, compile)."
+        "--on",
+        autocompletion=completing(_words),
+        help="Where the model runs: a device (cpu, cuda, cuda:1, mps), backend (torch, openvino, onnx, compile), "
+        "precision (fp32, int8, fp16, bf16) and batch=N, in any order between commas.",
     ),
 ]
-CalibrateOnOption = Annotated[
+Int8Option = Annotated[
     str | None,
-    typer.Option(
-        "--calibrate-on",
-        help="For int8 on OpenVINO: some hundred images of the kind that the model will see.",
-        show_default=False,
-    ),
+    unset("--int8-images", help="Images to set int8 ranges with (OpenVINO): a few hundred that look like yours."),
 ]
-BatchOption = Annotated[
-    int, typer.Option("--batch-size", min=1, callback=check_count, help="Images per step of the image tower.")
-]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace the detector that --out holds.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
-
-
-def check_finite(name: str, value: float | None, *, positive: bool = False) -> None:
-    """Raise `InputError` for a number that is none, or that is not above zero where it must be."""
-    if value is not None and not (math.isfinite(value) and (value > 0 or not positive)):
-        raise InputError(f"{name} must be a {'positive' if positive else 'finite'} number, got {value!r}.")
-
-
-@dataclass(frozen=True)
-class ModelPlace:
-    """Where and how a model runs, as the command line says it; what does not go together is told at once."""
-
-    device: str
-    backend: str | None = None
-    precision: str = "auto"
-    calibrate_on: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.backend, self.precision, self.calibrate_on) != (None, "auto", None):
-            from deltaenergy.models.backends import check_backend
-
-            check_backend(self.backend or "torch", self.precision, self.calibrate_on)
-
-    def check_detector(self, model: Model, folder: str) -> None:
-        """Raise `ArtifactError` if a detector was calibrated on another backend, or in another precision."""
-        backend, precision = getattr(model, "backend", "torch"), getattr(model, "precision", "fp32")
-        if (self.backend or backend) != backend or self.precision not in ("auto", precision):
-            raise ArtifactError(
-                f"{folder} was calibrated on backend {backend} in {precision}, and its threshold holds there alone. "
-                f"Leave --backend and --precision away, or calibrate a detector with them."
-            )
-
-
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing detector in --out.")]
+OutDetectorOption = Annotated[Path, typer.Option("--out", "-o", help="Folder for the detector.")]
+ReportOption = Annotated[Path | None, unset("--report", "-r", help="Write a report to FILE.html.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")]
 RayOption = Annotated[
     str | None,
-    typer.Option(
+    unset(
         "--ray",
         metavar="ADDRESS",
-        help="Run on Ray: local starts one on this machine, auto uses the one that runs here, or HOST:PORT.",
-        show_default=False,
+        help="Run on Ray: local starts it on this machine, auto uses the one that runs here, or HOST:PORT.",
     ),
 ]
 WorkersOption = Annotated[
     int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        callback=check_count,
-        help="Number of Ray workers (needs --ray). Default: one per CPU or GPU.",
-        show_default=False,
-    ),
+    count("--workers", help="Number of worker processes; on Ray by default one per CPU or GPU.", show_default=False),
 ]
+
+
+def by_options(
+    detector: str | None,
+    classes: str | None,
+    model: str | None,
+    template: Sequence[str] | None = None,
+    int8_images: str | None = None,
+) -> str | ClassNames:
+    """What classifies: the detector, which brings all else, or class names on a model."""
+    from deltaenergy.detector.opening import ClassNames
+
+    if detector is None:
+        return ClassNames(classes, model or "lite", template or None, int8_images)
+    own = {"classes": classes, "model": model, "template": template, "int8_images": int8_images}
+    for name, value in own.items():
+        if value:
+            raise InputError(f"`{name}` is part of the detector in {detector}: remove one of the two.")
+    return detector
+
+
+def read_images(images: Sequence[str]) -> str | list[str]:
+    """Paths from the command line; `-` stands for the paths on standard input, one per line."""
+    if list(images) != ["-"]:
+        return images[0] if len(images) == 1 else list(images)
+    if sys.stdin is None:
+        raise InputError("Standard input is closed. Give paths as arguments, or one per line on standard input.")
+    paths = [path for path in (line.strip() for line in sys.stdin) if path]
+    if not paths:
+        raise InputError("Standard input has no path. Write one path per line.")
+    if any("\0" in path for path in paths):
+        raise InputError("Standard input has NUL characters. Write one path per line (find without -print0).")
+    return paths
+
+
+def typed() -> str:
+    """The command as it was typed, for reports."""
+    program = Path(sys.argv[0]).name
+    return shlex.join(["deltaenergy" if program == "__main__.py" else program, *sys.argv[1:]])

@@ -1,84 +1,142 @@
-"""Verdicts on their way out: a table on a terminal, CSV to a pipe, a file, JSON; and the closing lines."""
+"""Results on their way out: verdicts as a table, CSV, a file or JSON; reports; and the closing lines."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltaenergy.cli.shell import common
-from deltaenergy.cli.shell.common import err, out
-from deltaenergy.cli.shell.output import print_csv, stream_rows, write_rows
-from deltaenergy.cli.shell.text import counted, visible
-from deltaenergy.detector.fiftyone import names_fiftyone, write_fiftyone
-from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, verdict_columns
+import typer
+
+from deltaenergy.cli.shell.console import err, print_json, print_table
+from deltaenergy.cli.shell.exits import SOME_UNREADABLE
+from deltaenergy.cli.shell.options import typed
+from deltaenergy.core.text import counted, visible
 
 if TYPE_CHECKING:
+    from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.score import Scoring
     from deltaenergy.detector.verdict import Counts
     from deltaenergy.detector.verdicts import Verdicts
 
-Rows = list[dict[str, Any]]
 
+def show(verdicts: Scoring, *, out: Path | None = None, report: Path | None = None, json: bool = False) -> None:
+    """Print or write verdicts: to a file or a pipe as they come; a terminal, JSON and a report need all of them.
 
-def emit(
-    parts: Iterable[Verdicts],
-    classes: Sequence[str],
-    *,
-    top_k: int = 1,
-    out_file: Path | None = None,
-    document: Callable[[Rows], dict[str, Any]] | None = None,
-) -> None:
-    """To a file or a pipe as they come. A terminal's table needs all rows, and so does JSON.
-
-    `document` makes the JSON document from the rows, where JSON was requested.
+    A report is written before anything is printed: a reader of standard output that is gone must not stop it.
     """
-    columns = verdict_columns(min(top_k, len(classes)))
-    rows_of_parts = (part.rows() for part in parts)
-    if out_file is not None and names_fiftyone(out_file):
-        rows = [row for part in rows_of_parts for row in part]
-        _write_fiftyone(rows, classes, out_file)
-        if document is not None:
-            common.print_json(document(rows))
-        return
-    if out_file is not None and document is None:
-        err.print(f"{counted(stream_rows(out_file, rows_of_parts, columns), 'image')} written to {out_file}")
-        return
-    if document is None and not sys.stdout.isatty():
-        print_csv([], columns)
-        for part in rows_of_parts:
-            print_csv(part, columns, header=False)
-        return
-    rows = [row for part in rows_of_parts for row in part]
-    if document is None:
-        _print_table(rows, columns)
-        return
-    if out_file is not None:
-        write_rows(out_file, rows, columns)
-        err.print(f"{counted(len(rows), 'image')} written to {out_file}")
-    common.print_json(document(rows))
-
-
-def _write_fiftyone(rows: Rows, classes: Sequence[str], folder: Path) -> None:
+    from deltaenergy.detector.fiftyone import names_fiftyone
+    from deltaenergy.detector.score import join_parts, no_threshold
+    from deltaenergy.detector.verdict_files import check_table, write_csv, write_table
     from deltaenergy.files import keeping_result
 
-    written: list[tuple[int, int]] = []
-    keeping_result(folder, lambda place: written.append(write_fiftyone(place, rows, classes)), what="The table")
-    images, skipped = written[-1]
-    err.print(f"{counted(images, 'image')} written to {folder}")
-    if skipped:
-        err.print(f"{counted(skipped, 'image')} skipped: not a file, so FiftyOne cannot show it.", style="yellow")
+    if out is not None:
+        check_table(out, "out")
+    if report is not None and not verdicts.has_threshold:
+        raise no_threshold("`report`")
+    check_report(report)
+    fiftyone = out is not None and names_fiftyone(out)
+    whole_at_once = json or report is not None or fiftyone or (out is None and sys.stdout.isatty())
+    held: list[Verdicts] = []
+
+    def parts() -> Iterator[Verdicts]:
+        for part in verdicts.batches():
+            if whole_at_once:
+                held.append(part)
+            yield part
+
+    def print_csv(some: Iterable[Verdicts]) -> None:
+        write_csv(sys.stdout, [], verdicts.columns)
+        for part in some:
+            write_csv(sys.stdout, part.rows(), verdicts.columns, header=False)
+
+    if out is not None and not fiftyone:
+        written = write_table(out, (part.rows() for part in parts()), verdicts.columns)
+        err.print(f"{counted(written, 'image')} written to {out}")
+    elif not whole_at_once:
+        print_csv(parts())
+    else:
+        held += verdicts.batches()
+    if whole_at_once:
+        whole = join_parts(held, verdicts.unreadable)
+        if out is not None and fiftyone:
+            keeping_result(out, whole.to_fiftyone, what="The table")
+            err.print(f"{counted(len(whole), 'image')} written to {out}")
+        if report is not None:
+            write_report(whole, report, detector=verdicts.detector)
+        if json:
+            print_json(_document(verdicts, whole))
+        elif out is None and sys.stdout.isatty():
+            _print_verdicts(whole, verdicts.columns)
+        elif out is None:
+            print_csv(held)
+    close(verdicts)
+
+
+def close(verdicts: Scoring) -> None:
+    """The closing lines of a scoring that has ended."""
+    from deltaenergy.detector.adaptive import ORDER_DEPENDENT
+    from deltaenergy.detector.detector import Detector
+
+    if not isinstance(verdicts.detector, Detector):
+        err.print(ORDER_DEPENDENT)
+    print_counts(verdicts.counts)
+    if isinstance(verdicts.detector, Detector):
+        print_guarantee(verdicts.detector, verdicts.fdr)
+    finish(verdicts.unreadable)
+
+
+def _document(verdicts: Scoring, whole: Verdicts) -> dict[str, Any]:
+    from deltaenergy.detector.adaptive import ORDER_DEPENDENT
+    from deltaenergy.detector.detector import Detector
+
+    detector, more = verdicts.detector, dict[str, Any]()
+    if isinstance(detector, Detector):
+        more = {"guarantee": _guarantee_record(detector), "fdr": verdicts.fdr}
+    else:
+        more = {"note": ORDER_DEPENDENT}
+    return {
+        "model": detector.classifier.model.describe(),
+        "classes_hash": detector.classifier.classes_hash,
+        "score": whole.score_name,
+        "threshold": detector.threshold,
+        **more,
+        "images": whole.rows(),
+        "unreadable": unreadable_records(verdicts.unreadable),
+        "counts": verdicts.counts.to_dict(),
+    }
+
+
+def _print_verdicts(whole: Verdicts, columns: Sequence[str]) -> None:
+    from rich.text import Text
+
+    ranks = [rank for rank in range(2, len(columns)) if f"label_{rank}" in columns]
+    names = ["image", "class", ">confidence", *(name for rank in ranks for name in (f"class {rank}", ">"))]
+    names += [f">{whole.score_name}", *([] if whole.is_ood is None else [">p", "verdict"])]
+    rows = []
+    for one in whole:
+        cells: list[str | Text] = [one.path]
+        for label, confidence in one.top:
+            cells += [label, f"{confidence:.2f}"]
+        cells.append(f"{one.score:.4g}")
+        if one.verdict is not None:
+            p_value = "–" if one.p_value is None else f"{one.p_value:.3f}"
+            cells += [p_value, Text(one.verdict, "red" if one.is_ood else "green")]
+        rows.append(cells)
+    print_table(names, rows)
 
 
 def print_counts(counts: Counts) -> None:
-    """The closing line on standard error."""
+    """How many there are of each verdict, on standard error."""
     unreadable = f"{counts.unreadable:,} unreadable"
     if counts.rejected is None:
         err.print(f"{counts.images:,} scored, {unreadable}.")
         err.print("No verdicts without a threshold: add --id FOLDER, or --detector FOLDER.", style="dim")
         return
-    err.print(f"{counts.images - counts.rejected:,} {KNOWN}, {counts.rejected:,} {NONE_OF_THESE}, {unreadable}.")
+    known, none = (f"{count:,} {word}" for word, count in list(counts.to_dict().items())[:2])
+    err.print(f"{known}, {none}, {unreadable}.")
 
 
 def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
@@ -89,7 +147,7 @@ def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
     if guarantee is None:
         return
     if fdr is None:
-        err.print(visible(str(guarantee)), style=None if guarantee.holds else "yellow")
+        err.print(str(guarantee), style=None if guarantee.holds else "yellow")
         return
     count = len(detector.calibration_scores)
     err.print(
@@ -99,30 +157,62 @@ def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
     )
 
 
-def _print_table(rows: Rows, columns: Sequence[str]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+def check_report(path: Path | None) -> None:
+    """Refuse a report that could not be written, before the work."""
+    from deltaenergy.report import check_report
 
-    ranks = [rank for rank in range(2, len(columns)) if f"label_{rank}" in columns]
-    judged = any(row["is_ood"] is not None for row in rows)
-    table = Table(box=None, header_style="bold")
-    table.add_column("image", overflow="fold")
-    table.add_column("class")
-    table.add_column("confidence", justify="right")
-    for rank in ranks:
-        table.add_column(f"class {rank}")
-        table.add_column("", justify="right")
-    table.add_column(rows[0]["score_name"] if rows else "score", justify="right")
-    if judged:
-        table.add_column("p", justify="right")
-        table.add_column("verdict")
-    for row in rows:
-        cells: list[str | Text] = [visible(row["path"]), visible(row["label"]), f"{row['confidence']:.2f}"]
-        for rank in ranks:
-            cells += [visible(row[f"label_{rank}"]), f"{row[f'confidence_{rank}']:.2f}"]
-        cells.append(f"{row['score']:.4g}")
-        if judged:
-            p_value = "–" if row["p_value"] is None else f"{row['p_value']:.3f}"
-            cells += [p_value, Text(row["verdict"], "red" if row["is_ood"] else "green")]
-        table.add_row(*cells)
-    out.print(table)
+    if path is not None:
+        check_report(path, "report")
+
+
+def write_report(results: Any, path: Path | None, **options: Any) -> None:
+    """`deltaenergy.write_report`, if a report was requested; its path is printed."""
+    from deltaenergy.core.progress import stage
+    from deltaenergy.report import write_report
+
+    if path is not None:
+        with stage("Writing the report"):
+            write_report(results, path, command=typed(), **options)
+        err.print(f"Report written to {path}")
+
+
+def detector_record(folder: str | Path, detector: Detector) -> dict[str, Any]:
+    """A saved detector, for JSON."""
+    return {
+        "detector": str(folder),
+        "score": detector.score.spec,
+        "threshold": detector.threshold,
+        "keep": None if detector.guarantee is None else detector.guarantee.keep,
+        "guarantee": _guarantee_record(detector),
+    }
+
+
+def _guarantee_record(detector: Detector) -> dict[str, Any] | None:
+    return None if detector.guarantee is None else detector.guarantee.to_dict()
+
+
+def threshold_words(detector: Detector) -> str:
+    """The threshold of a detector, or why there is none, as a sentence."""
+    if detector.threshold is None:
+        return f"{detector.score.spec} is cross-fitted, and has no single threshold."
+    return f"Threshold {detector.threshold:.6g} for {detector.score.spec}."
+
+
+def unreadable_records(unreadable: Iterable[Unreadable]) -> list[dict[str, str]]:
+    """The images that were skipped, and why, for JSON."""
+    return [{"path": image.id, "reason": image.reason} for image in unreadable]
+
+
+def report_unreadable(unreadable: Sequence[Unreadable]) -> None:
+    """List images that were skipped, on standard error."""
+    if unreadable:
+        err.print(f"Skipped {counted(len(unreadable), 'unreadable image')}:", style="yellow")
+        for image in unreadable:
+            err.print(f"  {visible(image.id)}: {image.reason}", style="yellow")
+
+
+def finish(unreadable: Sequence[Unreadable]) -> None:
+    """List skipped images and leave with exit code 1 if there are any."""
+    report_unreadable(unreadable)
+    if unreadable:
+        raise typer.Exit(SOME_UNREADABLE)

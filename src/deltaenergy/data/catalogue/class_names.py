@@ -92,7 +92,7 @@ def read_names(folder: Traversable, name: str) -> NameList:
     if found.hash != hashes[name]:
         raise ArtifactError(
             f"The class names of {name!r} were changed after the package was made (hash {found.hash}, not "
-            f"{hashes[name]}). Install the package again; give your own names with --classes."
+            f"{hashes[name]}). Install the package again, or give your own class names."
         )
     return found
 

@@ -22,17 +22,11 @@ from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_
 from deltaenergy.models.backends.base import BackendModel, CompiledEngine
 from deltaenergy.models.backends.exports import opened_export
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.on import PRECISIONS
 
 if TYPE_CHECKING:
     from deltaenergy.models.backends.openvino import CalibrationPixels
 
-# Of each backend, the precisions that it has; "auto" is the first on a CPU.
-PRECISIONS = {
-    "torch": ("fp32", "int8", "fp16", "bf16"),
-    "openvino": ("fp32", "int8"),
-    "onnx": ("fp32",),
-    "compile": ("fp32", "fp16", "bf16"),
-}
 HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ON_CPU = ("openvino", "onnx")
 
@@ -42,37 +36,36 @@ def check_backend(
 ) -> None:
     """Raise `InputError` for a backend or precision that there is not, or that do not go together, or with a device."""
     if backend not in PRECISIONS:
-        raise InputError(f"Unknown backend {str(backend)[:60]!r}.{did_you_mean(str(backend), PRECISIONS)}")
+        raise InputError(f"Unknown `backend` {str(backend)[:60]!r}.{did_you_mean(str(backend), PRECISIONS)}")
     every = sorted({one for known in PRECISIONS.values() for one in known} | {"auto"})
     if precision not in every:
-        raise InputError(f"Unknown precision {str(precision)[:60]!r}.{did_you_mean(str(precision), every)}")
+        raise InputError(f"Unknown `precision` {str(precision)[:60]!r}.{did_you_mean(str(precision), every)}")
     if precision != "auto" and precision not in PRECISIONS[backend]:
         others = [repr(name) for name, known in PRECISIONS.items() if precision in known]
         raise InputError(
-            f"backend {backend!r} has no precision {precision!r}: it has {', '.join(PRECISIONS[backend])}. "
-            f"{precision} runs on backend {' or '.join(others)}."
+            f"`backend` {backend!r} has no precision {precision!r}: it has {', '.join(PRECISIONS[backend])}. "
+            f"{precision} runs on {' or '.join(others)}."
         )
     if calibration_images is not None and (backend, precision) != ("openvino", "int8"):
         raise InputError(
-            "calibration_images are for backend='openvino' with precision='int8' alone: nothing else sets ranges on "
-            "images."
+            "`calibration_images` are only for the backend openvino in int8: nothing else sets ranges on images."
         )
     if device is None:
         return
     if backend in ON_CPU and device.type != "cpu":
         raise InputError(
-            f"backend {backend!r} runs on the CPU, not on {device}: give device='cpu', or backend='torch'."
+            f"`backend` {backend!r} runs on the CPU, not on {device}: use the device cpu, or the backend torch."
         )
     if device.type != "cpu":
         if precision == "int8":
-            raise InputError(f"precision 'int8' runs on the CPU, not on {device}: give device='cpu', or fp16.")
+            raise InputError(f"`precision` 'int8' runs on the CPU, not on {device}: use the device cpu, or fp16.")
         return
     if backend == "compile":
-        raise InputError("backend 'compile' is for GPUs. On a CPU use backend='openvino', or backend='torch'.")
+        raise InputError("`backend` 'compile' is for GPUs. On a CPU use openvino or torch.")
     if precision in HALF:
         raise InputError(
-            f"precision {precision!r} is for GPUs: on a CPU a ViT-B/16's blocks took 6 to 9 times as long in it as in "
-            "fp32. Use fp32, or backend='openvino'."
+            f"`precision` {precision!r} is for GPUs: on a CPU a ViT-B/16's blocks took 6 to 9 times as long in it "
+            "as in fp32. Use fp32, or the backend openvino."
         )
 
 
@@ -113,7 +106,7 @@ def on_backend(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"The image tower of {model.name!r} cannot be run on the backend {backend!r} ({reason[:300]}). "
-            "Use backend='torch'."
+            "Use `backend='torch'`."
         ) from error
 
 
@@ -140,8 +133,7 @@ def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPi
     if engine is None:
         raise ArtifactError(
             f"The 8-bit tower of {model.name!r} that this was made with is no longer in the cache. Make it again from "
-            "the same images: load_model(…, backend='openvino', precision='int8', calibration_images=…) "
-            "(--calibrate-on), and give that model; or calibrate anew."
+            "the same images (`calibration_images`), or calibrate the detector again."
         )
     return engine
 
@@ -154,8 +146,8 @@ def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[Cal
         return None, known
     if images is None:
         raise InputError(
-            "precision 'int8' on OpenVINO sets its ranges on images of the kind that the model will see: give some "
-            "hundred as calibration_images (--calibrate-on DIR)."
+            "`precision='int8'` on OpenVINO sets its ranges on images like those that the model will see: give a few "
+            "hundred as `calibration_images`."
         )
     pixels = calibration_pixels(model, images)
     named = f"{pixels.digest} nncf {quantiser_version()}"

@@ -72,9 +72,9 @@ class BackendModel(TowerModel):
         self.text, self.preprocessing = base.text, base.preprocessing
         self.backend, self._precision = backend, precision
         self.fingerprint = f"{base.fingerprint}+{tag}"
-        self.closed = f"runs on the backend {backend!r}, where it is closed. Load it with backend='torch'"
+        self.closed = f"runs on the backend {backend!r}, where it is closed. Load it with `backend='torch'`"
         if backend == "torch":
-            self.closed = "runs in 8 bits, where it is closed. Load it with precision='fp32'"
+            self.closed = "runs in 8 bits, where it is closed. Load it with `precision='fp32'`"
         self.why_no_vision = self.closed
 
     @property

@@ -14,8 +14,9 @@ import torch
 
 from deltaenergy.core.registry import Registry
 from deltaenergy.errors import ArtifactError, InputError, did_you_mean
-from deltaenergy.models.backends import HALF, ON_CPU, PRECISIONS, check_backend, on_backend
+from deltaenergy.models.backends import HALF, ON_CPU, check_backend, on_backend
 from deltaenergy.models.base import TowerModel
+from deltaenergy.models.on import PRECISIONS
 
 ModelLoader = Callable[[torch.device, torch.dtype], TowerModel]
 MODELS: Registry[ModelLoader] = Registry("model", group="deltaenergy.models")
@@ -136,7 +137,7 @@ def _device(device: str | torch.device) -> torch.device:
     except Exception as error:  # torch says that a device is not there in many ways
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"device {str(device)[:60]!r} cannot be used: {reason}. Use cpu, cuda, cuda:0, …, or auto."
+            f"`device` {str(device)[:60]!r} cannot be used: {reason}. Use cpu, cuda, cuda:0, …, or auto."
         ) from error
     return chosen
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import math
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pytest
 
-from deltaenergy import Model, build_store
-from deltaenergy.cli.shell.exits import InterruptedRun
-from deltaenergy.cli.shell.output import ROW_GROUP, stream_rows
+from deltaenergy.detector import verdict_files
+from deltaenergy.detector.verdict_files import ROW_GROUP, check_table, write_table
 from deltaenergy.errors import InputError, OutputError
-from tests.cli.runner import Runner
 
 COLUMNS = ["path", "score", "p_value"]
-ENDINGS = ["csv", "jsonl", "parquet"]
+ENDINGS = ["csv", "jsonl", "parquet", "xlsx"]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -28,8 +29,27 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
             return [{**row, "score": float(row["score"]), "p_value": None} for row in csv.DictReader(file)]
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if path.suffix == ".xlsx":
+        return rows_of_sheet(path)
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
+
+
+def rows_of_sheet(path: Path) -> list[dict[str, Any]]:
+    """A workbook as the standard says (ECMA-376, part 1, 18.3): sheet, rows, cells with a type and a value."""
+    main = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        sheet = ElementTree.fromstring(archive.read("xl/worksheets/sheet1.xml"))
+
+    def value(cell: ElementTree.Element) -> Any:
+        if cell.get("t") == "inlineStr":
+            return cell.findtext(f"{main}is/{main}t")
+        text = cell.findtext(f"{main}v")
+        return text if text is None else bool(int(text)) if cell.get("t") == "b" else float(text)
+
+    names, *rows = [[value(cell) for cell in row] for row in sheet.iter(f"{main}row")]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def some(start: int, count: int) -> list[dict[str, Any]]:
@@ -39,10 +59,10 @@ def some(start: int, count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_parts_make_one_table(tmp_path: Path, ending: str) -> None:
     file = tmp_path / "new folder" / f"table.{ending}"
-    assert stream_rows(file, [some(0, 3), [], some(3, 2)], COLUMNS) == 5
+    assert write_table(file, [some(0, 3), [], some(3, 2)], COLUMNS) == 5
     assert rows_of(file) == some(0, 5)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-    assert stream_rows(file, [], COLUMNS) == 0
+    assert write_table(file, [], COLUMNS) == 0
     assert rows_of(file) == []
 
 
@@ -56,14 +76,14 @@ def test_rows_are_on_disk_while_others_are_still_being_found(tmp_path: Path, end
             (growing,) = (path for path in tmp_path.rglob(f"*.{ending}"))
             seen.append(growing.stat().st_size)
 
-    stream_rows(tmp_path / f"table.{ending}", parts(), COLUMNS)
+    write_table(tmp_path / f"table.{ending}", parts(), COLUMNS)
     assert 10_000 < seen[0] < seen[1] < seen[2]
 
 
 def test_a_parquet_table_has_groups_of_rows(tmp_path: Path) -> None:
     file = tmp_path / "table.parquet"
     parts = (some(start, 1000) for start in range(0, 20_000, 1000))
-    assert stream_rows(file, parts, COLUMNS) == 20_000
+    assert write_table(file, parts, COLUMNS) == 20_000
     written = pq.ParquetFile(file)
     assert written.num_row_groups == 3 and written.metadata.row_group(0).num_rows >= ROW_GROUP
     assert rows_of(file) == some(0, 20_000)
@@ -73,13 +93,13 @@ def test_a_parquet_table_has_groups_of_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "expected"),
     [
-        (KeyboardInterrupt(), InterruptedRun),
+        (KeyboardInterrupt(), KeyboardInterrupt),
         (OSError(errno.ENOSPC, "No space left on device"), OutputError),
         (InputError("the fourth image is no good"), InputError),
     ],
 )
 def test_what_was_written_is_kept_when_a_run_stops(
-    tmp_path: Path, ending: str, stop: BaseException, expected: type[BaseException], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, ending: str, stop: BaseException, expected: type[BaseException]
 ) -> None:
     """The user's files stay: an older table of that name, and one that has the first name we would take."""
     file, taken = tmp_path / f"table.{ending}", tmp_path / f"table.partial-1.{ending}"
@@ -91,10 +111,11 @@ def test_what_was_written_is_kept_when_a_run_stops(
         raise stop
 
     with pytest.raises(expected) as found:
-        stream_rows(file, parts(), COLUMNS)
+        write_table(file, parts(), COLUMNS)
     kept = tmp_path / f"table.partial-2.{ending}"
     assert rows_of(kept) == some(0, 3)
-    assert f"The first 3 row(s) are in {kept}" in str(found.value) + " ".join(capsys.readouterr().err.split("\n"))
+    notes = getattr(found.value, "__notes__", [])
+    assert f"The first 3 rows are in {kept}" in " ".join([str(found.value), *notes])
     assert file.read_bytes() == b"older" and taken.read_bytes() == b"the user's own"
     assert {path.name for path in tmp_path.iterdir()} == {file.name, taken.name, kept.name}
 
@@ -107,8 +128,8 @@ def test_a_parquet_file_without_its_end_is_not_kept(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(pq.ParquetWriter, "close", too_large)
     with pytest.raises(OutputError, match=r"table\.parquet") as found:
-        stream_rows(tmp_path / "table.parquet", iter([some(0, 3)]), COLUMNS)
-    assert "row(s) are in" not in str(found.value) and list(tmp_path.iterdir()) == []
+        write_table(tmp_path / "table.parquet", iter([some(0, 3)]), COLUMNS)
+    assert "rows are in" not in str(found.value) and list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_kept_of_a_run_without_a_row(tmp_path: Path) -> None:
@@ -116,41 +137,40 @@ def test_nothing_is_kept_of_a_run_without_a_row(tmp_path: Path) -> None:
         raise KeyboardInterrupt
         yield []
 
-    with pytest.raises(InterruptedRun, match="No row"):
-        stream_rows(tmp_path / "table.csv", parts(), COLUMNS)
+    with pytest.raises(KeyboardInterrupt):
+        write_table(tmp_path / "table.csv", parts(), COLUMNS)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_score_says_where_its_rows_are(
-    command: Runner, tiny_clip_folder: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from deltaenergy.models.towers.clip import ClipModel
-
-    original, calls = ClipModel.image_features, []
-
-    def interrupted(self: ClipModel, pixels: Any) -> Any:
-        calls.append(len(pixels))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(self, pixels)
-
-    monkeypatch.setattr(ClipModel, "image_features", interrupted)
-    file = tmp_path / "table.csv"
-    base = ["--model", tiny_clip_folder, "--classes", "dog,cat"]
-    result = command("score", photos, *base, "--batch-size", 2, "--out", file)
-    assert result.code == 130
-    assert "The first 4 row(s) are in" in result.err and not file.exists()
-    assert len(rows_of(tmp_path / "table.partial-1.csv")) == 4
+def test_cells_of_a_spreadsheet_are_numbers_and_text_and_never_formulas(tmp_path: Path) -> None:
+    rows = [
+        {"path": "=1+1.png", "score": -0.25, "p_value": None, "is_ood": True},
+        {"path": "<&> \x1b写真.png", "score": math.nan, "p_value": 0.5, "is_ood": False},
+    ]
+    assert write_table(tmp_path / "t.xlsx", [rows], list(rows[0])) == 2
+    first, second = rows_of(tmp_path / "t.xlsx")
+    assert first == {"path": "=1+1.png", "score": -0.25, "p_value": None, "is_ood": True}
+    assert second == {"path": "<&> \\x1b写真.png", "score": None, "p_value": 0.5, "is_ood": False}
 
 
-def test_a_store_gives_the_table_that_its_images_give(
-    command: Runner, tiny_clip: Model, tiny_clip_folder: Path, photos: Path, tmp_path: Path
-) -> None:
-    build_store(tiny_clip, photos, tmp_path / "photos.store", shard_size=3)
-    base = ["--model", tiny_clip_folder, "--classes", "dog,cat", "--id", photos]
-    for source, name in ((photos, "images.jsonl"), (tmp_path / "photos.store", "store.jsonl")):
-        assert command("score", source, *base, "--out", tmp_path / name).code == 0
-    images, stored = (rows_of(tmp_path / name) for name in ("images.jsonl", "store.jsonl"))
-    assert [row["path"] for row in stored] == [row["path"] for row in images]
-    assert [row["score"] for row in stored] == pytest.approx([row["score"] for row in images], rel=1e-5)
-    assert [row["is_ood"] for row in stored] == [row["is_ood"] for row in images]
+def test_another_library_reads_the_spreadsheet(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="pip install openpyxl")
+    write_table(tmp_path / "t.xlsx", [some(0, 3)], COLUMNS)
+    names, *rows = openpyxl.load_workbook(tmp_path / "t.xlsx").active.values
+    assert [dict(zip(names, row)) for row in rows] == some(0, 3)
+
+
+def test_a_spreadsheet_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_files, "SHEET_ROWS", 4)
+    write_table(tmp_path / "fits.xlsx", [some(0, 3)], COLUMNS)
+    with pytest.raises(InputError, match=r"\.parquet") as found:
+        write_table(tmp_path / "t.xlsx", [some(0, 3), some(3, 1)], COLUMNS)
+    assert rows_of(tmp_path / "t.partial-1.xlsx") == some(0, 3), found.value.__notes__
+
+
+@pytest.mark.parametrize("name", ["t.xls", "t", "folder", "x.fiftyone"])
+def test_where_no_table_can_go_is_told_beforehand(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "x.fiftyone" / "data").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"t\.xls|`out`|FiftyOne"):
+        check_table(tmp_path / name, "out")

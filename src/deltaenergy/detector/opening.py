@@ -1,0 +1,162 @@
+"""What classifies, as a user gives it: a detector or its folder, a classifier, or class names on a model.
+
+Every public call takes one of these as `by`, and `on`, where a model is to run. Both are checked at once, and what is
+not loaded yet is loaded when all else has been checked: a mistyped path is an error of the first second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from deltaenergy.classifiers.base import Classifier, check_classifier
+from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
+from deltaenergy.core.classes import check_classes, check_templates, read_classes
+from deltaenergy.core.progress import stage
+from deltaenergy.core.specs import split
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.saved import HUB, RECORD
+from deltaenergy.errors import InputError
+from deltaenergy.files import check_writable
+from deltaenergy.models.base import Model
+from deltaenergy.models.on import On
+from deltaenergy.scores.availability import ALL, Given, closed_tower, given_by
+from deltaenergy.scores.base import Score
+from deltaenergy.scores.registry import DEFAULT_SCORE, default_score, make_score
+
+
+@dataclass(frozen=True)
+class ClassNames:
+    """Class names for a zero-shot classifier, on a model that is loaded when it is needed.
+
+    Args:
+        classes: names in a list, in one text with commas, or in a text file with one per line. Where known images in
+            class folders are given, they may be left out: the folders name the classes.
+        model: its name or folder, or the model itself.
+        template: a prompt with {} for the class name, or several to average.
+        calibration_images: for int8 on OpenVINO, as in `load_model`.
+    """
+
+    classes: str | Sequence[str] | None = None
+    model: str | Path | Model = "lite"
+    template: str | Sequence[str] | None = None
+    calibration_images: Any = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None:
+            names = read_classes(self.classes) if isinstance(self.classes, str) else self.classes
+            object.__setattr__(self, "classes", check_classes(names, warn=False))
+        check_templates(None, self.templates)
+
+    @property
+    def templates(self) -> list[str] | None:
+        """The prompts; None for the usual one."""
+        return [self.template] if isinstance(self.template, str) else list(self.template or ()) or None
+
+
+By: TypeAlias = Detector | Classifier | ClassNames | Sequence[str] | str | Path
+
+
+@dataclass(frozen=True)
+class DetectorSource:
+    """`by` and `on` of a call, checked; loaded by `detector` or `classifier`."""
+
+    by: Detector | Classifier | ClassNames | str | Path
+    on: On
+
+    @classmethod
+    def of(cls, by: By, on: str | On, who: str) -> DetectorSource:
+        """Raises `InputError` for what is not a detector, a classifier or class names, and for a wrong `on`."""
+        on = On.of(on)
+        if isinstance(by, Sequence) and not isinstance(by, str):
+            by = ClassNames(list(by))
+        if isinstance(by, str | Path):
+            _check_folder(by)
+        elif isinstance(by, ClassNames):
+            on.check(by.calibration_images)
+        elif not isinstance(by, Detector):
+            check_classifier(by, who)
+        loaded = by.model if isinstance(by, ClassNames) else by
+        if on.names_a_place and not isinstance(loaded, str | Path):
+            raise InputError(
+                f"`on` says where to load a model, and this {type(loaded).__name__} is loaded: give only batch=N."
+            )
+        return cls(by, on)
+
+    @property
+    def is_detector(self) -> bool:
+        """Whether it brings its own score, and may have a threshold."""
+        return isinstance(self.by, Detector | str | Path)
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether it is a detector that is calibrated, as far as can be told before it is loaded."""
+        return self.is_detector and not (isinstance(self.by, Detector) and self.by.calibration is None)
+
+    def given(self, images: Iterable[Any]) -> Given:
+        """What scores have to work with, as far as can be told before a model is loaded."""
+        if isinstance(self.by, Detector | Classifier):
+            return given_by(images, self.by.classifier if isinstance(self.by, Detector) else self.by)
+        model = self.by.model if isinstance(self.by, ClassNames) else None
+        if isinstance(model, Model):
+            return given_by(images, model=model)
+        return given_by(images).without(pixels=closed_tower(self.on.backend, self.on.precision))
+
+    def score(self, score: str | Score | None) -> Score:
+        """The score that was requested, or the default one of a classifier that is not loaded yet."""
+        model = self.by.model if isinstance(self.by, ClassNames | Classifier) else None
+        default = default_score(model) if isinstance(model, Model) else DEFAULT_SCORE
+        return one_score(default if score is None else score)
+
+    def detector(self, score: Score | None = None) -> Detector:
+        """The detector, or a new one of the classifier with `score`; its words are encoded."""
+        if isinstance(self.by, str | Path):
+            with stage("Loading the detector"):
+                made = Detector.load(self.by, device=self.on.device)
+            self.on.check_made_with(made.classifier.base_model, str(self.by))
+        else:
+            made = self.by if isinstance(self.by, Detector) else Detector(self.classifier(), score)
+        with stage("Preparing the score") as progress:
+            return made.prepare(progress)
+
+    def classifier(self, folders: Callable[[], Sequence[str]] | None = None) -> Classifier:
+        """The classifier; `folders` gives the names of class folders, where no class names were given."""
+        if self.is_detector:
+            return self.detector().classifier
+        if isinstance(self.by, Classifier):
+            return self.by
+        assert isinstance(self.by, ClassNames)
+        classes = self.by.classes or (folders() if folders is not None else ())
+        if not classes:
+            instead = "" if folders is None else ", or images in one folder per class"
+            raise InputError(f"`classes` is missing: give class names, such as 'dog,cat'{instead}.")
+        model = self.by.model
+        if not isinstance(model, Model):
+            with stage("Loading the model"):
+                model = self.on.load_model(model, self.by.calibration_images)
+        with stage("Encoding class names") as progress:
+            return ZeroShotClassifier(model, list(classes), templates=self.by.templates, progress=progress)
+
+
+def one_score(score: str | Score) -> Score:
+    """The score, if it is one: several are named between commas, or by `all`."""
+    if isinstance(score, str) and (score == ALL or len(split(score, ",", "score")) > 1):
+        raise InputError(f"`score` must be one score, got {score!r}. `deltaenergy evaluate` compares several.")
+    return make_score(score)
+
+
+def check_detector_folder(out: str | Path, overwrite: bool) -> None:
+    """Raise `InputError` for a folder where a detector cannot be written, or that contains one already."""
+    check_writable(out, folder=True, argument="out")
+    if (Path(out) / RECORD).exists() and not overwrite:
+        raise InputError(f"`out` {out} already contains a detector. Choose another folder, or pass `overwrite=True`.")
+
+
+def _check_folder(folder: str | Path) -> None:
+    if isinstance(folder, str) and folder.startswith(HUB):
+        return
+    if not Path(folder).is_dir():
+        names = " For class names pass a list." if "," in str(folder) else ""
+        raise InputError(f"`by` {folder} is not a folder. A detector is a folder that calibrate or tune wrote.{names}")

@@ -1,0 +1,322 @@
+"""`score`, `calibrate` and `adapt`: from images and class names, or a detector, to verdicts in one call.
+
+    de.score("photos/", "detector/")                                    # a detector's folder, or a Detector
+    de.score("photos/", ["dog", "cat"], known="good/")                  # class names on the bundled model
+    de.score("photos/", de.ClassNames("dog,cat", model="openai/clip-vit-base-patch16"))
+
+All that can be wrong with arguments, images and the score is found before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from deltaenergy.core.progress import stage
+from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.streams import ImageStream
+from deltaenergy.detector.adaptive import AdaptiveDetector
+from deltaenergy.detector.calibration import check_calibration
+from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.fiftyone import names_fiftyone
+from deltaenergy.detector.opening import By, DetectorSource, check_detector_folder
+from deltaenergy.detector.verdict import verdict_columns
+from deltaenergy.detector.verdict_files import check_table, write_table
+from deltaenergy.detector.verdicts import Verdicts, VerdictStream
+from deltaenergy.errors import InputError
+from deltaenergy.files import keeping_result
+from deltaenergy.models.features import is_feature_array
+from deltaenergy.models.on import On
+from deltaenergy.scores.adaptive import make_adapter
+from deltaenergy.scores.availability import Lack, check_runnable, unlabelled
+from deltaenergy.scores.base import Score
+from deltaenergy.scoring import NOTHING_SCORED, stream_scores
+from deltaenergy.source import image_stream, load_images
+from deltaenergy.stats.thresholds import check_fdr, check_keep
+from deltaenergy.store.items import names_a_store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+Judge = Detector | AdaptiveDetector
+# Images whose names have been read, the path of a feature store, or an array of features.
+Listed: TypeAlias = "ImageStream | list[ImageItem] | str | Path | npt.NDArray[Any] | torch.Tensor"
+
+
+class Scoring(VerdictStream):
+    """The verdicts of `score` and `adapt`, found as they are read; the model is loaded when the first is.
+
+    Iterate over it once, or `collect` it into a table, or `write` it to a file.
+
+    Attributes:
+        given: the images as they were given.
+        images: the same, listed.
+        has_threshold: whether there are verdicts, as far as can be told before the model is loaded.
+        fdr: the false discovery rate that decides instead of a threshold, if there is one.
+    """
+
+    def __init__(
+        self,
+        given: Any,
+        images: Listed,
+        load: Callable[[], Judge],
+        judge: Callable[[Judge], Iterator[Verdicts]],
+        *,
+        has_threshold: bool,
+        top_k: int = 1,
+        fdr: float | None = None,
+    ) -> None:
+        self.given, self.images, self.has_threshold, self.fdr = given, images, has_threshold, fdr
+        self._load, self._top_k = load, top_k
+        super().__init__(self._find(judge))
+
+    def _find(self, judge: Callable[[Judge], Iterator[Verdicts]]) -> Iterator[Verdicts]:
+        yield from judge(self.detector)
+
+    @cached_property
+    def detector(self) -> Judge:
+        """What judges; loaded on first use."""
+        return self._load()
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The class names."""
+        return self.detector.classifier.classes
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table."""
+        return verdict_columns(min(self._top_k, len(self.classes)))
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        """The images that have no verdict, and why, after known images that could not be read."""
+        known = self.detector.unreadable if isinstance(self.detector, Detector) else []
+        return [*known, *super().unreadable]
+
+    def collect(self) -> Verdicts:
+        """All verdicts as a table, with the images themselves in `items`."""
+        return join_parts(list(self.batches()), self.unreadable)
+
+    def write(self, path: str | Path) -> int:
+        """Write the table to FILE.csv, .jsonl, .parquet or .xlsx as rows come, or to a folder named fiftyone.
+
+        Returns the number of images.
+        """
+        check_table(path)
+        if names_fiftyone(path):
+            found = self.collect()
+            keeping_result(path, found.to_fiftyone, what="The table")
+            return len(found)
+        return write_table(path, (part.rows() for part in self.batches()), self.columns)
+
+
+def join_parts(parts: list[Verdicts], unreadable: list[Unreadable]) -> Verdicts:
+    """The batches of a stream as one table, with the images."""
+    items = [item for part in parts for item in part.items]
+    return replace(Verdicts.concat(parts), items=items, unreadable=unreadable)
+
+
+def score(
+    images: Any,
+    by: By,
+    *,
+    score: str | Score | None = None,
+    known: Any = None,
+    keep: float | None = None,
+    fdr: float | None = None,
+    top_k: int = 1,
+    on: str | On = "auto",
+) -> Scoring:
+    """Classify images, and reject those of none of the classes.
+
+    Args:
+        images: whatever counts as images.
+        by: a detector or its folder, which has a threshold; or a classifier, or class names, which have none.
+        score: for a classifier or class names; by default `delta-energy+words`.
+        known: known images to set a threshold with, where `by` has none. Without a threshold there are labels and
+            scores, and no verdicts.
+        keep: share of new known images to keep, on average; 0.95 by default.
+        fdr: reject images so that in expectation at most this share of the rejected is known, instead of by the
+            threshold. Verdicts then come when all images have been scored.
+        top_k: number of closest classes to report per image.
+        on: where a model is loaded, and images per batch: `"cuda:1,bf16,batch=256"` (`deltaenergy.models.on`).
+    """
+    source = DetectorSource.of(by, on, "score")
+    check_fdr(fdr)
+    check_keep(0.95 if keep is None else keep)
+    if top_k < 1:
+        raise InputError(f"`top_k` must be at least 1, got {top_k!r}.")
+    for name, value, brings in (
+        ("score", score, source.is_detector),
+        ("known", known, source.has_threshold),
+        ("keep", keep, source.has_threshold),
+    ):
+        if value is not None and brings:
+            raise InputError(f"`{name}` is part of the detector: remove one of the two.")
+    for name, value in (("fdr", fdr), ("keep", keep)):
+        if value is not None and known is None and not source.has_threshold:
+            raise InputError(f"`{name}` needs known images: pass `known`, or a calibrated detector as `by`.")
+    listed = list_images(images)
+    known_items = None if known is None else load_images(known)
+    asked = None if source.is_detector else source.score(score)
+    if asked is not None:
+        nothing = Lack(
+            "no known images", "it is fitted on known images: pass `known`, or a calibrated detector as `by`."
+        )
+        given = source.given([listed, *([] if known_items is None else [known_items])])
+        lacks = {"labels": unlabelled(known_items or []), "id_data": nothing if known_items is None else None}
+        check_runnable([asked], given.without(**lacks))
+
+    def load() -> Detector:
+        detector = source.detector(asked)
+        if known_items is not None:
+            if detector is source.by:  # the caller's own is left as it is
+                detector = Detector(detector.classifier, detector.score, state=detector.score_state)
+            with stage("Calibrating") as progress:
+                detector.calibrate(
+                    known_items, 0.95 if keep is None else keep, batch_size=source.on.batch_size, progress=progress
+                )
+        if fdr is not None:
+            detector.check_controls(fdr)
+        return detector
+
+    def judge(detector: Judge) -> Iterator[Verdicts]:
+        assert isinstance(detector, Detector)
+        with stage("Scoring") as progress:
+            batches = stream_scores(
+                detector.classifier,
+                [detector.scorer],
+                listed,
+                top_k=top_k,
+                batch_size=source.on.batch_size,
+                progress=progress,
+            )
+            parts = (detector.judge(batch, top_k) for batch in batches)
+            if fdr is None:
+                yield from parts
+            else:
+                whole = [detector.judge(NOTHING_SCORED, top_k), *parts]
+                yield detector.control(join_parts(whole, [image for part in whole for image in part.unreadable]), fdr)
+
+    has_threshold = source.has_threshold or known is not None
+    return Scoring(images, listed, load, judge, has_threshold=has_threshold, top_k=top_k, fdr=fdr)
+
+
+def adapt(
+    images: Any, by: By, method: str = "adaneg", *, known: Any = None, keep: float = 0.95, on: str | On = "auto"
+) -> Scoring:
+    """Classify images in their order, with a memory of those that came before (`AdaptiveDetector`).
+
+    Verdicts depend on that order, and there are no p-values.
+
+    Args:
+        images: in the order in which they came.
+        by: a classifier, or class names.
+        method: `adaneg` or `tanl`, optionally with parameters.
+        known: known images to set a threshold with; without them there are no verdicts.
+        keep: share of the known images to keep.
+        on: where a model is loaded, and images per batch.
+    """
+    source = DetectorSource.of(by, on, "adapt")
+    check_keep(keep)
+    adapter = make_adapter(method)
+    if source.is_detector:
+        raise InputError("adapt has its own score and threshold: give `by` a classifier, or class names.")
+    listed, known_items = list_images(images), None if known is None else load_images(known)
+
+    def load() -> AdaptiveDetector:
+        detector = AdaptiveDetector(source.classifier(), adapter)
+        with stage("Preparing the adapter") as progress:
+            detector.prepare(progress)
+        if known_items is not None:
+            with stage("Calibrating") as progress:
+                detector.calibrate(known_items, keep, batch_size=source.on.batch_size, progress=progress)
+        return detector
+
+    def judge(detector: Judge) -> Iterator[Verdicts]:
+        with stage("Scoring") as progress:
+            yield from detector.stream(listed, batch_size=source.on.batch_size, progress=progress).batches()
+
+    return Scoring(images, listed, load, judge, has_threshold=known is not None)
+
+
+def calibrate(
+    images: Any,
+    by: By,
+    out: str | Path | None = None,
+    *,
+    score: str | Score | None = None,
+    keep: float = 0.95,
+    confidence: float | None = None,
+    by_class: bool = False,
+    keep_images: bool = False,
+    overwrite: bool = False,
+    on: str | On = "auto",
+) -> Detector:
+    """Set the threshold of a detector on known images, and save it in the folder `out` if there is one.
+
+    Args:
+        images: known images.
+        by: class names, a classifier, or a detector or its folder, whose classifier gets a new threshold.
+        out: the detector's folder.
+        score: by default that of the detector, or `delta-energy+words`.
+        keep: share of new known images to keep.
+        confidence: keep at least `keep` with this confidence, such as 0.9, instead of on average.
+        by_class: a separate threshold for each class that has enough images.
+        keep_images: store features and thumbnails of the images in the detector, for `explain`.
+        overwrite: replace a detector in `out`.
+        on: where a model is loaded, and images per batch.
+    """
+    source = DetectorSource.of(by, on, "calibrate")
+    check_calibration(keep, confidence, by_class=by_class)
+    if out is not None:
+        check_detector_folder(out, overwrite)
+    items = images if is_feature_array(images) else load_images(images)
+    if by_class and unlabelled(items) is not None:
+        raise InputError("`by_class` needs the class of each image: give a folder with one subfolder per class.")
+    asked = None if score is None and source.is_detector else source.score(score)
+    if asked is not None:
+        check_runnable([asked], source.given([items]).without(labels=unlabelled(items)))
+    loaded = source.detector(asked)
+    detector = Detector(loaded.classifier, asked or loaded.score)
+    with stage("Preparing the score") as progress:
+        detector.prepare(progress)
+    with stage("Calibrating") as progress:
+        detector.calibrate(
+            items,
+            keep,
+            confidence,
+            by_class=by_class,
+            keep_images=keep_images,
+            batch_size=source.on.batch_size,
+            progress=progress,
+        )
+    if out is not None:
+        keeping_result(out, detector.save, what="The detector")
+    return detector
+
+
+def no_threshold(who: str) -> InputError:
+    """The error for what needs verdicts."""
+    return InputError(f"{who} needs a threshold: pass `known`, or a calibrated detector as `by`.")
+
+
+def list_images(images: Any) -> Listed:
+    """Images whose names have been read, so that whatever is wrong with them is said now; a store is read later.
+
+    They are not held in memory, unless they come from feature stores.
+    """
+    if names_a_store(images) or is_feature_array(images):
+        given: Listed = images
+        return given
+    stream = image_stream(images)
+    if stream.stored:
+        return list(stream)
+    with stage("Listing images"):
+        stream.survey()
+    return stream

@@ -39,7 +39,7 @@ FORMAT = "deltaenergy feature store 3"
 MANIFEST = "store.json"
 DTYPES = ("float32", "float16")
 INDEX = ("id", "label", "domain", "content", "stamp", "error")
-REPAIR = "Repair it with repair_store and the images it was made from (`deltaenergy verify STORE --repair IMAGES`)."
+REPAIR = "Repair it with `repair_store` and the images that it was made from."
 
 _Count = Annotated[int, schema.whole(0)]
 _Number = Annotated[int, schema.whole(1)]
@@ -124,7 +124,7 @@ def read_manifest(folder: StoreFolder) -> tuple[Manifest, bytes]:
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ArtifactError(
             f"{path} is of another version of deltaenergy: run `deltaenergy features` with the same images and a new "
-            "folder as --out."
+            "folder."
         )
     check_bytes(data, path)
     _ENTRIES(values, schema.Where(path))

@@ -99,7 +99,7 @@ class Scored:
         predicted: position of the most similar class.
         confidence: softmax probability of that class at the model's own temperature.
         values: by the `spec` of each score.
-        features: unit features (N, D), where they were asked for.
+        features: unit features (N, D), of a batch, or where they were to be kept.
         similarity: that of the most similar class.
         top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
             were asked for.
@@ -164,7 +164,6 @@ def stream_scores(
     scores: Sequence[Score | AnyScorer],
     images: Any,
     *,
-    keep_features: bool = False,
     top_k: int = 1,
     batch_size: int = 32,
     progress: Progress | None = None,
@@ -176,7 +175,7 @@ def stream_scores(
     if there are fewer.
     """
     encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
-    return score(encoded, bind(classifier, scores), keep_features=keep_features, top_k=top_k)
+    return score(encoded, bind(classifier, scores), top_k=top_k)
 
 
 def score_images(
@@ -283,7 +282,6 @@ def score(
     scorers: Sequence[AnyScorer],
     *,
     known: bool = False,
-    keep_features: bool = False,
     top_k: int = 1,
 ) -> Iterator[Scored]:
     """What is found for each batch; `known` are all images that scorers were cross-fitted on, in the same order."""
@@ -295,9 +293,7 @@ def score(
     def scored_batches() -> Iterator[Scored]:
         row = 0
         for batch in batches:
-            scored, _ = _score_batch(
-                encoded.classifier, scorers, batch, row, known=known, keep_features=keep_features, top_k=top_k
-            )
+            scored, _ = _score_batch(encoded.classifier, scorers, batch, row, known=known, top_k=top_k)
             yield scored
             row += len(batch.items)
 
@@ -316,9 +312,11 @@ def score_all(
     """All that `score` finds, in one. Where about so many images are `expected`, arrays need not be moved."""
     model = encoded.classifier.model
     none = EncodedBatch([], None, torch.zeros(0, model.feature_dim, device=model.device), None, [])
-    empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known, keep_features=keep_features)
-    batches = score(encoded, scorers, known=known, keep_features=keep_features)
-    return Scored.join(chain([empty], batches), keep_items=keep_items, expected=expected)
+    empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known)
+    parts: Iterable[Scored] = chain([empty], score(encoded, scorers, known=known))
+    if not keep_features:
+        parts = (replace(part, features=None) for part in parts)
+    return Scored.join(parts, keep_items=keep_items, expected=expected)
 
 
 def score_inputs(scorers: Sequence[AnyScorer], inputs: ScoreInputs, *, known: bool = False) -> dict[str, Floats]:
@@ -482,7 +480,6 @@ def _score_batch(
     first_row: int,
     *,
     known: bool = False,
-    keep_features: bool = False,
     top_k: int = 1,
 ) -> tuple[Scored, torch.Tensor]:
     """What is found for one batch, whose first image is in `first_row` of all images, and the similarities (N, K)."""
@@ -517,7 +514,7 @@ def _score_batch(
         predicted=closest[:, 0],
         confidence=probable[:, 0],
         values={spec: _array(parts, np.float64) for spec, parts in values.items()},
-        features=batch.features.float().cpu().numpy() if keep_features else None,
+        features=batch.features.float().cpu().numpy(),
         top=closest if top_k > 1 else None,
         top_confidence=probable if top_k > 1 else None,
         similarity=_array(nearest, np.float32),

@@ -84,7 +84,7 @@ class AdaptiveDetector:
         """What is found for each `adapter.batch` images in turn, scored by a fresh memory that learns from them."""
         self.prepare()
         assert self._prepared is not None
-        found = stream_scores(self.classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+        found = stream_scores(self.classifier, [], images, batch_size=batch_size, progress=progress)
         return self._adapt(self.adapter.begin(self.classifier, self._prepared), _regroup(found, self.adapter.batch))
 
     def _judge(self, batch: Scored) -> Verdicts:

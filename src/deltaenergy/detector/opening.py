@@ -6,6 +6,7 @@ not loaded yet is loaded when all else has been checked: a mistyped path is an e
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,16 @@ class DetectorSource:
             made = self.by if isinstance(self.by, Detector) else Detector(self.classifier(), score)
         with stage("Preparing the score") as progress:
             return made.prepare(progress)
+
+    def named_detector(self, score: Score | None, classifier: Classifier | None = None) -> Detector:
+        """A detector with a threshold from class names; where names give none, it has none and a warning says why."""
+        classifier = classifier or self.classifier()
+        with stage("Preparing the score") as progress:
+            try:
+                return Detector.from_names(classifier, score, progress=progress)
+            except InputError as error:
+                warnings.warn(f"There are no verdicts: {error}", stacklevel=2)
+                return Detector(classifier, score).prepare(progress)
 
     def classifier(self, folders: Callable[[], Sequence[str]] | None = None) -> Classifier:
         """The classifier; `folders` gives the names of class folders, where no class names were given."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from deltaenergy.core.progress import stage
+from deltaenergy.data.corruptions import check_corruptions
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.adaptive import AdaptiveDetector
@@ -33,6 +34,7 @@ from deltaenergy.models.on import On
 from deltaenergy.scores.adaptive import make_adapter
 from deltaenergy.scores.availability import Lack, check_runnable, unlabelled
 from deltaenergy.scores.base import Score
+from deltaenergy.scores.delta_energy_words import DeltaEnergyWords
 from deltaenergy.scoring import NOTHING_SCORED, stream_scores
 from deltaenergy.source import image_stream, load_images
 from deltaenergy.stats.thresholds import check_fdr, check_keep
@@ -136,10 +138,11 @@ def score(
 
     Args:
         images: whatever counts as images.
-        by: a detector or its folder, which has a threshold; or a classifier, or class names, which have none.
+        by: a detector or its folder, which has a threshold; or a classifier, or class names.
         score: for a classifier or class names; by default `delta-energy+words`.
-        known: known images to set a threshold with, where `by` has none. Without a threshold there are labels and
-            scores, and no verdicts.
+        known: known images to set a threshold with, where `by` has none. Without them the threshold is set from class
+            names alone, and guarantees nothing (`Detector.from_names`); a score for which names give none has no
+            verdicts.
         keep: share of new known images to keep, on average; 0.95 by default.
         fdr: reject images so that in expectation at most this share of the rejected is known, instead of by the
             threshold. Verdicts then come when all images have been scored.
@@ -172,8 +175,10 @@ def score(
         lacks = {"labels": unlabelled(known_items or []), "id_data": nothing if known_items is None else None}
         check_runnable([asked], given.without(**lacks))
 
+    by_names = known is None and asked is not None
+
     def load() -> Detector:
-        detector = source.detector(asked)
+        detector = source.named_detector(None if score is None else asked) if by_names else source.detector(asked)
         if known_items is not None:
             if detector is source.by:  # the caller's own is left as it is
                 detector = Detector(detector.classifier, detector.score, state=detector.score_state)
@@ -196,14 +201,14 @@ def score(
                 batch_size=source.on.batch_size,
                 progress=progress,
             )
-            parts = (detector.judge(batch, top_k) for batch in batches)
+            parts = (detector.judge(batch, top_k, fdr) for batch in batches)
             if fdr is None:
                 yield from parts
             else:
                 whole = [detector.judge(NOTHING_SCORED, top_k), *parts]
                 yield detector.control(join_parts(whole, [image for part in whole for image in part.unreadable]), fdr)
 
-    has_threshold = source.has_threshold or known is not None
+    has_threshold = source.has_threshold or known is not None or isinstance(asked, DeltaEnergyWords)
     return Scoring(images, listed, load, judge, has_threshold=has_threshold, top_k=top_k, fdr=fdr)
 
 
@@ -255,6 +260,7 @@ def calibrate(
     confidence: float | None = None,
     by_class: bool = False,
     keep_images: bool = False,
+    tolerate: str | Sequence[str] = (),
     overwrite: bool = False,
     on: str | On = "auto",
 ) -> Detector:
@@ -269,11 +275,13 @@ def calibrate(
         confidence: keep at least `keep` with this confidence, such as 0.9, instead of on average.
         by_class: a separate threshold for each class that has enough images.
         keep_images: store features and thumbnails of the images in the detector, for `explain`.
+        tolerate: corruptions to tolerate, such as `"blur,noise,jpeg"`; fewer unknown images are then rejected.
         overwrite: replace a detector in `out`.
         on: where a model is loaded, and images per batch.
     """
     source = DetectorSource.of(by, on, "calibrate")
     check_calibration(keep, confidence, by_class=by_class)
+    kinds = check_corruptions(tolerate) if tolerate else ()
     if out is not None:
         check_detector_folder(out, overwrite)
     items = images if is_feature_array(images) else load_images(images)
@@ -293,6 +301,7 @@ def calibrate(
             confidence,
             by_class=by_class,
             keep_images=keep_images,
+            tolerate=kinds,
             batch_size=source.on.batch_size,
             progress=progress,
         )

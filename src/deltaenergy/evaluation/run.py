@@ -49,7 +49,9 @@ from deltaenergy.scoring import (
 from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
+    from deltaenergy.detector.calibration import Calibration
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.names import NamesRule
     from deltaenergy.models.on import On
 
 Scores: TypeAlias = str | Score | Scorer | Sequence[str | Score | Scorer]
@@ -81,7 +83,8 @@ def evaluate(
     Sets are given as `{name: images}`, or as a list of `(name, images)` or `ImageSet`; one alone also as its images.
 
     Args:
-        by: a classifier, class names, or a detector or its folder, whose threshold is then used for its score.
+        by: a detector or its folder, whose threshold is then used for its score; or a classifier or class names, whose
+            default score is judged by the threshold that names alone give.
         scores: one or several names, `Score` or `Scorer` objects, or `all`; those that learn from ID data are
             cross-fitted on the ID sets (see `deltaenergy.scoring.CrossFitted`), unless they are the detector's own. By
             default the detector's, or `delta-energy+words`.
@@ -109,6 +112,9 @@ def evaluate(
         asked = source.score(None) if scores is None else scores
         chosen, left_out = chosen_scores(asked, source.given(images).without(labels=no_labels(given)))
         classifier = source.classifier(lambda: class_names(known_items(given)))
+        if scores is None and classifier.model.text is not None:
+            detector = source.named_detector(None, classifier)
+            chosen = list({score.spec: score for score in (*chosen, detector.score)}.values())
     if left_out is not None:
         LOG.info(left_out)
     if detector is not None and detector.calibration is None:
@@ -170,10 +176,11 @@ def evaluate_sets(
         _evaluated(image_set, *of_set, classifier, by_name, correct_only) for image_set, of_set in zip(sets, found)
     ]
     specs = [scorer.spec for scorer in scorers]
-    thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
+    thresholds = _thresholds(evaluated, specs, keep)
+    calibrations: dict[str, Calibration | NamesRule] = {}
     provenance = dict(provenance or {})
     if calibrated is not None and calibrated.score.spec in specs:
-        known = calibrated.require_calibration()
+        known = calibrated.require_threshold()
         thresholds[calibrated.score.spec], calibrations[calibrated.score.spec] = known.threshold, known
         provenance["guarantee"] = str(known.guarantee)
     measured = Evaluation(

@@ -26,6 +26,7 @@ import torch
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
+from deltaenergy.detector.calibration import Calibration
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import DeltaEnergyError, InputError
@@ -175,9 +176,11 @@ class RejectionReasons:
         ]
 
     def _own_score(self, verdict: Verdict) -> list[ScoreReason]:
-        known = self.detector.require_calibration()
-        compared = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
-        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, len(compared.scores))]
+        known, images = self.detector.require_threshold(), 0
+        if isinstance(known, Calibration):
+            own = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
+            images = len(own.scores)
+        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, images)]
 
     def _near_classes(self, similarities: npt.NDArray[np.float64]) -> tuple[NearClass, ...]:
         order = np.argsort(-similarities, kind="stable")[:CLASSES]

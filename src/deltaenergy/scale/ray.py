@@ -176,7 +176,7 @@ def score_on_ray(
     """
     from deltaenergy.detector.saved import version_of
 
-    asked = [__version__, version_of(detector), detector.require_calibration().slack, batch_size, top_k]
+    asked = [__version__, version_of(detector), detector.require_threshold().slack, batch_size, top_k]
     place, name = os.path.split(str(out) if is_url(str(out)) else os.path.realpath(out))
     given = [images] if isinstance(images, (str, Path)) else images
     local = not all(is_url(str(path)) for path in given)

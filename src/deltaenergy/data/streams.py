@@ -48,7 +48,7 @@ class ImageStream:
     Attributes:
         count: how many images there are, None while that is unknown. It is known after a whole pass.
         others: the files in folders that are not images, as far as the last pass went.
-        stored: whether some of them come from a feature store.
+        listed: the images, if they were given as a list.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class ImageStream:
         listing: Callable[[], Iterator[ImageItem]],
         count: int | None = None,
         *,
-        stored: bool = False,
         unique: bool = False,
+        listed: list[ImageItem] | None = None,
         others: OtherFiles | None = None,
     ) -> None:
         """`listing` gives the images from the first, as often as it is called; ids may repeat unless `unique`."""
-        self._listing, self.count, self.stored = listing, count, stored
+        self._listing, self.count, self.listed = listing, count, listed
         self.others = others or OtherFiles()
         self._unique = unique
         begun = listing()

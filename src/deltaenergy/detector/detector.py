@@ -31,7 +31,7 @@ from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, NotFittedError, SkippedImages
-from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
+from deltaenergy.scores.availability import Given, check_runnable, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
@@ -48,6 +48,7 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
+from deltaenergy.source import as_source
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
@@ -139,10 +140,10 @@ class Detector(HasRepr):
         detector: a rejected image can be compared with them (`explain.why`).
         """
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        given = given_by([images], self.classifier).without(labels=unlabelled(images))
-        check_runnable([self.score], given)
+        given = as_source(images)
+        check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # what it learned from other images is learned again
-        encoded = Encoded(self.classifier, images, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
+        encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
         fitted: AnyScorer = scorer
         if not scorer.fitted:
             (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)

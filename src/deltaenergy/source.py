@@ -146,20 +146,27 @@ class Rows:
         """The stores among them."""
         return [holder for holder in self.holders if isinstance(holder, Store)]
 
+    @property
+    def lacks(self) -> dict[Need, Lack]:
+        """What is not in one of them."""
+        return {need: lack for holder in self.holders for need, lack in holder.lacks.items()}
+
 
 Source: TypeAlias = ImageStream | Features | Store | Rows
 
 
-def as_source(images: Any) -> Source:
-    """What `images` stands for, in a stable order, each image with an id of its own.
+def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
+    """What `images` stands for, in a stable order, each image with an id of its own; `labels` are those of features.
 
     A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
     unreadable when its turn comes, and all others are done.
     """
+    if _are_features(images):
+        return Features(images, labels)
+    if labels is not None:
+        raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
     if isinstance(images, ImageStream | Features | Store | Rows):
         return images
-    if _are_features(images):
-        return Features(images)
     if isinstance(images, (str, os.PathLike)):
         if _is_store(images):
             return Store.open(_place(images))
@@ -172,12 +179,12 @@ def as_source(images: Any) -> Source:
     raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
 
 
-def list_images(images: Any, *, hold: bool = False) -> Source:
+def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool = False) -> Source:
     """`as_source`, and the names of all images are read, so that whatever is wrong with them is said now.
 
     They are not held in memory, unless with `hold`.
     """
-    source = as_source(images)
+    source = as_source(images, labels)
     if not isinstance(source, ImageStream) or source.listed is not None:
         return source
     with stage("Listing images"):
@@ -199,8 +206,7 @@ def image_stream(images: Any) -> ImageStream:
 
 def load_images(images: Any) -> list[ImageItem]:
     """All images of `image_stream` in a list."""
-    source = as_source(images)
-    return list(source) if isinstance(source, ImageStream) else list(items_of(source, unreadable=True))
+    return list(items_of(as_source(images), unreadable=True))
 
 
 def items_of(source: Source, *, unreadable: bool = False) -> Iterator[ImageItem]:
@@ -215,26 +221,15 @@ def items_of(source: Source, *, unreadable: bool = False) -> Iterator[ImageItem]
     return iter(source)
 
 
-def lacks_of(source: Source) -> dict[Need, Lack]:
-    """What there is not of these images: the one answer to whether features are enough."""
-    match source:
-        case Features() | Store():
-            return source.lacks
-        case Rows():
-            return {need: lack for holder in source.holders for need, lack in holder.lacks.items()}
-    return {}
-
-
 def has_pixels(source: Source) -> bool:
     """Whether these are images, of which all else can be computed."""
-    return Need.PIXELS not in lacks_of(source)
+    return Need.PIXELS not in source.lacks
 
 
 def check_has(source: Source, needs: Iterable[Need], who: str) -> None:
     """Raise `InputError` unless there is all that `who` needs of the images."""
-    lacks = lacks_of(source)
-    for need in sorted(set(needs) & lacks.keys()):
-        raise InputError(f"{who} needs {need.value}: {lacks[need].remedy}")
+    for need in sorted(set(needs) & source.lacks.keys()):
+        raise InputError(f"{who} needs {need.value}: {source.lacks[need].remedy}")
 
 
 def require_images(images: Any, who: str) -> ImageStream:

@@ -119,3 +119,6 @@ def test_an_open_store_is_as_good_as_its_path(tiny_clip: Model, photos: Path, tm
     detector = Detector(PrecomputedClassifier(vectors, ["cat", "dog"], model=stands_in), "mcm").calibrate(store.path)
     by_path = [verdict.score for verdict in detector.predict(store.path)]
     assert [verdict.score for verdict in detector.predict(store)] == by_path
+    for given in ([store.path], store.items(), store.select(range(len(store))), store.features()):
+        assert [verdict.score for verdict in detector.predict(given)] == by_path
+    assert [verdict.score for verdict in detector.predict(store.select([5, 2]))] == [by_path[5], by_path[2]]

@@ -290,17 +290,8 @@ class Classifier(HasRepr, nn.Module, ABC):
 
     def check_takes(self, source: Source) -> None:
         """Raise `InputError` unless there is all that it looks at, by the model that it looks through."""
-        if names_no_model(source):
-            self.check_takes_features()
         check_has(source, self.needs_to_predict, self.method.name)
-
-    def check_takes_features(self) -> None:
-        """Raise `InputError` if it cannot be given an array of features, which does not say what model made them."""
-        more = self.needs_to_predict - {Need.FEATURES}
-        if more:
-            needs = ", ".join(sorted(need.value for need in more))
-            raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")
-        if self.prompts_images:
+        if self.prompts_images and names_no_model(source):
             raise InputError(
                 f"{self.method.name} has learned tokens in the image tower, and an array does not say whether its "
                 "features went through them: give it images, or a feature store that its own model made, "

@@ -37,7 +37,7 @@ from deltaenergy.scores.availability import Given, check_runnable, chosen_scores
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, score_inputs
-from deltaenergy.source import Features, Source, items_of, list_images, load_images
+from deltaenergy.source import Source, items_of, list_images, load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 
 # Settings that are candidates beside every score of the registry that can run on features. Each τ stands with the c
@@ -200,7 +200,7 @@ def choose(
         on: where a model is loaded, and images per batch.
     """
     source = DetectorSource.of(by, on, "choose")
-    known_images = with_labels(images, labels)
+    known_images = list_images(images, labels=labels, hold=True)
     candidates, left_out = _candidates(_features_only(source.given([known_images])), scores)
     if left_out is not None:
         LOG.info(left_out)
@@ -333,18 +333,6 @@ def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice
 def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:
     with torch.inference_mode():
         return ScoreInputs(classifier(Inputs(features)).similarities, features)
-
-
-def with_labels(images: Any, labels: Sequence[str] | None) -> Source:
-    """The images, listed, each of which must bring its class; to features without one, `labels` are given."""
-    source = list_images(images, hold=True)
-    if isinstance(source, Features) and source.labels is None:
-        if labels is None:
-            raise InputError("choose needs the class of every row of features: give labels.")
-        return Features(source.features, labels)
-    if labels is not None:
-        raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
-    return source
 
 
 def labelled_features(

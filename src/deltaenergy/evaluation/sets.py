@@ -19,7 +19,7 @@ from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
 from deltaenergy.scores.availability import unlabelled
-from deltaenergy.source import Features, Source, as_source, items_of, list_images, load_images, with_unique_ids
+from deltaenergy.source import Source, as_source, items_of, list_images, load_images, names_no_model, with_unique_ids
 from deltaenergy.store.items import StoredItems
 from deltaenergy.store.store import Store
 
@@ -168,7 +168,7 @@ def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Gener
     if isinstance(source, Store) and len(source) and entry.labels is None and limit is None and not hold:
         return LoadedSet(entry.name, group, StoredItems(source))
     items = load_images(source)
-    if isinstance(source, Features):
+    if names_no_model(source):  # rows of arrays are called by their numbers
         items = [replace(item, id=f"{entry.name} {item.id}") for item in items]
     if not items:
         raise InputError(f"The {group.value} set {entry.name!r} holds no image.")

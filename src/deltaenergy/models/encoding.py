@@ -30,7 +30,7 @@ from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
 from deltaenergy.models.features import check_features
 from deltaenergy.source import Features, Rows, Source
-from deltaenergy.store.store import Store, no_patches
+from deltaenergy.store.store import Shard, Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -103,10 +103,11 @@ def stream_batches(
         case Features():
             return _feature_batches(model, source, progress)
         case Store():
-            _check_stores([source], model, patches)
-            return _shard_batches(model, source, patches, size, progress)
+            source.check_model(model)
+            return _shard_batches(model, source, source.shards(patches=patches), size, progress)
         case Rows():
-            _check_stores(source.stores, model, patches)
+            for store in source.stores:
+                store.check_model(model)
             return _row_batches(model, source.items, patches, size, progress)
     towers = require_towers(model, who)
     _ = PIXELS.limit  # says at once if it is set wrongly
@@ -199,13 +200,6 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
     return EncodedImages(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
 
 
-def _check_stores(stores: Iterable[Store], model: Model, patches: bool) -> None:
-    for store in stores:
-        store.check_model(model)
-        if patches and not store.has_patches:
-            raise no_patches(store.path)
-
-
 def _feature_batches(model: Model, features: Features, progress: Progress | None) -> Iterator[EncodedBatch]:
     for start in range(0, len(features), STORED_BATCH):
         rows = range(start, min(start + STORED_BATCH, len(features)))
@@ -216,11 +210,11 @@ def _feature_batches(model: Model, features: Features, progress: Progress | None
 
 
 def _shard_batches(
-    model: Model, store: Store, patches: bool, size: int, progress: Progress | None
+    model: Model, store: Store, shards: Iterator[Shard], size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
     """A store in order, one shard in memory at a time."""
     done = 0
-    for shard in store.shards(patches=patches):
+    for shard in shards:
         items = store.items_at(shard.rows, shard.index)
         for start in range(0, max(len(items), 1), size):
             rows = slice(start, start + size)

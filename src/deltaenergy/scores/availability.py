@@ -18,7 +18,7 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.source import Source, is_unlabelled, lacks_of
+from deltaenergy.source import Source, is_unlabelled
 
 # `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
 MOST_PROMPTS = 10_000
@@ -60,7 +60,7 @@ class Given:
         if closed is not None:
             lacks[Need.PIXELS] = closed
         for source in sources:
-            lacks |= lacks_of(source)
+            lacks |= source.lacks
         return cls(lacks, method)
 
     def without(self, **lacks: Lack | None) -> Given:

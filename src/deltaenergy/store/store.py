@@ -181,12 +181,14 @@ class Store(HasRepr):
 
     def patches(self, rows: Any = None) -> npt.NDArray[np.float32]:
         """Unit patch features (n, P, D) of some rows, or of all."""
-        self._check_has(patches=True)
+        if not self.has_patches:
+            raise no_patches(self.path)
         return self._gather("patches", rows)
 
     def shards(self, *, patches: bool = False) -> Iterator[Shard]:
         """One shard after the other, so memory does not grow with the store. Images without features come apart."""
-        self._check_has(patches)
+        if patches and not self.has_patches:
+            raise no_patches(self.path)
         return (self.shard(position, patches=patches) for position in range(len(self.manifest.shards)))
 
     def shard(self, position: int, *, patches: bool = False) -> Shard:
@@ -287,10 +289,6 @@ class Store(HasRepr):
 
     def _index_of(self, record: ShardRecord) -> pa.Table:
         return read_index(self.folder, record)
-
-    def _check_has(self, patches: bool) -> None:
-        if patches and not self.has_patches:
-            raise no_patches(self.path)
 
     def _gather(self, kind: str, rows: Any) -> npt.NDArray[np.float32]:
         wanted = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)

@@ -34,7 +34,7 @@ from deltaenergy.models.on import On
 from deltaenergy.scale.cluster import answering, connected
 from deltaenergy.scale.engines import with_errors
 from deltaenergy.scale.workers import open_work, worker_settings
-from deltaenergy.source import Source, as_source, check_has, require_images
+from deltaenergy.source import Source, as_source, check_has, has_pixels, image_stream
 from deltaenergy.store.folder import StoreFolder, open_folder
 from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
 from deltaenergy.store.shard import Manifest, ShardRecord
@@ -187,8 +187,10 @@ def score_on_ray(
         source.check_model(detector.classifier.model)
         task = replace(task, store=source.folder.address, manifest=replace(source.manifest, shards=()))
         parts = parts_of_store(source)
-    else:  # of several stores, each is scored by itself
-        parts = parts_of_images(require_images(source, "`ray`"), WINDOW_BATCHES * batch_size)
+    elif has_pixels(source):
+        parts = parts_of_images(image_stream(source), WINDOW_BATCHES * batch_size)
+    else:
+        raise InputError("`ray` takes images, or one feature store: score each store by itself.")
     with _parts_folder(f"{place}/.deltaenergy-{name}-{hash_value(asked)}.parts") as folder:
         names = score_parts(folder, task, parts, address, workers, progress)
         yield (_read_part(folder, name) for name in names)

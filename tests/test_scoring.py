@@ -20,6 +20,7 @@ from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.core.arrays import ROW_BLOCK
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.models.encoding import stream_batches
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scoring import (
     CrossFitted,
@@ -377,8 +378,9 @@ def test_images_are_encoded_once_unless_more_than_features_is_looked_at(
     score = FittedOnPatches() if spec == "fitted-on-patches" else make_score(spec)
     seen: list[tuple[int, int | None]] = []
     encoded: list[int] = []
-    original = tiny_clip.stream
-    monkeypatch.setattr(tiny_clip, "stream", lambda *a, **k: encoded.append(1) or original(*a, **k))
+    monkeypatch.setattr(
+        "deltaenergy.scoring.stream_batches", lambda *a, **k: encoded.append(1) or stream_batches(*a, **k)
+    )
     options = {"batch_size": 3, "progress": lambda *done: seen.append(done)}
     held, _ = cross_fitted(classifier, [score], pictures(8), **options)
     assert len(encoded) == passes

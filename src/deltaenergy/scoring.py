@@ -35,11 +35,10 @@ from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import feature_batches, is_feature_array
-from deltaenergy.scores.availability import check_runnable, given_by
+from deltaenergy.models.encoding import EncodedBatch, stream_batches
+from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.store.items import names_a_store
+from deltaenergy.source import Source, as_source, has_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -223,19 +222,17 @@ class Encoded:
     def __init__(
         self,
         classifier: Classifier,
-        images: Any,
+        source: Source,
         *,
         hold: bool = False,
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> None:
-        features_given = is_feature_array(images)
-        if features_given:
-            classifier.check_takes_features()
-        self.classifier, self._images, self._batch_size = classifier, images, batch_size
+        classifier.check_takes(source)
+        self.classifier, self._source, self._batch_size = classifier, source, batch_size
         self._progress = progress  # told of the first pass
         # Whether images are encoded, rather than their features read.
-        self.encodes = not (features_given or names_a_store(images))
+        self.encodes = has_pixels(source)
         self._hold = hold and self.encodes
         self._held: list[EncodedBatch] | None = None
 
@@ -245,12 +242,13 @@ class Encoded:
         if self._held is not None and not needs:
             return iter(self._held)
         progress, self._progress = self._progress, None
-        batches = feature_batches(
+        batches = stream_batches(
             self.classifier.model,
-            self._images,
+            self._source,
             patches=Need.PATCHES in needs,
             batch_size=self._batch_size,
             progress=progress,
+            who="scoring",
         )
         return self._holding(batches) if self._hold and self._held is None else batches
 
@@ -272,9 +270,10 @@ def encode(
     progress: Progress | None = None,
 ) -> Encoded:
     """The images for a classifier, if all these scores can run on them; they are read in the first pass."""
+    source = as_source(images)
     plain = [score.scorers[0] if isinstance(score, CrossFitted) else score for score in scores]
-    check_runnable(plain, given_by([images], classifier))
-    return Encoded(classifier, images, hold=hold, batch_size=batch_size, progress=progress)
+    check_runnable(plain, Given.of([source], classifier))
+    return Encoded(classifier, source, hold=hold, batch_size=batch_size, progress=progress)
 
 
 def score(

@@ -26,6 +26,7 @@ from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
 from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.source import Features
 from deltaenergy.stats.thresholds import check_keep, threshold_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AdaptiveDetector:
     def __init__(self, classifier: Classifier, adapter: str | Adapter = "adaneg") -> None:
         self.classifier = classifier
         self.adapter = make_adapter(adapter)
-        classifier.check_takes_features()
+        classifier.check_takes(Features(torch.zeros(0, classifier.model.feature_dim)))
         self.threshold: float | None = None
         self.keep: float | None = None
         self._prepared: dict[str, torch.Tensor] | None = None

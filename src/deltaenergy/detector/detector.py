@@ -17,7 +17,8 @@ from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.corruptions import check_corruptions, half_corrupted
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import Unreadable
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.calibration import (
     Calibration,
     check_calibration,
@@ -33,8 +34,7 @@ from deltaenergy.detector.names import NamesRule, check_names_score, names_score
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, NotFittedError, SkippedImages
-from deltaenergy.models.features import is_feature_array
-from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
+from deltaenergy.scores.availability import Given, check_runnable, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
@@ -51,9 +51,8 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
-from deltaenergy.source import load_images
+from deltaenergy.source import as_source
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
-from deltaenergy.store.items import names_a_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -162,13 +161,15 @@ class Detector(HasRepr):
         ones rejected (docs/thresholds.md).
         """
         kinds = check_corruptions(tolerate) if tolerate else ()
-        if kinds:
-            images = _half_corrupted(images, kinds)
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        given = given_by([images], self.classifier).without(labels=unlabelled(images))
-        check_runnable([self.score], given)
+        given = as_source(images)
+        if kinds:
+            if not isinstance(given, ImageStream):
+                raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
+            given = as_source(half_corrupted(given, kinds))
+        check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # what it learned from other images is learned again
-        encoded = Encoded(self.classifier, images, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
+        encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
         fitted: AnyScorer = scorer
         if not scorer.fitted:
             (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
@@ -537,9 +538,3 @@ class Detector(HasRepr):
                 "calibrate(known_images) first."
             )
         return known
-
-
-def _half_corrupted(images: Any, kinds: tuple[str, ...]) -> list[ImageItem]:
-    if is_feature_array(images) or names_a_store(images):
-        raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
-    return half_corrupted(load_images(images), kinds)

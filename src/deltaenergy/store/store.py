@@ -10,6 +10,7 @@ A store is a list of shards (`shard.py`). A row's number is its position in that
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from deltaenergy.core.display import HasRepr
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.core.needs import Lack, Need
+from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.store.folder import StoreFolder, open_folder
-from deltaenergy.store.items import stored_items
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import (
     INDEX,
@@ -180,12 +181,14 @@ class Store(HasRepr):
 
     def patches(self, rows: Any = None) -> npt.NDArray[np.float32]:
         """Unit patch features (n, P, D) of some rows, or of all."""
-        self._check_has(patches=True)
+        if not self.has_patches:
+            raise no_patches(self.path)
         return self._gather("patches", rows)
 
     def shards(self, *, patches: bool = False) -> Iterator[Shard]:
         """One shard after the other, so memory does not grow with the store. Images without features come apart."""
-        self._check_has(patches)
+        if patches and not self.has_patches:
+            raise no_patches(self.path)
         return (self.shard(position, patches=patches) for position in range(len(self.manifest.shards)))
 
     def shard(self, position: int, *, patches: bool = False) -> Shard:
@@ -202,11 +205,49 @@ class Store(HasRepr):
 
     def items(self) -> list[ImageItem]:
         """An item per row, for functions that take images."""
-        return stored_items(self, range(len(self)))
+        return self.select(range(len(self)))
 
     def select(self, rows: Any) -> list[ImageItem]:
         """Some rows, for functions that take images."""
-        return stored_items(self, rows)
+        return self.items_at(np.asarray(rows, np.int64), self.index.take(np.asarray(rows, np.int64)))
+
+    def shard_items(self, position: int) -> list[ImageItem]:
+        """The images of a shard that have features."""
+        index = self._index_of(self.manifest.shards[position])
+        readable = index["error"].is_null()
+        rows = np.arange(self._ends[position], self._ends[position + 1])[readable.to_numpy()]
+        return self.items_at(rows, index.filter(readable))
+
+    def readable_items(self) -> Iterator[ImageItem]:
+        """The images that have features; those of a shard at a time are held."""
+        for position in range(len(self.manifest.shards)):
+            yield from self.shard_items(position)
+
+    @property
+    def identity(self) -> object:
+        """Equal for two objects of the same store."""
+        return os.path.realpath(self.path)
+
+    @property
+    def lacks(self) -> dict[Need, Lack]:
+        """What is not in it."""
+        pixels = Lack(
+            f"{self.path} is a feature store", f"give it the images, not a feature store such as {self.path}."
+        )
+        lacks = {Need.PIXELS: pixels, Need.STATES: pixels}
+        return (
+            lacks
+            if self.has_patches
+            else lacks | {Need.PATCHES: Lack(f"{self.path} holds none", str(no_patches(self.path)))}
+        )
+
+    def items_at(self, rows: npt.NDArray[np.int64], index: pa.Table) -> list[ImageItem]:
+        """The images of some rows, whose index this is."""
+        columns = (index[name].to_pylist() for name in ("id", "label", "domain", "error"))
+        return [
+            ImageItem(name, None, label, domain, error, StoredRow(self, row))
+            for row, name, label, domain, error in zip(rows.tolist(), *columns)
+        ]
 
     def verify(self) -> list[str]:
         """What is damaged, a line for each file: every byte is read and compared with its hash."""
@@ -248,10 +289,6 @@ class Store(HasRepr):
 
     def _index_of(self, record: ShardRecord) -> pa.Table:
         return read_index(self.folder, record)
-
-    def _check_has(self, patches: bool) -> None:
-        if patches and not self.has_patches:
-            raise no_patches(self.path)
 
     def _gather(self, kind: str, rows: Any) -> npt.NDArray[np.float32]:
         wanted = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)

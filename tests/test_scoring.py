@@ -71,7 +71,8 @@ def test_rows_are_read_as_batches_are_asked_for(classifier: PrecomputedClassifie
     assert len(first.items) < 3000 and max(part.stop for part in looked_at) <= len(first.items)
     rest = [len(batch.items) for batch in batches]
     assert len(first.items) + sum(rest) == 3000
-    assert first.features is None
+    assert first.features is not None and len(first.features) == len(first.items)
+    assert score_images(classifier, [make_score("msp")], features).features is None, "all of them would fill memory"
 
 
 def test_images_are_read_as_batches_are_asked_for(tiny_clip: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,12 +234,8 @@ class Store(HasRepr):
         pixels = Lack(
             f"{self.path} is a feature store", f"give it the images, not a feature store such as {self.path}."
         )
-        lacks = {Need.PIXELS: pixels, Need.STATES: pixels}
-        return (
-            lacks
-            if self.has_patches
-            else lacks | {Need.PATCHES: Lack(f"{self.path} holds none", str(no_patches(self.path)))}
-        )
+        patches = Lack(f"{self.path} holds none", str(no_patches(self.path)))
+        return {Need.PIXELS: pixels, Need.STATES: pixels} | ({} if self.has_patches else {Need.PATCHES: patches})
 
     def items_at(self, rows: npt.NDArray[np.int64], index: pa.Table) -> list[ImageItem]:
         """The images of some rows, whose index this is."""

@@ -61,7 +61,8 @@ def test_real_pictures_through_a_folder(
     named = ["--model", folder, "--classes", "dog,guitar"]
     detector = tmp_path / "detector"
     assert command("calibrate", *files, *named, "--score", "mcm", "--out", detector).code == 0
-    result = command("sort", *files, "--detector", detector, "--into", tmp_path / "sorted")
+    result = command("score", *files, "--detector", detector)
+    assert command("sort", *files, "--detector", detector, "--into", tmp_path / "sorted").code == 0
     model = de.load_model(folder)
     texts = torch.from_numpy(model.encode_texts(["a photo of a dog.", "a photo of a guitar."]))
     images = torch.from_numpy(model.encode_images([Image.open(file) for file in files]))

@@ -18,13 +18,13 @@ def test_any_order(words: tuple[str, ...]) -> None:
 
 def test_what_is_not_named_is_left_to_load_model() -> None:
     assert On.of("auto") == On() == On.of(On())
-    assert On.of("batch=8") == On(batch_size=8) and not On.of("batch=8").names_a_place
+    assert On.of("batch=8") == On(batch=8) and not On.of("batch=8").names_a_place
     assert On.of("int8").names_a_place
 
 
 def test_every_word_is_known_by_its_kind() -> None:
     for word, kind in WORDS.items():
-        if kind != "batch_size" and (kind != "precision" or word in PRECISIONS["torch"]):
+        if kind != "batch" and (kind != "precision" or word in PRECISIONS["torch"]):
             assert getattr(On.of(word), kind) == word
     assert all(torch.device(device) for device in DEVICES if device != "auto")
 

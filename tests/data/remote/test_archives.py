@@ -564,7 +564,7 @@ def test_features_are_those_of_local_files(bucket: Bucket, tmp_path: Path, tiny_
     far = build_store(tiny_clip, f"{bucket.url}/", tmp_path / "far", shard_size=5)
     assert [one.removeprefix(bucket.url) for one in far.ids] == [one.split("/set", 1)[1] for one in local.ids]
     assert far.labels == local.labels and not far.unreadable
-    np.testing.assert_allclose(far.features, local.features, atol=1e-6)
+    np.testing.assert_allclose(far.features(), local.features(), atol=1e-6)
 
 
 @KINDS

@@ -60,7 +60,7 @@ def test_rows_are_the_images_features(tiny_clip: Model, photos: Path, tmp_path: 
     paths = sorted(photos.rglob("*.png"))
     assert store.ids == [path.as_posix() for path in paths]
     assert store.labels == [path.parent.name for path in paths]
-    assert store.domains == [None] * 8
+    assert store.index["domain"].to_pylist() == [None] * 8
     assert store.unreadable == []
     assert store.complete
     assert store.index["content"].to_pylist() == [

@@ -153,12 +153,6 @@ class Store(HasRepr):
         labels: list[str | None] = self.index["label"].to_pylist()
         return labels
 
-    @property
-    def domains(self) -> list[str | None]:
-        """The domain of each row's image."""
-        domains: list[str | None] = self.index["domain"].to_pylist()
-        return domains
-
     @cached_property
     def readable(self) -> npt.NDArray[np.int64]:
         """The rows whose images have features."""
@@ -184,10 +178,7 @@ class Store(HasRepr):
         return self._gather("patches", rows)
 
     def shards(self, *, patches: bool = False) -> Iterator[Shard]:
-        """One shard after the other; images without features come apart.
-
-        Files stay mapped for the next time; the system drops their pages when memory is scarce.
-        """
+        """One shard after the other; images without features come apart. Files stay mapped for the next time."""
         self._check_has(patches)
         positions = range(len(self.manifest.shards))
         return (self._shard(position, *self._mapped_shard(position), patches) for position in positions)

@@ -60,7 +60,7 @@ def test_rows_are_the_images_features(tiny_clip: Model, photos: Path, tmp_path: 
     paths = sorted(photos.rglob("*.png"))
     assert store.ids == [path.as_posix() for path in paths]
     assert store.labels == [path.parent.name for path in paths]
-    assert store.domains == [None] * 8
+    assert store.index["domain"].to_pylist() == [None] * 8
     assert store.unreadable == []
     assert store.complete
     assert store.index["content"].to_pylist() == [
@@ -86,6 +86,9 @@ def test_rows_are_read_from_the_file_without_a_copy(tiny_clip: Model, photos: Pa
         assert not view.flags.owndata
         assert not view.flags.writeable
     assert np.shares_memory(store.features(), store.features([2, 3, 4]))
+    (again,) = store.shards()
+    assert np.shares_memory(shard.features, again.features), "a file is mapped once"
+    assert not np.shares_memory(shard.features, store.shard(0).features), "by itself a shard does not stay mapped"
 
 
 def test_second_run_encodes_nothing(photos: Path, tmp_path: Path, encoded: Counting) -> None:

@@ -86,7 +86,7 @@ class Store(HasRepr):
         self.fingerprint = str(manifest.model["fingerprint"])
         self.feature_dim, self.has_patches = manifest.feature_dim, manifest.patches
         self._ends = np.cumsum([0, *(record.images for record in manifest.shards)])
-        self._mapped: dict[int, tuple[npt.NDArray[np.bool_], Arrays]] = {}
+        self._mapped: dict[int, tuple[pa.Table, Arrays]] = {}
 
     @classmethod
     def open(cls, path: str | Path, model: Describes | None = None) -> Store:
@@ -154,12 +154,6 @@ class Store(HasRepr):
         labels: list[str | None] = self.index["label"].to_pylist()
         return labels
 
-    @property
-    def domains(self) -> list[str | None]:
-        """The domain of each row's image."""
-        domains: list[str | None] = self.index["domain"].to_pylist()
-        return domains
-
     @cached_property
     def readable(self) -> npt.NDArray[np.int64]:
         """The rows whose images have features."""
@@ -186,22 +180,15 @@ class Store(HasRepr):
         return self._gather("patches", rows)
 
     def shards(self, *, patches: bool = False) -> Iterator[Shard]:
-        """One shard after the other, so memory does not grow with the store. Images without features come apart."""
+        """One shard after the other; images without features come apart. Files stay mapped for the next time."""
         if patches and not self.has_patches:
             raise no_patches(self.path)
-        return (self.shard(position, patches=patches) for position in range(len(self.manifest.shards)))
+        positions = range(len(self.manifest.shards))
+        return (self._shard(position, *self._mapped_shard(position), patches) for position in positions)
 
     def shard(self, position: int, *, patches: bool = False) -> Shard:
-        """The shard at this position."""
-        index, arrays = read_arrays(self.folder, self.manifest.shards[position])
-        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), _unreadable(index)
-        if unreadable:
-            readable = index["error"].is_null()
-            kept = readable.to_numpy()
-            rows, index = rows[kept], index.filter(readable)
-            arrays = {kind: array[kept] for kind, array in arrays.items()}
-        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
-        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
+        """The shard at this position, whose file is not kept mapped."""
+        return self._shard(position, *read_arrays(self.folder, self.manifest.shards[position]), patches)
 
     def items(self) -> list[ImageItem]:
         """An item per row, for functions that take images."""
@@ -305,21 +292,34 @@ class Store(HasRepr):
             result[part] = array[inside[part]]
         return result
 
-    def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """A shard's array, if each of these rows of it has features."""
+    def _mapped_shard(self, position: int) -> tuple[pa.Table, Arrays]:
         if position not in self._mapped:
             if len(self._mapped) >= (_MOST_FETCHED if self.folder.is_remote else _MOST_MAPPED):
                 self._mapped.clear()
-            index, arrays = read_arrays(self.folder, self.manifest.shards[position])
-            self._mapped[position] = index["error"].is_null().to_numpy(), arrays
-        readable, arrays = self._mapped[position]
-        if not readable[rows].all():
-            row = int(rows[~readable[rows]][0])
-            image = self._index_of(self.manifest.shards[position]).slice(row, 1).to_pylist()[0]
-            raise InputError(
-                f"{image['id']} (row {self._ends[position] + row}) has no features: {image['error']}. Leave out such "
-                "rows, as store.readable does."
-            )
+            self._mapped[position] = read_arrays(self.folder, self.manifest.shards[position])
+        return self._mapped[position]
+
+    def _shard(self, position: int, index: pa.Table, arrays: Arrays, patches: bool) -> Shard:
+        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), list[Unreadable]()
+        if self.manifest.shards[position].unreadable:
+            readable, unreadable = index["error"].is_null(), _unreadable(index)
+            kept = readable.to_numpy()
+            rows, index = rows[kept], index.filter(readable)
+            arrays = {kind: array[kept] for kind, array in arrays.items()}
+        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
+        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
+
+    def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """A shard's array, if each of these rows of it has features."""
+        index, arrays = self._mapped_shard(position)
+        if self.manifest.shards[position].unreadable:
+            failed = rows[index["error"].is_valid().to_numpy()[rows]]
+            if len(failed):
+                image = index.slice(failed[0], 1).to_pylist()[0]
+                raise InputError(
+                    f"{image['id']} (row {self._ends[position] + failed[0]}) has no features: {image['error']}. Leave "
+                    "out such rows, as store.readable does."
+                )
         return arrays[kind]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.data.corruptions import CORRUPTIONS, check_corruptions, corrupted, half_corrupted
+from deltaenergy.data.corruptions import CORRUPTIONS, corrupted, corruption_kinds, half_corrupted
 from deltaenergy.data.items import ImageItem, load_rgb
 from deltaenergy.errors import InputError
 from deltaenergy.source import load_images
@@ -49,7 +49,7 @@ def test_half_are_corrupted_and_kinds_share_them(photos: Path) -> None:
 @pytest.mark.parametrize(("kinds", "named"), [("blurr", "'blur'"), (["noise", "fog"], "'fog'")])
 def test_unknown_kinds(kinds: str | list[str], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        check_corruptions(kinds)
+        corruption_kinds(kinds)
 
 
 def test_the_guarantee_says_so_and_is_saved(tiny_clip: de.Model, photos: Path, tmp_path: Path) -> None:

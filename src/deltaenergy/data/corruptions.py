@@ -43,7 +43,7 @@ def dark(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 CORRUPTIONS: dict[str, Corruption] = {"blur": blur, "noise": noise, "jpeg": jpeg, "dark": dark}
 
 
-def check_corruptions(kinds: str | Sequence[str]) -> tuple[str, ...]:
+def corruption_kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
     """The names of kinds, also from one text with commas; an unknown one is an error."""
     names = [kind.strip() for kind in (kinds.split(",") if isinstance(kinds, str) else kinds)]
     for name in names:

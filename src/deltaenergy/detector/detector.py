@@ -16,7 +16,7 @@ from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.corruptions import check_corruptions, half_corrupted
+from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.calibration import (
@@ -160,7 +160,7 @@ class Detector(HasRepr):
         (`data.corruptions`), and the guarantee is for such a mixture: more corrupted images are kept, and fewer unknown
         ones rejected (docs/thresholds.md).
         """
-        kinds = check_corruptions(tolerate) if tolerate else ()
+        kinds = corruption_kinds(tolerate) if tolerate else ()
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
         given = as_source(images)
         if kinds:

@@ -17,7 +17,7 @@ from typing import Any
 
 from deltaenergy.core.needs import Lack
 from deltaenergy.core.progress import stage
-from deltaenergy.data.corruptions import check_corruptions
+from deltaenergy.data.corruptions import corruption_kinds
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.adaptive import AdaptiveDetector
 from deltaenergy.detector.calibration import check_calibration
@@ -273,7 +273,7 @@ def calibrate(
     """
     source = DetectorSource.of(by, on, "calibrate")
     check_calibration(keep, confidence, by_class=by_class)
-    kinds = check_corruptions(tolerate) if tolerate else ()
+    kinds = corruption_kinds(tolerate) if tolerate else ()
     if out is not None:
         check_detector_folder(out, overwrite)
     listed = list_images(images, hold=True)

@@ -104,7 +104,7 @@ def stream_batches(
             return _feature_batches(model, source, progress)
         case Store():
             source.check_model(model)
-            return _shard_batches(model, source, source.shards(patches=patches), size, progress)
+            return _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size, progress)
         case Rows():
             for store in source.stores:
                 store.check_model(model)

@@ -179,11 +179,16 @@ class Store(HasRepr):
             raise no_patches(self.path)
         return self._gather("patches", rows)
 
-    def shards(self, *, patches: bool = False) -> Iterator[Shard]:
-        """One shard after the other; images without features come apart. Files stay mapped for the next time."""
+    def shards(self, *, patches: bool = False, keep_mapped: bool = True) -> Iterator[Shard]:
+        """One shard after the other; images without features come apart.
+
+        Files stay mapped for the next time, unless `keep_mapped` is False: then memory does not grow with the store.
+        """
         if patches and not self.has_patches:
             raise no_patches(self.path)
         positions = range(len(self.manifest.shards))
+        if not keep_mapped:
+            return (self.shard(position, patches=patches) for position in positions)
         return (self._shard(position, *self._mapped_shard(position), patches) for position in positions)
 
     def shard(self, position: int, *, patches: bool = False) -> Shard:

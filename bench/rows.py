@@ -5,8 +5,9 @@ half open. In `evaluate-learned` the score (react) learns from the known ones; `
 without the 1,000 bootstrap resamples behind the command's intervals. Each run is a process of its own, as a user would
 start it. The peer is the same command on fewer rows. Goals: peak memory ≤ 1.25 times as much for a hundred times the
 rows, and a row that costs the same (± 5 %) at 10⁵ and at 10⁶. The cost of a row is (t(n) − t(1,024)) / (n − 1,024) in
-CPU seconds after everything was imported and the detector loaded once; t is the least of REPEATS runs, in turns. What
-each of them took is told, too: where others use the machine, their spread says what a ratio is worth.
+CPU seconds of one thread after everything was imported and the detector loaded once (threads of OpenMP that wait for
+each other spin, and count as busy: with two, others at work on the machine make a row cost up to four times as much); t
+is the least of REPEATS runs, in turns. What each of them took is told, too: their spread says what a ratio is worth.
 
     python bench/rows.py [COMMAND …]        (default: all of COMMANDS)
 """
@@ -59,7 +60,14 @@ class Cost(NamedTuple):
 def run(*arguments: str | Path) -> Cost:
     """`deltaenergy` in a process of its own."""
     command = [sys.executable, "-c", CHILD, *map(str, arguments)]
-    said = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True).stderr
+    said = subprocess.run(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ).stderr
     memory, seconds = said.split()[-2:]
     return Cost(int(memory) / 1024, float(seconds))
 

@@ -34,8 +34,11 @@ settings.load_profile("sample")
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-# Of glibc; elsewhere the system does as it thinks best.
-_give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+# Of glibc; elsewhere the system does as it thinks best. Threads share one heap: what is free in another's stays unused.
+_give_back = None
+if sys.platform == "linux" and hasattr(_libc := ctypes.CDLL(None), "malloc_trim"):
+    _give_back, _M_ARENA_MAX = _libc.malloc_trim, -8
+    _libc.mallopt(_M_ARENA_MAX, 1)
 _held = 0.0
 _COLLECT = gc.get_threshold()
 

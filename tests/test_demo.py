@@ -14,9 +14,8 @@ from tests.cli.runner import Runner
 
 
 def test_the_demo_names_the_photographs_and_rejects_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "VIEWS", 4)
     result = Runner(capsys)("demo", "--out", tmp_path / "demo", "--json")
     assert result.code == 0, result.err
     rows = {row["path"]: row for row in result.json["images"]}

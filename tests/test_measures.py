@@ -29,7 +29,7 @@ docstring"""
 
 def predict(images: list[str] | Any):
     # a comment
-    return is_store(images) or y.names_a_store(images)
+    return is_store(images) or isinstance(images, str | Store)
 
 
 def requires(images: object, detector):

@@ -20,6 +20,7 @@ from deltaenergy.classifiers.base import Inputs, Outputs
 from deltaenergy.core.arrays import ROW_BLOCK
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.models.encoding import stream_batches
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scoring import (
     CrossFitted,
@@ -70,7 +71,8 @@ def test_rows_are_read_as_batches_are_asked_for(classifier: PrecomputedClassifie
     assert len(first.items) < 3000 and max(part.stop for part in looked_at) <= len(first.items)
     rest = [len(batch.items) for batch in batches]
     assert len(first.items) + sum(rest) == 3000
-    assert first.features is None
+    assert first.features is not None and len(first.features) == len(first.items)
+    assert score_images(classifier, [make_score("msp")], features).features is None, "all of them would fill memory"
 
 
 def test_images_are_read_as_batches_are_asked_for(tiny_clip: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,8 +379,9 @@ def test_images_are_encoded_once_unless_more_than_features_is_looked_at(
     score = FittedOnPatches() if spec == "fitted-on-patches" else make_score(spec)
     seen: list[tuple[int, int | None]] = []
     encoded: list[int] = []
-    original = tiny_clip.stream
-    monkeypatch.setattr(tiny_clip, "stream", lambda *a, **k: encoded.append(1) or original(*a, **k))
+    monkeypatch.setattr(
+        "deltaenergy.scoring.stream_batches", lambda *a, **k: encoded.append(1) or stream_batches(*a, **k)
+    )
     options = {"batch_size": 3, "progress": lambda *done: seen.append(done)}
     held, _ = cross_fitted(classifier, [score], pictures(8), **options)
     assert len(encoded) == passes

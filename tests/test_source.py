@@ -14,10 +14,23 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.data.decode import UnreadableImage
 from deltaenergy.data.items import ImageItem, load_rgb
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.source import image_stream, labelled_folders, load_images
+from deltaenergy.source import (
+    Features,
+    LabelledFeatures,
+    Rows,
+    as_source,
+    image_stream,
+    is_unlabelled,
+    labelled_folders,
+    list_images,
+    load_images,
+    require_images,
+)
 
 
 @pytest.fixture
@@ -498,3 +511,35 @@ def test_tensor_names_the_remedy() -> None:
     assert "uint8" in message(lambda: load_images(torch.zeros(2, 3, 4, 4, dtype=torch.int64)))
     assert "(5, 4, 5)" in message(lambda: load_images(torch.zeros(5, 4, 5)))
     assert ids(torch.zeros(2, 4, 4, 3, dtype=torch.uint8)) == ["image 0", "image 1"]
+
+
+def test_kinds_of_sources(photos: Path) -> None:
+    features = np.eye(3, dtype=np.float32)
+    assert isinstance(as_source("photos"), ImageStream) and as_source("photos").lacks == {}
+    (array, rows) = as_source(features, ["a", "b", "c"]), as_source(LabelledFeatures(features, [0, 1, 1]).items("ab"))
+    assert isinstance(array, Features) and array.features is features
+    assert isinstance(rows, Rows) and [item.label for item in rows.items] == ["a", "b", "b"]
+    for source in (array, rows):
+        assert set(source.lacks) == OF_IMAGES and as_source(source) is source
+    assert as_source(load_images("photos") + load_images("photos")).lacks == {}
+
+
+def test_what_is_no_image_is_not_opened() -> None:
+    (item,) = Features(np.eye(1)).items()
+    with pytest.raises(UnreadableImage, match="only its name"):
+        load_rgb(item)
+    with pytest.raises(InputError, match="who needs pixels"):
+        require_images([item], "who")
+
+
+def test_labels_and_mixtures_that_do_not_fit(photos: Path) -> None:
+    assert "labels belong to features" in message(lambda: as_source("photos", ["cat"]))
+    assert "labels has 1 entries for 3" in message(lambda: as_source(np.eye(3), ["cat"]))
+    assert "mixes" in message(lambda: as_source([*load_images("photos"), *Features(np.eye(2)).items()]))
+
+
+def test_whether_images_have_classes_is_told_without_listing_them(photos: Path) -> None:
+    assert [is_unlabelled(as_source(given)) for given in (np.eye(2), "photos/cat", [])] == [True, False, False]
+    assert is_unlabelled(as_source(load_images("photos/cat"))) and not is_unlabelled(as_source(load_images("photos")))
+    assert is_unlabelled(list_images("photos/cat", hold=True)) and not is_unlabelled(list_images("photos", hold=True))
+    assert not is_unlabelled(as_source(LabelledFeatures(np.eye(2), ["a", "b"])))

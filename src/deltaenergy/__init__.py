@@ -27,7 +27,7 @@ _PUBLIC = {
     "calibrate": "deltaenergy.detector.score",
     "tune": "deltaenergy.tuning.tune",
     "tune_detector": "deltaenergy.pipeline",
-    "LabelledFeatures": "deltaenergy.tuning.stored",
+    "LabelledFeatures": "deltaenergy.source",
     "list_methods": "deltaenergy.classifiers.methods",
     "Detector": "deltaenergy.detector.detector",
     "Verdict": "deltaenergy.detector.verdict",
@@ -131,9 +131,8 @@ if TYPE_CHECKING:
     from deltaenergy.scores.base import Score
     from deltaenergy.scores.registry import list_scores, make_score
     from deltaenergy.sorting import sort, undo
-    from deltaenergy.source import image_stream, load_images
+    from deltaenergy.source import LabelledFeatures, image_stream, load_images
     from deltaenergy.store.store import Store
-    from deltaenergy.tuning.stored import LabelledFeatures
     from deltaenergy.tuning.tune import tune
 
 

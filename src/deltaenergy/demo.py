@@ -42,7 +42,7 @@ PHOTOGRAPHS: tuple[tuple[str, str, str | None], ...] = (
     ("skimage", "data/page.png", None),
     ("skimage", "data/retina.jpg", None),
 )
-# Views per known photograph that set the threshold, and the seed they are drawn with.
+# Views per known photograph that can set a threshold, and the seed they are drawn with.
 VIEWS, SEED = 20, 0
 
 
@@ -63,14 +63,13 @@ def sample_photographs() -> list[ImageItem]:
 
 
 def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
-    """Classify the sample photos, reject those of other things, and measure both; write a report and a detector.
+    """By class names alone, classify the sample photos, reject those of other things, and measure both.
 
     Args:
         model: its name or folder.
         out: folder for `report.html` and `detector/`; nothing is written without it.
     """
-    from deltaenergy.detector.opening import ClassNames
-    from deltaenergy.detector.score import calibrate
+    from deltaenergy.detector.opening import ClassNames, DetectorSource
     from deltaenergy.evaluation import evaluate
     from deltaenergy.report import write_report
 
@@ -79,14 +78,14 @@ def run_demo(model: str = "lite", out: str | Path | None = None) -> Demo:
     photographs = sample_photographs()
     known = [item for item in photographs if item.label is not None]
     others = [item for item in photographs if item.label is None]
-    by = ClassNames(CLASSES, model)
-    detector = calibrate(calibration_views(known), by, None if out is None else Path(out) / "detector", overwrite=True)
+    detector = DetectorSource.of(ClassNames(CLASSES, model), "auto", "demo").named_detector(None)
     evaluation = evaluate(
         detector,
         id_sets=[("listed classes", known)],
         open_sets=[("other things", others)],
     )
     if out is not None:
+        detector.save(Path(out) / "detector")
         write_report(evaluation, Path(out) / "report.html", title="deltaenergy demo", command="deltaenergy demo")
     return Demo(detector, detector.predict(known), detector.predict(others), evaluation)
 

@@ -31,10 +31,10 @@ from deltaenergy.files import FolderLock, read_json, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.models.on import On
 from deltaenergy.models.precomputed import PrecomputedModel
-from deltaenergy.scores.availability import Lack, check_runnable, given_by, unlabelled
+from deltaenergy.scores.availability import Given, check_runnable, unlabelled
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import DEFAULT_WITHOUT_TEXTS, default_score, make_score
-from deltaenergy.source import load_images
+from deltaenergy.source import as_source, labelled_images, load_images
 from deltaenergy.stats.thresholds import check_confidence, check_keep
 from deltaenergy.training.checkpoints import saving
 from deltaenergy.training.loop import EpochLog
@@ -45,11 +45,9 @@ from deltaenergy.tuning.prepare import (
     TrainSets,
     clear_run_folder,
     encode_readable,
-    labelled_items,
     method_folder,
     prepare_validation,
 )
-from deltaenergy.tuning.stored import has_no_pictures, read_stored
 from deltaenergy.tuning.tune import DEFAULT_METHOD, check_fits, check_tuned_classes, recipes_of, tune
 from deltaenergy.tuning.views import CachedViews, Validation
 
@@ -121,10 +119,10 @@ def tune_detector(
         raise InputError("`search` needs validation images: give `val`.")
     check_detector_folder(out, overwrite)
     _check_training(out)
-    items = labelled_items(train, domains, classes or ())
+    items = labelled_images(train, domains, classes or ())
     names = check_tuned_classes(classes or _names_of(items, train))
     held_out = None if id_images is None else load_images(id_images)
-    validation_items = None if val is None else labelled_items(val, domains, classes or ())
+    validation_items = None if val is None else labelled_images(val, domains, classes or ())
     to_calibrate = held_out or validation_items or items
     if asked is not None:
         _check_score(asked, methods, to_calibrate)
@@ -215,12 +213,10 @@ def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
 
 def _check_score(score: Score, methods: Sequence[Method], images: list[ImageItem], model: Model | None = None) -> None:
     """Refuse a score that cannot run on the images for the threshold or with one of the methods, before any work."""
-    lacks = {"labels": unlabelled(images)}
-    if model is not None and has_no_pictures(model, images):
-        features = Lack("features were given", "give it images, not features.")
-        lacks = {"labels": features, "patches": features, "pixels": features}
+    source = as_source(images)
+    lack = unlabelled(source)
     for method in methods:
-        check_runnable([score], given_by([images], model=model, method=method.name).without(**lacks))
+        check_runnable([score], Given.of([source], model=model, method=method.name).without(labels=lack))
 
 
 def _test_images(
@@ -355,8 +351,4 @@ def _calibration_images(
             "than requested. Give `val` or `id_images`, or calibrate on new images.",
             stacklevel=3,
         )
-    if isinstance(images, list) and has_no_pictures(detector.classifier.model, images):
-        images = read_stored(
-            detector.classifier.model, images, detector.classifier.needs_to_predict, detector.score.spec
-        ).features
     return images, source, trained

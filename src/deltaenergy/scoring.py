@@ -35,11 +35,10 @@ from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import feature_batches, is_feature_array
-from deltaenergy.scores.availability import check_runnable, given_by
+from deltaenergy.models.encoding import EncodedBatch, stream_batches
+from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import FoldScorer, Score, ScoreInputs, Scorer
-from deltaenergy.store.items import names_a_store
+from deltaenergy.source import Source, as_source, has_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -99,7 +98,7 @@ class Scored:
         predicted: position of the most similar class.
         confidence: softmax probability of that class at the model's own temperature.
         values: by the `spec` of each score.
-        features: unit features (N, D), where they were asked for.
+        features: unit features (N, D), of a batch, or where they were to be kept.
         similarity: that of the most similar class.
         top, top_confidence: positions and probabilities of the most similar classes (N, k), best first, where several
             were asked for.
@@ -164,7 +163,6 @@ def stream_scores(
     scores: Sequence[Score | AnyScorer],
     images: Any,
     *,
-    keep_features: bool = False,
     top_k: int = 1,
     batch_size: int = 32,
     progress: Progress | None = None,
@@ -176,7 +174,7 @@ def stream_scores(
     if there are fewer.
     """
     encoded = encode(classifier, scores, images, batch_size=batch_size, progress=progress)
-    return score(encoded, bind(classifier, scores), keep_features=keep_features, top_k=top_k)
+    return score(encoded, bind(classifier, scores), top_k=top_k)
 
 
 def score_images(
@@ -224,19 +222,17 @@ class Encoded:
     def __init__(
         self,
         classifier: Classifier,
-        images: Any,
+        source: Source,
         *,
         hold: bool = False,
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> None:
-        features_given = is_feature_array(images)
-        if features_given:
-            classifier.check_takes_features()
-        self.classifier, self._images, self._batch_size = classifier, images, batch_size
+        classifier.check_takes(source)
+        self.classifier, self._source, self._batch_size = classifier, source, batch_size
         self._progress = progress  # told of the first pass
         # Whether images are encoded, rather than their features read.
-        self.encodes = not (features_given or names_a_store(images))
+        self.encodes = has_pixels(source)
         self._hold = hold and self.encodes
         self._held: list[EncodedBatch] | None = None
 
@@ -246,12 +242,13 @@ class Encoded:
         if self._held is not None and not needs:
             return iter(self._held)
         progress, self._progress = self._progress, None
-        batches = feature_batches(
+        batches = stream_batches(
             self.classifier.model,
-            self._images,
+            self._source,
             patches=Need.PATCHES in needs,
             batch_size=self._batch_size,
             progress=progress,
+            who="scoring",
         )
         return self._holding(batches) if self._hold and self._held is None else batches
 
@@ -273,9 +270,10 @@ def encode(
     progress: Progress | None = None,
 ) -> Encoded:
     """The images for a classifier, if all these scores can run on them; they are read in the first pass."""
+    source = as_source(images)
     plain = [score.scorers[0] if isinstance(score, CrossFitted) else score for score in scores]
-    check_runnable(plain, given_by([images], classifier))
-    return Encoded(classifier, images, hold=hold, batch_size=batch_size, progress=progress)
+    check_runnable(plain, Given.of([source], classifier))
+    return Encoded(classifier, source, hold=hold, batch_size=batch_size, progress=progress)
 
 
 def score(
@@ -283,7 +281,6 @@ def score(
     scorers: Sequence[AnyScorer],
     *,
     known: bool = False,
-    keep_features: bool = False,
     top_k: int = 1,
 ) -> Iterator[Scored]:
     """What is found for each batch; `known` are all images that scorers were cross-fitted on, in the same order."""
@@ -295,9 +292,7 @@ def score(
     def scored_batches() -> Iterator[Scored]:
         row = 0
         for batch in batches:
-            scored, _ = _score_batch(
-                encoded.classifier, scorers, batch, row, known=known, keep_features=keep_features, top_k=top_k
-            )
+            scored, _ = _score_batch(encoded.classifier, scorers, batch, row, known=known, top_k=top_k)
             yield scored
             row += len(batch.items)
 
@@ -316,9 +311,11 @@ def score_all(
     """All that `score` finds, in one. Where about so many images are `expected`, arrays need not be moved."""
     model = encoded.classifier.model
     none = EncodedBatch([], None, torch.zeros(0, model.feature_dim, device=model.device), None, [])
-    empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known, keep_features=keep_features)
-    batches = score(encoded, scorers, known=known, keep_features=keep_features)
-    return Scored.join(chain([empty], batches), keep_items=keep_items, expected=expected)
+    empty, _ = _score_batch(encoded.classifier, scorers, none, 0, known=known)
+    parts: Iterable[Scored] = chain([empty], score(encoded, scorers, known=known))
+    if not keep_features:
+        parts = (replace(part, features=None) for part in parts)
+    return Scored.join(parts, keep_items=keep_items, expected=expected)
 
 
 def score_inputs(scorers: Sequence[AnyScorer], inputs: ScoreInputs, *, known: bool = False) -> dict[str, Floats]:
@@ -482,7 +479,6 @@ def _score_batch(
     first_row: int,
     *,
     known: bool = False,
-    keep_features: bool = False,
     top_k: int = 1,
 ) -> tuple[Scored, torch.Tensor]:
     """What is found for one batch, whose first image is in `first_row` of all images, and the similarities (N, K)."""
@@ -517,7 +513,7 @@ def _score_batch(
         predicted=closest[:, 0],
         confidence=probable[:, 0],
         values={spec: _array(parts, np.float64) for spec, parts in values.items()},
-        features=batch.features.float().cpu().numpy() if keep_features else None,
+        features=batch.features.float().cpu().numpy(),
         top=closest if top_k > 1 else None,
         top_confidence=probable if top_k > 1 else None,
         similarity=_array(nearest, np.float32),

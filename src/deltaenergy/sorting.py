@@ -27,13 +27,13 @@ from typing import Any
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.file import user_path
 from deltaenergy.data.items import ImageItem
-from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.score import Scoring, no_threshold
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import OS_REMEDIES, ArtifactError, InputError, OutputError, did_you_mean
 from deltaenergy.files import check_writable
 from deltaenergy.files.atomic import remove_litter, sync_folder, temporary_folder
+from deltaenergy.source import has_pixels, items_of
 
 FORMAT, VERSION = "deltaenergy sorted files", 1
 # What some file system refuses in a name, what steers a terminal, and what turns text round.
@@ -129,9 +129,9 @@ def sort(verdicts: Scoring | Verdicts, into: str | Path, how: str = "copy", *, d
     if isinstance(verdicts, Scoring):
         if not verdicts.has_threshold:
             raise no_threshold("sort")
-        if not isinstance(verdicts.images, ImageStream | list):
+        if not has_pixels(verdicts.images):
             raise InputError(f"Features have no image files to {how}: give the folder of images.")
-        for item in verdicts.images:
+        for item in items_of(verdicts.images):
             _file_of(item, how)
         given = [verdicts.given] if isinstance(verdicts.given, str | os.PathLike) else verdicts.given
         refuse_inside(into, [folder for text in given for folder in _walked(text)])

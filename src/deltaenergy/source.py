@@ -1,35 +1,42 @@
 """What "images" may be, everywhere: a path, folder or glob, a list of those, PIL images, arrays, torch tensors, a table
-of paths or images, a dataset of the Hugging Face Hub or of torch, a WebDataset archive, a feature store, a URL. All
-become one stream of `ImageItem`, listed as it is gone through; nothing is decoded here.
+of paths or images, a dataset of the Hugging Face Hub or of torch, a WebDataset archive, a feature store, unit features,
+a URL.
+
+Public functions begin with `as_source(images)`, and all others take the `Source` that it gives:
+
+    ImageStream   images, listed as they are gone through; nothing is decoded here
+    Features      unit features in an array, and perhaps their classes
+    Store         a feature store
+    Rows          some rows of these
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from PIL import Image
 
+from deltaenergy.core.needs import OF_IMAGES, Lack, Need
+from deltaenergy.core.progress import stage
 from deltaenergy.data.decode import EXTENSIONS
 from deltaenergy.data.file import user_path
 from deltaenergy.data.formats.folder import local_folders, path_images
 from deltaenergy.data.formats.hub import dataset_images, is_dataset, is_dataset_dict
 from deltaenergy.data.formats.memory import array_images, is_tensor, is_torch_data, tensor_images, torch_images
 from deltaenergy.data.formats.table import arrow_table, is_table, table_images
-from deltaenergy.data.items import Content, ImageItem
+from deltaenergy.data.items import Content, ImageItem, StoredRow
 from deltaenergy.data.remote.listing import remote_folders, url_images
-from deltaenergy.data.remote.url import is_url
+from deltaenergy.data.remote.url import is_folder_url, is_url
 from deltaenergy.data.streams import ImageStream, OtherFiles
 from deltaenergy.errors import InputError
-from deltaenergy.store.items import StoredImage
 from deltaenergy.store.shard import is_store
 from deltaenergy.store.store import Store
-
-__all__ = ["image_stream", "labelled_folders", "load_images", "with_unique_ids"]
 
 # A path, an image, images in memory, or what gives images as they are requested.
 Part: TypeAlias = str | os.PathLike[str] | ImageItem | list[Content] | Callable[[], Iterator[ImageItem]]
@@ -39,6 +46,227 @@ ACCEPTED = (
     "(3, height, width), a table with a column of paths or images, a dataset of the Hugging Face Hub, a torch Dataset "
     "or DataLoader, a .tar archive, a feature store, a URL such as s3://bucket/photos/, or a list of these"
 )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Features:
+    """Unit image features that were computed before. Nothing is copied.
+
+    Attributes:
+        features: (N, D), an array (perhaps memory-mapped) or tensor.
+        labels: for each row a class name, or the position of its class in the class list.
+        domains: for each row the style or source it comes from, where that is known.
+    """
+
+    features: Any
+    labels: Sequence[str] | Sequence[int] | None = None
+    domains: Sequence[str] | None = None
+    name: ClassVar[str] = "features"
+
+    def __post_init__(self) -> None:
+        if not _are_features(self.features):
+            shown = getattr(self.features, "shape", None) or type(self.features).__name__
+            raise InputError(f"features must be a float array or tensor with one row per image, (N, D), got {shown}.")
+        for name in ("labels", "domains"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            values = given.tolist() if hasattr(given, "tolist") else list(given)
+            if len(values) != len(self.features):
+                raise InputError(f"{name} has {len(values)} entries for {len(self.features)} rows of features.")
+            object.__setattr__(self, name, values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} rows of {self.features.shape[1]})"
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def identity(self) -> object:
+        """Equal for two objects of the same array."""
+        return id(self.features)
+
+    @property
+    def lacks(self) -> dict[Need, Lack]:
+        """What is not in it."""
+        return dict.fromkeys(OF_IMAGES, Lack("features were given", f"give it images, not {self.name}."))
+
+    def items(self, classes: Sequence[str] = ()) -> list[ImageItem]:
+        """An item per row; `classes` are what labels that are numbers count in."""
+        return list(self.each(range(len(self)), classes))
+
+    def each(self, rows: Iterable[int], classes: Sequence[str] = ()) -> Iterator[ImageItem]:
+        """The items of some rows."""
+        for row in rows:
+            label = None if self.labels is None else _class_name(self.labels[row], row, classes)
+            domain = None if self.domains is None else _domain(self.domains[row], row)
+            yield ImageItem(f"row {row}", None, label, domain, row=StoredRow(self, row))
+
+
+class LabelledFeatures(Features):
+    """Unit image features with their classes, as a database of embeddings holds them. Nothing is copied.
+
+    Attributes:
+        features: (N, D), an array (perhaps memory-mapped) or tensor.
+        labels: for each row a class name, or the position of its class in the class list.
+        domains: for each row the style or source it comes from, where that is known.
+    """
+
+    name = "LabelledFeatures"
+
+    def __init__(
+        self, features: Any, labels: Sequence[str] | Sequence[int], domains: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(features, labels, domains)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of feature stores or of `Features`, in any order: each item says where its features are."""
+
+    items: list[ImageItem]
+
+    def __post_init__(self) -> None:
+        if any(item.row is None for item in self.items):
+            raise InputError(
+                "images mixes stored features with images: add those to the store, or give one of the two."
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def holders(self) -> list[Store | Features]:
+        """What the rows are of."""
+        return list({id(item.row.of): item.row.of for item in self.items if item.row is not None}.values())
+
+    @property
+    def stores(self) -> list[Store]:
+        """The stores among them."""
+        return [holder for holder in self.holders if isinstance(holder, Store)]
+
+    @property
+    def lacks(self) -> dict[Need, Lack]:
+        """What is not in one of them."""
+        return {need: lack for holder in self.holders for need, lack in holder.lacks.items()}
+
+
+Source: TypeAlias = ImageStream | Features | Store | Rows
+
+
+def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
+    """What `images` stands for, in a stable order, each image with an id of its own; `labels` are those of features.
+
+    A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
+    unreadable when its turn comes, and all others are done.
+    """
+    if _are_features(images):
+        return Features(images, labels)
+    if labels is not None:
+        raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
+    if isinstance(images, ImageStream | Features | Store | Rows):
+        return images
+    if isinstance(images, (str, os.PathLike)):
+        if _is_store(images):
+            return Store.open(_place(images))
+        others = OtherFiles()
+        return ImageStream(lambda: _from_path(images, others, alone=True), others=others)
+    if (part := _part_of(images)) is not None:
+        return _of_parts([part], None)
+    if isinstance(images, Iterable) and not isinstance(images, Mapping):
+        return _of_list(list(images))
+    raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
+
+
+def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool = False) -> Source:
+    """`as_source`, and the names of all images are read, so that whatever is wrong with them is said now.
+
+    They are not held in memory, unless with `hold`.
+    """
+    source = as_source(images, labels)
+    if not isinstance(source, ImageStream) or source.listed is not None:
+        return source
+    with stage("Listing images"):
+        if hold:
+            return _stream_of(list(source))
+        source.survey()
+    return source
+
+
+def image_stream(images: Any) -> ImageStream:
+    """The images that `images` stands for, in a stable order, each with an id of its own, a few at a time in memory.
+
+    A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
+    unreadable when its turn comes, and all others are done.
+    """
+    source = as_source(images)
+    return source if isinstance(source, ImageStream) else _stream_of(load_images(source))
+
+
+def load_images(images: Any) -> list[ImageItem]:
+    """All images of `image_stream` in a list."""
+    return list(items_of(as_source(images), unreadable=True))
+
+
+def items_of(source: Source, *, unreadable: bool = False) -> Iterator[ImageItem]:
+    """The images one by one; of a store also those that have no features, if `unreadable` ones are wanted."""
+    match source:
+        case Features():
+            return source.each(range(len(source)))
+        case Store():
+            return iter(source.items()) if unreadable else source.readable_items()
+        case Rows():
+            return iter(source.items)
+    return iter(source)
+
+
+def has_pixels(source: Source) -> bool:
+    """Whether these are images, of which all else can be computed."""
+    return Need.PIXELS not in source.lacks
+
+
+def check_has(source: Source, needs: Iterable[Need], who: str) -> None:
+    """Raise `InputError` unless there is all that `who` needs of the images."""
+    for need in sorted(set(needs) & source.lacks.keys()):
+        raise InputError(f"{who} needs {need.value}: {source.lacks[need].remedy}")
+
+
+def require_images(images: Any, who: str) -> ImageStream:
+    """The images, if that is what they are, or an error that `who` needs them."""
+    source = as_source(images)
+    check_has(source, [Need.PIXELS], who)
+    assert isinstance(source, ImageStream)
+    return source
+
+
+def names_no_model(source: Source) -> bool:
+    """Whether there are features of which nothing says what model made them."""
+    holders = source.holders if isinstance(source, Rows) else [source]
+    return any(isinstance(holder, Features) for holder in holders)
+
+
+def is_unlabelled(source: Source) -> bool:
+    """Whether it is known, without images being listed, that there are some and none has a class."""
+    if isinstance(source, Features):
+        return source.labels is None
+    items = iter(source.listed or ()) if isinstance(source, ImageStream) else items_of(source)
+    first = next(items, None)
+    return first is not None and first.label is None and all(item.label is None for item in items)
+
+
+def labelled_images(images: Any, domains: bool = False, classes: Sequence[str] = ()) -> list[ImageItem]:
+    """Labelled images: a folder with one subfolder per class (or domain, then class), or what `load_images` takes.
+
+    `classes` are what the labels of `LabelledFeatures` count in, if they are numbers.
+    """
+    if isinstance(images, Features):
+        return images.items(classes)
+    if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
+        return images
+    is_path = isinstance(images, (str, os.PathLike))
+    is_folder = is_path and (is_folder_url(images) if _is_url(images) else Path(images).expanduser().is_dir())
+    return labelled_folders(images, domains) if is_folder and not _is_store(images) else load_images(images)
 
 
 def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> list[ImageItem]:
@@ -52,45 +280,13 @@ def labelled_folders(path: str | os.PathLike[str], domains: bool = False) -> lis
     return local_folders(user_path(path), domains)
 
 
-def image_stream(images: Any) -> ImageStream:
-    """The images that `images` stands for, in a stable order, each with an id of its own, a few at a time in memory.
-
-    A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
-    unreadable when its turn comes, and all others are done.
-    """
-    if isinstance(images, ImageStream):
-        return images
-    if isinstance(images, (str, os.PathLike)):
-        others = OtherFiles()
-        return ImageStream(lambda: _from_path(images, others, alone=True), stored=_is_stored(images), others=others)
-    if (part := _part_of(images)) is not None:
-        return _of_parts([part], _is_stored(images))
-    if isinstance(images, Iterable) and not isinstance(images, Mapping):
-        return _of_parts(*_parts_of_list(images))
-    raise InputError(f"images is {_describe(images)}. Give {ACCEPTED}.")
-
-
-def load_images(images: Any) -> list[ImageItem]:
-    """All images of `image_stream` in a list."""
-    return list(image_stream(images))
-
-
 def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
     """An image that is given twice keeps both places; the second is called "name (2)"."""
     return list(ImageStream(lambda: iter(items)))
 
 
-def _of_parts(parts: list[Part], stored: bool) -> ImageStream:
-    counts = [len(part) if isinstance(part, list) else 1 for part in parts if isinstance(part, (ImageItem, list))]
-    count = sum(counts) if len(counts) == len(parts) else None
-    others = OtherFiles()
-    return ImageStream(lambda: _from_parts(parts, others), count, stored=stored, others=others)
-
-
-def _parts_of_list(images: Iterable[Any]) -> tuple[list[Part], bool]:
-    """The elements, and whether a feature store is among them; what is wrong with one, as far as its type or name
-    tells, is said at once.
-    """
+def _of_list(images: list[Any]) -> Source:
+    """The elements; what is wrong with one, as far as its type or name tells, is said at once."""
     parts: list[Part] = []
     stored = False
     for position, element in enumerate(images):
@@ -100,19 +296,43 @@ def _parts_of_list(images: Iterable[Any]) -> tuple[list[Part], bool]:
         if isinstance(part, (str, os.PathLike)):
             _from_path(part, OtherFiles(), alone=False)
         parts.append(part)
-        stored = stored or _is_stored(element)
-    return parts, stored
+        stored = stored or _is_store(element) or (isinstance(element, ImageItem) and element.row is not None)
+    stream = _of_parts(parts, images if all(isinstance(element, ImageItem) for element in images) else None)
+    return Rows(list(stream)) if stored else stream
 
 
-def _is_stored(value: Any) -> bool:
-    if isinstance(value, str) and is_url(value):
-        return is_store(value)
+def _of_parts(parts: list[Part], listed: list[ImageItem] | None) -> ImageStream:
+    counts = [len(part) if isinstance(part, list) else 1 for part in parts if isinstance(part, (ImageItem, list))]
+    count = sum(counts) if len(counts) == len(parts) else None
+    others = OtherFiles()
+    return ImageStream(lambda: _from_parts(parts, others), count, listed=listed, others=others)
+
+
+def _stream_of(items: list[ImageItem]) -> ImageStream:
+    return ImageStream(lambda: iter(items), len(items), listed=items)
+
+
+def _are_features(value: Any) -> bool:
+    """Whether it is a 2-D float array or tensor."""
+    if is_tensor(value):
+        return bool(value.ndim == 2 and value.is_floating_point())
+    return isinstance(value, np.ndarray) and value.ndim == 2 and np.issubdtype(value.dtype, np.floating)
+
+
+def _is_url(value: Any) -> bool:
+    return isinstance(value, str) and is_url(value)
+
+
+def _place(given: str | os.PathLike[str]) -> str | Path:
+    return given if isinstance(given, str) and is_url(given) else user_path(given)
+
+
+def _is_store(value: Any) -> bool:
+    """Whether it is a feature store or the path of one."""
     if isinstance(value, (str, os.PathLike)):
-        path = user_path(value)
-        return path.suffix.lower() not in EXTENSIONS and is_store(path)
-    if isinstance(value, ImageItem):
-        return isinstance(value.source, StoredImage)
-    return isinstance(value, Store) or (isinstance(value, ImageStream) and value.stored)
+        place = _place(value)
+        return (isinstance(place, str) or place.suffix.lower() not in EXTENSIONS) and is_store(place)
+    return isinstance(value, Store)
 
 
 def _from_parts(parts: list[Part], others: OtherFiles) -> Iterator[ImageItem]:
@@ -182,3 +402,20 @@ def _describe(value: Any) -> str:
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     return "None" if value is None else f"of type {name}"
+
+
+def _class_name(label: Any, row: int, classes: Sequence[str]) -> str:
+    if isinstance(label, str):
+        return label
+    if isinstance(label, int) and not isinstance(label, bool):
+        if 0 <= label < len(classes):
+            return classes[label]
+        there_are = f"there are {len(classes)} classes" if classes else "no class list is given"
+        raise InputError(f"labels[{row}] is {label}, a position in the class list, counted from 0, but {there_are}.")
+    raise InputError(f"labels[{row}] is {label!r}: give a class name, or the position of the class in the class list.")
+
+
+def _domain(domain: Any, row: int) -> str:
+    if isinstance(domain, str):
+        return domain
+    raise InputError(f"domains[{row}] is {domain!r}, not a name.")

@@ -26,7 +26,8 @@ PROMPTED = ["maple/mcm", "plot++/mcm", "promptsrc/mcm", "promptsrc+ebm/mcm"]
 
 def test_a_method_that_cannot_run_on_the_model_is_skipped_and_named(tmp_path: Path) -> None:
     methods = ["msp", *PROMPTED, "promptsrc(vision_tokens=0)/mcm"]
-    summary = run_benchmark(small_spec(), de.load_model("lite"), DataRoot(), tmp_path, methods=methods, seeds=[1])
+    lite = de.load_model("lite")
+    summary = run_benchmark(small_spec(), lite, DataRoot(), tmp_path, methods=methods, seeds=[1], batch_size=4)
     told = {skip.what: skip.reason for skip in summary.skips}
     assert list(told) == ["tuner maple", "tuner plot++", "tuner promptsrc", "tuner promptsrc+ebm"]
     assert told["tuner plot++"] == (

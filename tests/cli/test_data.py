@@ -85,6 +85,6 @@ def test_features_of_a_data_set(tiny_clip_folder: Path, photos: Path, tmp_path: 
     assert call("features", tmp_path / "root", "--dataset", "pacs", *options) == 0
     store = Store.open(tmp_path / "store")
     assert store.labels == ["dog"] * 4  # PACS has no cats
-    assert store.domains == ["photo"] * 4
+    assert store.index["domain"].to_pylist() == ["photo"] * 4
     assert call("features", photos, "--split", "test", *options) == 2
     assert call("features", tmp_path / "root", photos, "--dataset", "pacs", *options) == 2

@@ -56,8 +56,11 @@ def test_json_report_and_classes_from_the_folders(sets, tiny_clip_folder, tmp_pa
     found = json.loads(printed.out)
     assert found["provenance"]["classes"] == ["blue", "dark red", "green"]
     assert {row["images"] for row in found["accuracy"]} == {6}
-    assert [row["closed"] for row in found["detection"]] == ["known", "dark"]
-    assert found["detection"][0]["score"] == "delta-energy+words"
+    scores = ["delta-energy+words", "delta-energy+words(weight=0)"]  # the second is judged from names alone
+    assert [(row["score"], row["closed"]) for row in found["detection"]] == [
+        (score, closed) for closed in ("known", "dark") for score in scores
+    ]
+    assert "from class names alone" in found["provenance"]["guarantee"]
     assert str(report) in printed.err.replace("\n", "")
     check_page(report.read_text(encoding="utf-8"))
 

@@ -13,26 +13,25 @@ from tests.cli.runner import Runner
 
 
 def draw(folder: Path, count: int, seed: int, *, noise: bool) -> Path:
-    """Plain colours, or noise."""
+    """Kinds of red, or noise."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     for number in range(count):
-        colour = rng.integers(0, 255, 3)
+        colour = rng.integers((180, 0, 0), (255, 60, 60))
         pixels = rng.integers(0, 255, (32, 32, 3)) if noise else np.clip(colour + rng.normal(0, 8, (32, 32, 3)), 0, 255)
         Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:03}.png")
     return folder
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A detector of plain colours, by the mean of some images of these, and pictures: known ones, and noise."""
+def place(tiny_clip: de.TowerModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector of red pictures, by the mean of some of these, and pictures: known ones, and noise."""
     root = tmp_path_factory.mktemp("monitor")
-    draw(root / "good", 60, 0, noise=False)
-    draw(root / "new", 30, 1, noise=False)
+    draw(root / "good", 200, 0, noise=False)
+    draw(root / "new", 30, 11, noise=False)
     draw(root / "noise", 12, 2, noise=True)
-    model = de.load_model("lite")
-    mean = model.encode_images(draw(root / "plain", 30, 3, noise=False)).mean(axis=0, keepdims=True)
-    classifier = de.PrecomputedClassifier(mean / np.linalg.norm(mean), ["plain colour"], model)
+    mean = tiny_clip.encode_images(draw(root / "red", 30, 3, noise=False)).mean(axis=0, keepdims=True)
+    classifier = de.PrecomputedClassifier(mean / np.linalg.norm(mean), ["red"], tiny_clip)
     detector = de.Detector(classifier, "max-logit").calibrate(root / "good", 0.9, 0.8)
     detector.save(root / "detector")
     return root

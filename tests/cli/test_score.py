@@ -36,9 +36,14 @@ def test_a_folder_gives_one_row_per_image(command: Runner, base: list[str], phot
     rows = rows_of(result.out)
     classifier = de.ZeroShotClassifier(tiny_clip, ["dog", "cat", "red car"])
     words = tiny_clip.encode_texts([f"a photo of a {word}." for word in de.Detector(classifier).words.kept])
-    expected = de.scores.delta_energy_words(classifier.similarities(photos), tiny_clip.encode_images(photos) @ words.T)
+    cosines = tiny_clip.encode_images(photos) @ words.T
+    expected = de.scores.delta_energy_words(classifier.similarities(photos), cosines, weight=0)
     np.testing.assert_allclose([float(row["score"]) for row in rows], expected, rtol=1e-4)
-    assert [row["is_ood"] for row in rows] == [""] * 8, "no verdict without a threshold"
+    threshold = 0.5 * np.log(3 / len(words))
+    assert [row["is_ood"] for row in rows] == [str(bool(value < threshold)) for value in expected]
+    assert all(row["p_value"] == "" for row in rows) and "guaranteed" in result.err and "--id" in result.err
+    without = command("score", photos, *base, "--score", "mcm")
+    assert [row["is_ood"] for row in rows_of(without.out)] == [""] * 8 and "mcm" in without.err
 
 
 def test_files_globs_tables_and_standard_input_give_the_same(
@@ -90,7 +95,7 @@ def test_known_images_give_verdicts(command: Runner, base: list[str], photos: Pa
 
 
 def test_the_default_score_needs_no_known_images(command: Runner, base: list[str], photos: Path) -> None:
-    assert command("score", photos, *base, "--json").json["score"] == "delta-energy+words"
+    assert command("score", photos, *base, "--json").json["score"] == "delta-energy+words(weight=0)"
     assert command("score", photos, *base, "--id", photos, "--json").json["score"] == "delta-energy+words"
 
 

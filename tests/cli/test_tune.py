@@ -402,7 +402,7 @@ def test_a_feature_store_trains_what_needs_only_features(
     assert command(*options, "--method", "coop", "--overwrite").code == 0
     for method, lacking in (("maple", "pixels"), ("locoop", "patches")):
         done = command(*options, "--method", method, "--overwrite")
-        assert done.code == 2 and f"{method} looks at {lacking}" in " ".join(done.err.split())
+        assert done.code == 2 and f"{method} needs {lacking}" in " ".join(done.err.split())
 
 
 def test_a_store_without_labels_is_explained(

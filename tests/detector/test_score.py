@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[Callable[[Path, Any], Any], str]] = {
     "calibrate: a score": (lambda p, n: de.calibrate(p / "cat", n, score="interneg"), "needs labels"),
     "adapt: method": (lambda p, n: de.adapt(p, n, "adanag"), "Did you mean 'adaneg'"),
     "adapt: keep": (lambda p, n: de.adapt(p, n, keep=0), "`keep`"),
-    "sort: no threshold": (lambda p, n: de.sort(de.score(p, n), p.parent / "s"), "`known`"),
+    "sort: no threshold": (lambda p, n: de.sort(de.score(p, n, score="mcm"), p.parent / "s"), "`known`"),
     "sort: how": (lambda p, n: de.sort(de.score(p, n, known=p), p.parent / "s", "mvoe"), "Did you mean 'move'"),
     "sort: into": (lambda p, n: de.sort(de.score(p, n, known=p), p / "s"), "`into`"),
     "evaluate: no such set": (lambda p, n: de.evaluate(n, None, p, open_sets=p / "nope"), "does not exist"),

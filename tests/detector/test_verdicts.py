@@ -46,6 +46,7 @@ def test_a_row_worked_by_hand() -> None:
         "is_ood": False,
         "verdict": "known",
         "answer": "dog",
+        "more_like": None,
     }
     assert (unknown["label"], unknown["answer"], unknown["verdict"]) == ("cat", "none of these", "none of these")
     assert unknown["p_value"] is None

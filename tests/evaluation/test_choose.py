@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
-from deltaenergy import Model, PrecomputedClassifier, ZeroShotClassifier, make_score
+from deltaenergy import LabelledFeatures, Model, PrecomputedClassifier, ZeroShotClassifier, make_score
 from deltaenergy.core.needs import Need
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.choose import (
@@ -283,7 +283,7 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
 
     texts, features, truth = clustered(classes=6, per_class=5)
     classifier = PrecomputedClassifier(texts, names(6))
-    known = labelled_features(classifier, features, [f"class {k}" for k in truth])
+    known = labelled_features(classifier, LabelledFeatures(features, [f"class {k}" for k in truth]))
     choice = choose(classifier, features, ["mcm", "max-logit"], labels=[f"class {k}" for k in truth], resamples=20)
     found = choice.disagreement(3)
     cosines = features.astype(np.float64) @ texts.T.astype(np.float64)

@@ -18,10 +18,10 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation import evaluate
 from deltaenergy.evaluation import run as run_module
 from deltaenergy.evaluation.disagreement import PooledRows, pooled_scores
-from deltaenergy.evaluation.stored_items import StoredItems, each_of
 from deltaenergy.report import write_report
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import bind, deal_folds, encode, fit, known_images, score_images
+from deltaenergy.store.items import StoredItems
 from deltaenergy.store.store import Store
 from tests.colours import ColourModel, paint_sets
 
@@ -75,10 +75,9 @@ def _rounded(value):
 
 
 def test_items_are_those_of_the_store(folder):
-    items = StoredItems.open(folder / "known.store", ColourModel())
     store = Store.open(folder / "known.store")
+    items = StoredItems(store)
     ids, labels = ([values[row] for row in store.readable] for values in (store.ids, store.labels))
-    assert items is not None
     assert [item.id for item in items] == ids and len(items) == len(ids) > 8
     assert [items[i].id for i in range(len(items))] == ids
     assert [items[-1].id, items[len(items) // 2].label] == [ids[-1], labels[len(items) // 2]]
@@ -87,13 +86,10 @@ def test_items_are_those_of_the_store(folder):
     assert items.unreadable == 1
     with pytest.raises(IndexError):
         items[len(items)]
-    assert [item.id for item in each_of(str(folder / "known.store"))] == ids
-    assert StoredItems.open(folder / "known", ColourModel()) is None
 
 
 def test_hashes_of_ids_are_given_once_and_not_held(folder):
-    items = StoredItems.open(folder / "known.store", ColourModel())
-    assert items is not None
+    items = StoredItems(Store.open(folder / "known.store"))
     assert items.release_hashes().tolist() == [hash(item.id) for item in items]
     with pytest.raises(RuntimeError, match="gone"):
         items.release_hashes()
@@ -186,8 +182,7 @@ def test_a_report_shows_the_images_of_a_store(classifier, folder):
     page = folder / "report.html"
     write_report(measured(classifier, folder, ".store"), page)
     text = page.read_text(encoding="utf-8")
-    some = StoredItems.open(folder / "grey.store", ColourModel())
-    assert some is not None and Path(some[0].id).name in text
+    assert Path(StoredItems(Store.open(folder / "grey.store"))[0].id).name in text
 
 
 def test_pooled_rows_leave_out_what_has_no_number(classifier, folder):

@@ -45,7 +45,8 @@ def pictures(count: int = 3, seed: int = 0) -> list[Image.Image]:
 
 
 def detector(model: de.Model, score: str = "energy") -> de.Detector:
-    return de.Detector(de.ZeroShotClassifier(model, CLASSES), score).calibrate(pictures(12, seed=1), confidence=None)
+    made = de.Detector(de.ZeroShotClassifier(model, CLASSES), score)
+    return made.calibrate(pictures(12, seed=1), confidence=None, batch_size=4)
 
 
 def pixels_of(model: de.TowerModel, images: list[Image.Image]) -> torch.Tensor:
@@ -179,8 +180,8 @@ def test_occlusion_covers_the_pixels_themselves(lite: de.TowerModel, target: str
 def test_a_batch_gives_what_single_images_give(clip: de.TowerModel, lite: de.TowerModel) -> None:
     for model, method in ((clip, "rollout"), (clip, "value-path"), (lite, "grad-cam"), (clip, "occlusion")):
         judge = detector(model)
-        together = de.explain(judge, pictures(10), method=method, target="score", on="batch=10")
-        for one, image in zip(together, pictures(10)):
+        together = de.explain(judge, pictures(5), method=method, target="score", on="batch=5")
+        for one, image in zip(together, pictures(5)):
             (alone,) = de.explain(judge, [image], method=method, target="score")
             np.testing.assert_allclose(one.heatmap, alone.heatmap, rtol=1e-3, atol=1e-5)
             assert one.verdict is not None and alone.verdict is not None

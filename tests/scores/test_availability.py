@@ -12,13 +12,14 @@ import pytest
 import deltaenergy as de
 from deltaenergy import PrecomputedClassifier, TowerModel, ZeroShotClassifier, build_store, evaluate, make_score
 from deltaenergy.cli.main import run
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import Lack, Need
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.text import TextTower
 from deltaenergy.scores import availability as runnable
-from deltaenergy.scores.availability import Given, Lack, chosen_scores, every_score, given_by, obstacle, runnable_scores
+from deltaenergy.scores.availability import Given, chosen_scores, every_score, obstacle, runnable_scores
 from deltaenergy.scores.negatives.pools import wordnet_pool
 from deltaenergy.scoring import score_images
+from deltaenergy.source import as_source
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_evaluate_all_on_a_store_without_patches_runs_and_says_what_it_left_out(
 
 
 def test_all_leaves_out_what_cannot_run_and_names_are_taken_once(photos: Path) -> None:
-    given = given_by([photos]).without(id_data=Lack("no known images", "give some."))
+    given = Given.of([as_source(photos)]).without(id_data=Lack("no known images", "give some."))
     scores, left_out = chosen_scores(["mcm, all", "mcm"], given)
     assert not any(score.needs_fit for score in scores)
     assert {"delta-energy", "gl-mcm", "odin"} <= specs(scores) and len(specs(scores)) == len(scores)
@@ -120,14 +121,14 @@ def test_python_calls_refuse_before_they_bind(
 
 def test_a_store_with_patches_has_them(tiny_clip: TowerModel, photos: Path, tmp_path: Path) -> None:
     build_store(tiny_clip, photos, tmp_path / "patches", patches=True)
-    given = given_by([tmp_path / "patches"])
-    assert set(given.lacks) == {Need.PIXELS}
+    given = Given.of([as_source(tmp_path / "patches")])
+    assert set(given.lacks) == {Need.PIXELS, Need.STATES}
     assert obstacle(make_score("gl-mcm"), given) is None
-    assert given_by([photos]) == Given()
+    assert Given.of([as_source(photos)]) == Given()
 
 
 def test_a_model_of_features_has_no_text_tower() -> None:
-    given = given_by(classifier=PrecomputedClassifier(np.eye(3, dtype=np.float32), ["a", "b", "c"]))
+    given = Given.of(classifier=PrecomputedClassifier(np.eye(3, dtype=np.float32), ["a", "b", "c"]))
     usable, left_out = runnable_scores(given)
     assert not any(score.needs & {Need.TEXTS, Need.PATCHES, Need.PIXELS} for score in usable)
     assert {"mcm", "delta-energy:robust"} <= specs(usable)

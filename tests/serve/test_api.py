@@ -177,7 +177,14 @@ class TestClassify:
         body = client.post("/v1/classify", data={"classes": " sky,grass , wall"}, files=files(PICTURES)).json()
         expected = de.ZeroShotClassifier(lite, names).similarities(PICTURES).argmax(axis=1)
         assert [image["label"] for image in body["images"]] == [names[k] for k in expected]
-        assert body["threshold"] is None and body["images"][0]["is_ood"] is None
+        detector = de.Detector.from_names(de.ZeroShotClassifier(lite, names))
+        assert body["threshold"] == detector.threshold and body["guarantee"] == str(detector.guarantee)
+        told = ("is_ood", "verdict", "answer", "more_like", "p_value")
+        assert [[image[name] for name in told] for image in body["images"]] == [
+            [getattr(one, name) for name in told] for one in detector.predict(PICTURES)
+        ]
+        chosen = client.post("/v1/classify", data={"classes": names, "score": "mcm"}, files=files(PICTURES[:1])).json()
+        assert chosen["threshold"] is None and chosen["images"][0]["is_ood"] is None
         again = client.post("/v1/classify", data={"classes": names}, files=files(PICTURES[:1])).json()
         assert again["images"][0]["score"] == pytest.approx(body["images"][0]["score"], rel=1e-5)
 

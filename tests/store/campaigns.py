@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import ArtifactError
 from deltaenergy.scale.build import build_store, repair_store
 from deltaenergy.store.shard import is_store
@@ -167,7 +168,7 @@ def damaged_pictures(rng: np.random.Generator, count: int) -> Counter[str]:
                 data[min(place, len(data) - 1)] ^= int(rng.integers(1, 256))
             if rng.random() < 0.2:
                 del data[int(rng.integers(1, len(data))) :]
-            tried[picture_outcome(bytes(data))] += 1
+            tried[picture_outcome(ImageItem(f"picture {i}", bytes(data)))] += 1
     return tried
 
 

@@ -18,8 +18,9 @@ from deltaenergy import (
     make_score,
 )
 from deltaenergy.errors import ArtifactError, InputError
+from deltaenergy.models.encoding import stream_batches
 from deltaenergy.scoring import score_images
-from deltaenergy.store.items import names_a_store, pass_over
+from deltaenergy.source import Rows, as_source
 from tests.checkpoints import write_clip
 from tests.cross_fitting import cross_fitted
 
@@ -33,9 +34,7 @@ def store(tiny_clip: Model, photos: Path, tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_it_is_the_store_in_order(store: Store, tiny_clip: Model, size: int) -> None:
-    found = pass_over(store.path, tiny_clip, patches=True, size=size)
-    assert found.images == 9
-    parts = list(found)
+    parts = list(stream_batches(tiny_clip, as_source(store.path), patches=True, batch_size=size))
     assert max(len(part.items) for part in parts) <= size
     for name, values in (("id", store.ids), ("label", store.labels)):
         assert [getattr(item, name) for part in parts for item in part.items] == [values[i] for i in store.readable]
@@ -86,27 +85,33 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(tiny_clip: Model, 
     path = tmp_path / "plain.store"
     build_store(tiny_clip, photos, path, shard_size=3)
     with pytest.raises(InputError, match="`patches=True`"):
-        pass_over(path, tiny_clip, patches=True, size=10)
+        stream_batches(tiny_clip, as_source(path), patches=True)
     from deltaenergy import load_model
 
     with pytest.raises(ArtifactError, match="different model"):
-        pass_over(path, load_model(write_clip(tmp_path / "other", seed=5)), patches=False, size=10)
+        stream_batches(load_model(write_clip(tmp_path / "other", seed=5)), as_source(path))
     with pytest.raises(InputError, match="pixels"):
         score_images(ZeroShotClassifier(tiny_clip, ["cat"]), [make_score("odin")], path)
     shard = path / "00001-1.arrow"
     shard.write_bytes(shard.read_bytes()[:-4])
     with pytest.raises(ArtifactError, match=r"00001-1\.arrow"):
-        pass_over(path, tiny_clip, patches=False, size=10)
+        as_source(path)
 
 
-def test_what_names_a_store(tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_taken_for_a_store(
+    tiny_clip: Model, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = build_store(tiny_clip, photos, tmp_path / "a.store")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert names_a_store(store.path) and names_a_store(str(store.path)) and names_a_store("~/a.store")
-    assert not any(map(names_a_store, (photos, store, [store.path], None, "nowhere", "a\0b")))
+    for given in (store.path, str(store.path), "~/a.store", store):
+        source = as_source(given)
+        assert isinstance(source, Store) and source.ids == store.ids
+    assert isinstance(as_source([store.path]), Rows) and not isinstance(as_source(photos), Store)
+    for wrong in (None, "nowhere", "a\0b"):
+        with pytest.raises(InputError):
+            as_source(wrong)
 
 
-@pytest.mark.xfail(strict=True, reason="issue: a Store object is refused where the path of the store works")
 def test_an_open_store_is_as_good_as_its_path(tiny_clip: Model, photos: Path, tmp_path: Path) -> None:
     store = build_store(tiny_clip, photos, tmp_path / "store")
     stands_in = PrecomputedModel(tiny_clip.feature_dim, fingerprint=store.fingerprint)
@@ -114,3 +119,6 @@ def test_an_open_store_is_as_good_as_its_path(tiny_clip: Model, photos: Path, tm
     detector = Detector(PrecomputedClassifier(vectors, ["cat", "dog"], model=stands_in), "mcm").calibrate(store.path)
     by_path = [verdict.score for verdict in detector.predict(store.path)]
     assert [verdict.score for verdict in detector.predict(store)] == by_path
+    for given in ([store.path], store.items(), store.select(range(len(store))), store.features()):
+        assert [verdict.score for verdict in detector.predict(given)] == by_path
+    assert [verdict.score for verdict in detector.predict(store.select([5, 2]))] == [by_path[5], by_path[2]]

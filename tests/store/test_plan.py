@@ -283,6 +283,28 @@ def test_two_runs_at_once_share_the_work(pictures: Path, whole: Path, tmp_path: 
     assert contents(out) == contents(whole)
 
 
+def test_a_plan_folder_that_another_run_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltaenergy.files import atomic
+    from deltaenergy.store import folder as folder_module
+
+    made: list[Path] = []
+    make = atomic.make_folder
+
+    def make_and_lose(path: Path) -> None:
+        make(path)
+        if path not in made:
+            made.append(path)
+            path.rmdir()
+
+    for module in (atomic, folder_module):
+        monkeypatch.setattr(module, "make_folder", make_and_lose)
+    folder = folder_module.LocalFolder(tmp_path / "store")
+    with folder.lock("plan/0.lock") as held:
+        assert held
+    made.clear()
+    assert folder.put("plan/rows", b"data") and folder.read("plan/rows") == b"data"
+
+
 def test_a_run_with_other_images_does_not_disturb_the_one_at_work(pictures: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     (tmp_path / "others").mkdir()

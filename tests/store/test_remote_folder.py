@@ -20,7 +20,6 @@ from deltaenergy.errors import ArtifactError, InputError, UnreachableError
 from deltaenergy.scale.build import build_store, repair_store
 from deltaenergy.source import image_stream, load_images
 from deltaenergy.store.folder import open_folder
-from deltaenergy.store.items import names_a_store
 from deltaenergy.store.plan import FOLDER
 from deltaenergy.store.remote_folder import RemoteFolder
 from deltaenergy.store.shard import is_store, read_manifest
@@ -76,7 +75,7 @@ def test_the_same_bytes_as_on_disk(bucket: Bucket, photos: Path, expected: dict[
         np.testing.assert_array_equal(here.features, there.features)
     assert Store.open(f"{bucket.url}/store/").verify() == []
     assert [item.id for item in load_images(f"{bucket.url}/store")] == [item.id for item in local.items()]
-    assert names_a_store(f"{bucket.url}/store/") and not is_store(f"{bucket.url}/elsewhere")
+    assert is_store(f"{bucket.url}/store/") and not is_store(f"{bucket.url}/elsewhere")
 
 
 def test_a_second_run_changes_nothing_and_adds_what_is_new(bucket: Bucket, photos: Path) -> None:

@@ -12,9 +12,9 @@ import deltaenergy as de
 from deltaenergy import Model
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.prompt import PromptClassifier
+from deltaenergy.source import labelled_images
 from deltaenergy.theory import check_theory
 from deltaenergy.theory.generalisation import LEVEL, farthest_step, generalisation_gaps
-from deltaenergy.tuning.prepare import labelled_items
 from tests.labelled_pictures import CLASSES, write_pictures
 
 
@@ -98,7 +98,7 @@ def test_the_report_has_all_of_it(tiny_clip: Model, tmp_path: Path) -> None:
         write_pictures(tmp_path / "known" / domain)
     folder = write_pictures(tmp_path / "others")
     learned = de.tune(tiny_clip, CLASSES, folder, "ebm", shots=2, views=1, recipe={"epochs": 1})
-    report = check_theory(learned, labelled_items(tmp_path / "known", domains=True), open_images=folder)
+    report = check_theory(learned, labelled_images(tmp_path / "known", domains=True), open_images=folder)
     assert [gap.target for gap in report.gaps] == ["ink", "oil"]
     assert {(one.tau, one.c) for one in report.false_positives} >= {(0.01, 1), (0.01, 2)}
     assert {one.tau for one in report.many_classes} == {0.01, 1.0}
@@ -107,6 +107,6 @@ def test_the_report_has_all_of_it(tiny_clip: Model, tmp_path: Path) -> None:
     record = report.to_dict()
     assert len(record["proposition"]) == 2 and record["theorem_2"]["false_positives"]
     # Without domains, and without unknown images, it says that these are missing.
-    bare = check_theory(learned, labelled_items(folder))
+    bare = check_theory(learned, labelled_images(folder))
     assert bare.gaps == [] and bare.false_positives == []
     assert [name for name, _ in bare.sentences()].count("Theorem 2") == 2

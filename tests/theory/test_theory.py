@@ -16,11 +16,11 @@ from deltaenergy import Model
 from deltaenergy.classifiers.methods import make_method
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.errors import InputError
+from deltaenergy.source import labelled_images
 from deltaenergy.theory import check_theory
 from deltaenergy.theory.bound import check_bound
 from deltaenergy.theory.hessian import check_hessians, spectral_norm
 from deltaenergy.theory.separation import check_pairs, gradient_identities
-from deltaenergy.tuning.prepare import labelled_items
 from tests.labelled_pictures import CLASSES, write_pictures
 
 
@@ -83,19 +83,19 @@ def test_nor_does_it_where_epsilon_is_positive() -> None:
 
 def test_unreadable_images_are_left_out_and_listed(tiny_clip: Model, tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "train")
-    whole = check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder))
+    whole = check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_images(folder))
     (folder / "cat" / "00 broken.png").write_bytes(b"no image")
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "x.png").write_bytes((folder / "cat").joinpath("0.png").read_bytes())
     (tmp_path / "open" / "y.png").write_bytes(b"no image")
     found = check_theory(
-        de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder), open_images=tmp_path / "open"
+        de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_images(folder), open_images=tmp_path / "open"
     )
     assert [Path(image.id).name for image in found.unreadable] == ["00 broken.png", "y.png"]
     np.testing.assert_array_equal(found.bound.margin, whole.bound.margin)
     (tmp_path / "open" / "x.png").unlink()
     with pytest.raises(InputError, match="None of the open images"):
-        check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_items(folder), open_images=tmp_path / "open")
+        check_theory(de.ZeroShotClassifier(tiny_clip, CLASSES), labelled_images(folder), open_images=tmp_path / "open")
 
 
 def test_theorem_1_where_its_assumption_holds() -> None:
@@ -145,7 +145,7 @@ def test_hessian_distance_equals_that_of_whole_matrices(tiny_clip: Model, pictur
     tuned.context.data.copy_(learned.get_parameter("context")[:1])
     tuned.eval()
     prompts = tuned.prompts
-    items = labelled_items(pictures)
+    items = labelled_images(pictures)
     features = torch.from_numpy(tiny_clip.encode_images(items))
     labels = torch.tensor([CLASSES.index((item.label or "").replace("_", " ")) for item in items])
     found = check_hessians(tuned, features, labels, 0.5, 1.0)
@@ -170,14 +170,14 @@ def test_hessian_distance_equals_that_of_whole_matrices(tiny_clip: Model, pictur
 
 def test_the_report_says_what_fails(tiny_clip: Model, pictures: Path) -> None:
     zero_shot = de.ZeroShotClassifier(tiny_clip, CLASSES)
-    report = check_theory(zero_shot, labelled_items(pictures))
+    report = check_theory(zero_shot, labelled_images(pictures))
     text = "\n".join(f"{name}: {sentence}" for name, sentence in report.sentences())
     assert "no learned context" in text and "gradient identities hold" in text
     assert report.hessian is None and report.images == 18
     tip = de.tune(tiny_clip, CLASSES, pictures, "tip-adapter", shots=3, views=1)
     with pytest.raises(InputError, match="tip-adapter"):
-        check_theory(tip, labelled_items(pictures))
+        check_theory(tip, labelled_images(pictures))
     with pytest.raises(InputError, match="tau must be"):
-        check_theory(zero_shot, labelled_items(pictures), tau=0)
+        check_theory(zero_shot, labelled_images(pictures), tau=0)
     with pytest.raises(InputError, match="epsilon"):
-        check_theory(zero_shot, labelled_items(pictures), epsilon=math.nan)
+        check_theory(zero_shot, labelled_images(pictures), epsilon=math.nan)

@@ -26,6 +26,7 @@ from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedImages
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import encode, fit, known_images, score_images
+from deltaenergy.source import as_source
 
 # A fast score is repeated until it took this long, and its fastest repetition counts.
 MEASURED_SECONDS = 0.2
@@ -66,7 +67,7 @@ class CostRunner(Runner):
         classifier, score = self.classifier(planned, row), make_score(row.score)
         scorer = score.bind(classifier)
         encoded, encoding, encoding_peak = self.encoded(items)
-        images: Any = encoded.items if score.needs_images else encoded.features
+        images = as_source(encoded.items if score.needs_images else encoded.features)
         with peak_memory(self.model.device) as peak:
             if not scorer.fitted:
                 known = encode(classifier, [scorer], images, batch_size=self.batch_size)

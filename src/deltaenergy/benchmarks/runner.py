@@ -30,7 +30,7 @@ from deltaenergy.benchmarks.sets import DataRoot, template_of
 from deltaenergy.benchmarks.spec import OF_DATASET, BenchmarkSpec
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.results import Evaluation, Group
 from deltaenergy.evaluation.run import evaluate_sets
@@ -43,7 +43,6 @@ from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import encode, fit, known_images
 from deltaenergy.source import image_stream
 from deltaenergy.stats.metrics import RankedScores
-from deltaenergy.store.items import StoredImage
 from deltaenergy.store.store import Store
 from deltaenergy.store.writer import StoreSettings, fill_store
 
@@ -295,7 +294,7 @@ class Runner:
         classifier = scorer.classifier
         # Stored features are rows without labels.
         whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
-        images: Any = items if whole else self.features.of(items, classifier.model)
+        images = items if whole else self.features.of(items, classifier.model)
         encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
         return fit([scorer], known_images([encoded], [scorer]))[0]
 
@@ -405,7 +404,7 @@ class FeatureCache:
             self._encode(items, model)
             known = self.rows[model.fingerprint]
         store = self.stores[model.fingerprint]
-        return [replace(item, source=StoredImage(store, known[item.id])) for item in items if item.id in known]
+        return [replace(item, row=StoredRow(store, known[item.id])) for item in items if item.id in known]
 
     def _encode(self, items: list[ImageItem], model: Model) -> None:
         store = fill_store(

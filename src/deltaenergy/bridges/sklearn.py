@@ -36,8 +36,8 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.guarantee import NoGuarantee
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.scoring import Scored, score_images
+from deltaenergy.source import LabelledFeatures
 from deltaenergy.stats.thresholds import least_images
-from deltaenergy.tuning.stored import LabelledFeatures
 from deltaenergy.tuning.tune import tune
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.errors import ArtifactError, InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import feature_batches, is_feature_array
+from deltaenergy.models.encoding import EncodedBatch, stream_batches
+from deltaenergy.source import Source, as_source, check_has, names_no_model
 
 if TYPE_CHECKING:
     from typing import Self
@@ -222,37 +222,36 @@ class Classifier(HasRepr, nn.Module, ABC):
 
         They say which of the classes an image is if it is one of them, not whether it is.
         """
-        positions, shares = self._closest(images, len(self.classes), batch_size)
+        positions, shares = self._closest(as_source(images), len(self.classes), batch_size)
         return torch.zeros_like(shares).scatter_(1, positions, shares).numpy()
 
     def top_k(self, images: Any, k: int = 5, *, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities, the best first."""
         if k < 1:
             raise InputError(f"k must be at least 1, got {k!r}.")
-        found = (part.tolist() for part in self._closest(images, k, batch_size))
+        found = (part.tolist() for part in self._closest(as_source(images), k, batch_size))
         return [[(self.classes[i], share) for i, share in zip(*row)] for row in zip(*found)]
 
     def similarities(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
         """Similarities (N, K) for images, or for unit features given as an (N, D) array or tensor."""
-        found = [similarities[:rows].cpu() for rows, similarities in self._compared(images, batch_size)]
+        found = [similarities[:rows].cpu() for rows, similarities in self._compared(as_source(images), batch_size)]
         return torch.cat([torch.zeros(0, len(self.classes)), *found]).numpy()
 
-    def _closest(self, images: Any, k: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _closest(self, source: Source, k: int, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions and probabilities of the k closest classes (N, k), as verdicts have them."""
         k = min(k, len(self.classes))
         parts = [(torch.zeros(0, k, dtype=torch.long), torch.zeros(0, k))]
-        for rows, similarities in self._compared(images, batch_size):
+        for rows, similarities in self._compared(source, batch_size):
             top, shares = closest_classes(similarities, self.model.logit_scale, k)
             parts.append((top[:rows].cpu(), shares[:rows].cpu()))
         return torch.cat([top for top, _ in parts]), torch.cat([shares for _, shares in parts])
 
     @torch.inference_mode()
-    def _compared(self, images: Any, batch_size: int) -> Iterator[tuple[int, torch.Tensor]]:
+    def _compared(self, source: Source, batch_size: int) -> Iterator[tuple[int, torch.Tensor]]:
         """How many images a block has, and their similarities, with further rows behind; all must be readable."""
-        if is_feature_array(images):
-            self.check_takes_features()
+        self.check_takes(source)
         patches, who = Need.PATCHES in self.needs_to_predict, self.method.name
-        for batch in feature_batches(self.model, images, patches=patches, batch_size=batch_size, who=who):
+        for batch in stream_batches(self.model, source, patches=patches, batch_size=batch_size, who=who):
             if batch.unreadable:
                 raise UnreadableImagesError(batch.unreadable)
             for rows, _, outputs in self.compare(batch):
@@ -289,13 +288,10 @@ class Classifier(HasRepr, nn.Module, ABC):
         """Whether unit features of the base model are all that it looks at."""
         return self.needs_to_predict <= {Need.FEATURES} and not self.prompts_images
 
-    def check_takes_features(self) -> None:
-        """Raise `InputError` if it cannot be given an array of features, which does not say what model made them."""
-        more = self.needs_to_predict - {Need.FEATURES}
-        if more:
-            needs = ", ".join(sorted(need.value for need in more))
-            raise InputError(f"{self.method.name} needs {needs}: give it images, not features.")
-        if self.prompts_images:
+    def check_takes(self, source: Source) -> None:
+        """Raise `InputError` unless there is all that it looks at, by the model that it looks through."""
+        check_has(source, self.needs_to_predict, self.method.name)
+        if self.prompts_images and names_no_model(source):
             raise InputError(
                 f"{self.method.name} has learned tokens in the image tower, and an array does not say whether its "
                 "features went through them: give it images, or a feature store that its own model made, "

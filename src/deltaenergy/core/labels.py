@@ -81,7 +81,7 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
         if item.label is None:
             raise InputError(
                 f"{what}: {item.id} has no class label. Give a folder with one subfolder per class, or a table with a "
-                "label column."
+                "label column; for features give labels."
             )
         position = finder.find(item.label)
         if position is None:

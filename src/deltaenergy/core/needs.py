@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Need(StrEnum):
@@ -21,3 +22,10 @@ class Need(StrEnum):
 
 # What is not in features: whoever needs one of these is given images.
 OF_IMAGES = frozenset({Need.PATCHES, Need.STATES, Need.PIXELS})
+
+
+class Lack(NamedTuple):
+    """Why a need cannot be met, and what to do about it, as a sentence that follows a colon."""
+
+    why: str
+    remedy: str

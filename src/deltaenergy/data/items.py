@@ -36,6 +36,14 @@ class Lazy:
         return self.read()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRow:
+    """Where the features of an image are: in the row `number` of a feature store or of an array."""
+
+    of: Any
+    number: int
+
+
 # A path becomes a LocalFile. None: only its name is known.
 Content: TypeAlias = "File | Slice | ParquetCell | Lazy | Image.Image | bytes | Path | Callable[[], Any] | None"
 
@@ -50,6 +58,7 @@ class ImageItem:
         label: its class, where known.
         domain: its domain, where known.
         problem: why it cannot be read, if that is known already.
+        row: where its features are, if it was encoded before.
     """
 
     id: str
@@ -57,6 +66,7 @@ class ImageItem:
     label: str | None = None
     domain: str | None = None
     problem: str | None = None
+    row: StoredRow | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.source, Path):

@@ -7,13 +7,14 @@ before it has. To see that an id repeats, eight bytes of each are remembered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from deltaenergy.core.needs import Lack, Need
 from deltaenergy.data.items import ImageItem
 
 if TYPE_CHECKING:
@@ -46,22 +47,25 @@ class ImageStream:
     `problem`.
 
     Attributes:
+        lacks: what cannot be computed of them: nothing.
         count: how many images there are, None while that is unknown. It is known after a whole pass.
         others: the files in folders that are not images, as far as the last pass went.
-        stored: whether some of them come from a feature store.
+        listed: the images, if they were given as a list.
     """
+
+    lacks: ClassVar[Mapping[Need, Lack]] = {}
 
     def __init__(
         self,
         listing: Callable[[], Iterator[ImageItem]],
         count: int | None = None,
         *,
-        stored: bool = False,
         unique: bool = False,
+        listed: list[ImageItem] | None = None,
         others: OtherFiles | None = None,
     ) -> None:
         """`listing` gives the images from the first, as often as it is called; ids may repeat unless `unique`."""
-        self._listing, self.count, self.stored = listing, count, stored
+        self._listing, self.count, self.listed = listing, count, listed
         self.others = others or OtherFiles()
         self._unique = unique
         begun = listing()

@@ -26,6 +26,7 @@ from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
 from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.source import Features
 from deltaenergy.stats.thresholds import check_keep, threshold_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AdaptiveDetector:
     def __init__(self, classifier: Classifier, adapter: str | Adapter = "adaneg") -> None:
         self.classifier = classifier
         self.adapter = make_adapter(adapter)
-        classifier.check_takes_features()
+        classifier.check_takes(Features(torch.zeros(0, classifier.model.feature_dim)))
         self.threshold: float | None = None
         self.keep: float | None = None
         self._prepared: dict[str, torch.Tensor] | None = None
@@ -84,7 +85,7 @@ class AdaptiveDetector:
         """What is found for each `adapter.batch` images in turn, scored by a fresh memory that learns from them."""
         self.prepare()
         assert self._prepared is not None
-        found = stream_scores(self.classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+        found = stream_scores(self.classifier, [], images, batch_size=batch_size, progress=progress)
         return self._adapt(self.adapter.begin(self.classifier, self._prepared), _regroup(found, self.adapter.batch))
 
     def _judge(self, batch: Scored) -> Verdicts:

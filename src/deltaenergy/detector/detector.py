@@ -16,7 +16,9 @@ from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress
+from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
+from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.calibration import (
     Calibration,
     check_calibration,
@@ -28,10 +30,11 @@ from deltaenergy.detector.calibration import (
 )
 from deltaenergy.detector.class_check import ClassAccuracy, asks_words, class_accuracy, warn_if_unknown
 from deltaenergy.detector.guarantee import Guarantee, NoGuarantee
+from deltaenergy.detector.names import NamesRule, check_names_score, names_score, rule_from_names
 from deltaenergy.detector.reference_images import KeptImages
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError, NotFittedError, SkippedImages
-from deltaenergy.scores.availability import check_runnable, given_by, unlabelled
+from deltaenergy.scores.availability import Given, check_runnable, unlabelled
 from deltaenergy.scores.base import FoldScorer, Score, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.negatives.competing import CompetingWords
@@ -48,6 +51,7 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
+from deltaenergy.source import as_source
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
@@ -66,7 +70,7 @@ class Detector(HasRepr):
         score: a name with optional parameters, such as `"delta-energy(tau=0.1,c=1)"`, or a `Score`; by default
             `delta-energy+words`, or `multi-delta-energy` for a model without a text tower (`scores.registry`).
         state: what the score has learned before, if this detector was saved.
-        calibration: what `calibrate` found before.
+        calibration: what `calibrate` found before, or the threshold `from_names`.
         kept_images: the calibration images that it kept.
     """
 
@@ -76,13 +80,13 @@ class Detector(HasRepr):
         score: str | Score | None = None,
         *,
         state: Mapping[str, torch.Tensor] | None = None,
-        calibration: Calibration | None = None,
+        calibration: Calibration | NamesRule | None = None,
         kept_images: KeptImages | None = None,
     ) -> None:
         check_classifier(classifier, "A detector")
         self.classifier = classifier
         self.score = make_score(default_score(classifier.model) if score is None else score)
-        # What the known images say about new ones; None before `calibrate`.
+        # What the known images, or class names alone, say about new ones; None before `calibrate`.
         self.calibration = calibration
         # The calibration images themselves, where they were to be kept.
         self.kept_images = kept_images
@@ -101,6 +105,19 @@ class Detector(HasRepr):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _binding=threading.Lock())
 
+    @classmethod
+    def from_names(
+        cls, classifier: Classifier, score: str | Score | None = None, *, progress: Progress | None = None
+    ) -> Detector:
+        """A detector whose threshold is set from class names alone (`detector.names`): nothing is guaranteed.
+
+        The score is `delta-energy+words` by default; with parameters, it may bring words of your own.
+        """
+        detector = cls(classifier, names_score(classifier) if score is None else score)
+        check_names_score(classifier, detector.score)
+        detector.prepare(progress).calibration = rule_from_names(detector.scorer)
+        return detector
+
     def calibrate(
         self,
         images: Any,
@@ -111,6 +128,7 @@ class Detector(HasRepr):
         labels: Sequence[str] | None = None,
         trained: bool = False,
         keep_images: bool = False,
+        tolerate: str | Sequence[str] = (),
         batch_size: int = 32,
         progress: Progress | None = None,
     ) -> Detector:
@@ -137,12 +155,21 @@ class Detector(HasRepr):
 
         With `keep_images`, features and thumbnails of the images that set the threshold are kept, and saved with the
         detector: a rejected image can be compared with them (`explain.why`).
+
+        With `tolerate`, such as `"blur,noise,jpeg"`, each image has an even chance of being corrupted by one of these
+        (`data.corruptions`), and the guarantee is for such a mixture: more corrupted images are kept, and fewer unknown
+        ones rejected (docs/thresholds.md).
         """
+        kinds = corruption_kinds(tolerate) if tolerate else ()
         check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        given = given_by([images], self.classifier).without(labels=unlabelled(images))
-        check_runnable([self.score], given)
+        given = as_source(images)
+        if kinds:
+            if not isinstance(given, ImageStream):
+                raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
+            given = as_source(half_corrupted(given, kinds))
+        check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # what it learned from other images is learned again
-        encoded = Encoded(self.classifier, images, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
+        encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
         fitted: AnyScorer = scorer
         if not scorer.fitted:
             (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
@@ -167,6 +194,9 @@ class Detector(HasRepr):
             trained=trained,
             keep_images=keep_images,
         )
+        if kinds:
+            found = self.require_calibration()
+            self.calibration = replace(found, guarantee=replace(found.guarantee, tolerate=kinds))
         if encoded.encodes:
             self._widen_slack(scored, fitted)
         if keep < 1 and not self.require_calibration().guarantee.holds:
@@ -247,7 +277,7 @@ class Detector(HasRepr):
         """
         if fdr is not None:
             self.check_controls(fdr)
-        stream = self.stream(images, top_k=top_k, batch_size=batch_size, progress=progress)
+        stream = self._stream(images, top_k, batch_size, progress, fdr)
         verdicts = Verdicts.concat([self.judge(NOTHING_SCORED, top_k), *stream.batches()])
         return verdicts if fdr is None else self.control(verdicts, fdr)
 
@@ -281,14 +311,27 @@ class Detector(HasRepr):
 
         Wrong arguments raise at once; images are read as verdicts are asked for.
         """
-        self.require_calibration()
-        batches = stream_scores(
-            self.classifier, [self.scorer], images, top_k=top_k, batch_size=batch_size, progress=progress
-        )
-        return VerdictStream(self.judge(batch, top_k) for batch in batches)
+        return self._stream(images, top_k, batch_size, progress)
 
-    def judge(self, scored: Scored, top_k: int = 1) -> Verdicts:
-        """Verdicts from scores that are known already; without a threshold, `is_ood` is None."""
+    def _stream(
+        self, images: Any, top_k: int, batch_size: int, progress: Progress | None, fdr: float | None = None
+    ) -> VerdictStream:
+        self.require_threshold()
+        batches = stream_scores(
+            self.classifier,
+            [self.scorer],
+            images,
+            top_k=top_k,
+            batch_size=batch_size,
+            progress=progress,
+        )
+        return VerdictStream(self.judge(batch, top_k, fdr) for batch in batches)
+
+    def judge(self, scored: Scored, top_k: int = 1, fdr: float | None = None) -> Verdicts:
+        """Verdicts from scores that are known already; without a threshold, `is_ood` is None.
+
+        `more_like` is found where features were kept; also for what `control` may reject at this `fdr`.
+        """
         spec, count = self.score.spec, len(scored.predicted)
         values = scored.values.get(spec, np.zeros(0))
         p_values, rejected = np.full(count, np.nan), None if self.calibration is None else np.zeros(count, bool)
@@ -310,7 +353,18 @@ class Detector(HasRepr):
             rejected,
             scored.unreadable,
             items=scored.items,
+            more_like=() if rejected is None else self._more_like(scored, rejected | (p_values <= (fdr or 0))),
         )
+
+    def _more_like(self, scored: Scored, asked: npt.NDArray[np.bool_]) -> list[str | None]:
+        """For these images the word with the largest cosine, where the score has words and features were kept."""
+        found: list[str | None] = [None] * len(asked)
+        if self._has_words and scored.features is not None and asked.any():
+            words, features = self.words.kept, self.scorer.state["negatives"].float().cpu().numpy()
+            nearest = (scored.features[asked] @ features.T).argmax(axis=1)
+            for row, position in zip(np.flatnonzero(asked).tolist(), nearest.tolist()):
+                found[row] = words[position]
+        return found
 
     def values_of(self, scored: Scored) -> npt.NDArray[np.float64]:
         """What `rejects` and `p_values` compare: the scores, with a column for each fold if there are folds."""
@@ -323,7 +377,7 @@ class Detector(HasRepr):
 
         A detector with thresholds by class needs the position of the class that each image is classified as.
         """
-        return self.require_calibration().rejects(values, None if predicted is None else self._first[predicted])
+        return self.require_threshold().rejects(values, None if predicted is None else self._first[predicted])
 
     def p_values(
         self, values: npt.NDArray[np.float64], predicted: npt.NDArray[np.int64] | None = None
@@ -332,7 +386,7 @@ class Detector(HasRepr):
 
         With thresholds by class, the calibration images are those of the class that the image is classified as.
         """
-        return self.require_calibration().p_values(values, None if predicted is None else self._first[predicted])
+        return self.require_threshold().p_values(values, None if predicted is None else self._first[predicted])
 
     @property
     def threshold(self) -> float | None:
@@ -340,27 +394,28 @@ class Detector(HasRepr):
         return None if self.calibration is None else self.calibration.threshold
 
     @property
-    def guarantee(self) -> Guarantee | None:
-        """What the threshold guarantees for new images; None before `calibrate`."""
+    def guarantee(self) -> Guarantee | NamesRule | None:
+        """What the threshold guarantees for new images: nothing, if it is a `NamesRule`; None before `calibrate`."""
         return None if self.calibration is None else self.calibration.guarantee
 
     @property
     def calibration_scores(self) -> npt.NDArray[np.float64]:
         """Of the known images, ascending: the reference distribution of p-values."""
-        return np.zeros(0) if self.calibration is None else self.calibration.scores
+        return self.calibration.scores if isinstance(self.calibration, Calibration) else np.zeros(0)
 
     @property
     def class_thresholds(self) -> dict[str, float]:
         """The thresholds of the classes that have their own."""
-        own = {} if self.calibration is None else self.calibration.class_thresholds
+        own = self.calibration.class_thresholds if isinstance(self.calibration, Calibration) else {}
         return {self.classifier.classes[k]: bound for k, bound in own.items()}
 
     def bounds(self) -> npt.NDArray[np.float64] | None:
         """The threshold of each class, by position: its own, or the one of all; None if there is no threshold."""
-        known = self.require_calibration()
-        if known.threshold is None:
+        threshold = self.require_threshold().threshold
+        if threshold is None:
             return None
-        return np.array([known.class_thresholds.get(k, known.threshold) for k in self._first.tolist()])
+        own = self.class_thresholds
+        return np.array([own.get(name, threshold) for name in self.classifier.classes])
 
     @property
     def _first(self) -> npt.NDArray[np.int64]:
@@ -398,6 +453,8 @@ class Detector(HasRepr):
         }
         if self.calibration is None:
             facts["threshold"] = "none yet, call calibrate"
+        elif isinstance(self.calibration, NamesRule):
+            facts["threshold"] = f"{self.threshold:.6g}, from class names alone"
         else:
             keeps = f"keeps {percent(self.calibration.guarantee.keep)} by {len(self.calibration_scores):,} images"
             facts["threshold"] = f"{'none' if self.threshold is None else f'{self.threshold:.6g}'}, {keeps}"
@@ -411,9 +468,13 @@ class Detector(HasRepr):
     @property
     def words(self) -> CompetingWords:
         """The words that compete with the classes (`.kept`), and which were removed and why (`.removed`)."""
-        if not isinstance(self.score, DeltaEnergyWords):
+        if not self._has_words:
             raise InputError(f"Score {self.score.spec!r} has no list of words: use {DeltaEnergyWords.name}.")
         return words_of(self.scorer)
+
+    @property
+    def _has_words(self) -> bool:
+        return isinstance(self.score, DeltaEnergyWords)
 
     @property
     def unfitted_scorer(self) -> Scorer:
@@ -462,8 +523,18 @@ class Detector(HasRepr):
 
         return load_detector(folder, model, device)
 
-    def require_calibration(self) -> Calibration:
-        """What `calibrate` found, or an error that says to call it."""
+    def require_threshold(self) -> Calibration | NamesRule:
+        """What decides about an image, or an error that says how to get it."""
         if self.calibration is None:
             raise NotFittedError("This detector has no threshold yet: call calibrate(known_images) first.")
         return self.calibration
+
+    def require_calibration(self) -> Calibration:
+        """What `calibrate` found, or an error that says to call it."""
+        known = self.require_threshold()
+        if isinstance(known, NamesRule):
+            raise NotFittedError(
+                "This needs known images, and the threshold of this detector is set from class names alone: call "
+                "calibrate(known_images) first."
+            )
+        return known

@@ -26,6 +26,7 @@ class Guarantee:
         trained: whether the classifier was trained on these images. Then nothing is guaranteed.
         own: classes with their own threshold.
         pooled: classes with too few images for one.
+        tolerate: kinds of corruption that half of the images had (`data.corruptions`).
     """
 
     keep: float
@@ -35,6 +36,7 @@ class Guarantee:
     trained: bool = False
     own: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
+    tolerate: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -59,13 +61,19 @@ class Guarantee:
 
     def __str__(self) -> str:
         sentences = [self._overall()]
+        if self.tolerate:
+            sentences.append(
+                f"Half of these images were corrupted ({', '.join(self.tolerate)}): fewer unknown images "
+                "are rejected than without."
+            )
         if (self.own or self.pooled) and not self.trained:
             sentences.append(self._classes())
         return " ".join(sentences)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields and the words, as JSON values."""
-        more = {"own": list(self.own), "pooled": list(self.pooled), "at_least": self.at_least, "text": str(self)}
+        lists = {name: list(getattr(self, name)) for name in ("own", "pooled", "tolerate")}
+        more = {**lists, "at_least": self.at_least, "text": str(self)}
         return {**asdict(self), **more}
 
     def _overall(self) -> str:

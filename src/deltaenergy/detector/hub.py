@@ -68,7 +68,7 @@ def push_detector(
     from huggingface_hub import HfApi
 
     _check_repo(repo)
-    detector.require_calibration()
+    detector.require_threshold()
     if detector.kept_images is not None and not with_images:
         raise InputError(
             "This detector holds small pictures of its calibration images, which everyone who can read the repository "
@@ -104,6 +104,8 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
     shown = ", ".join(_plain(name) for name in classes[:_CLASSES_SHOWN])
     more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
     base = classifier.base_model.name
+    known = len(detector.calibration_scores)
+    made = f"set on {known:,} images" if known else "from class names alone"
     threshold = "none, cross-fitted" if detector.threshold is None else f"{detector.threshold:.6g}"
     lines = [
         "---",
@@ -133,7 +135,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         f"| model | {_plain(base)} (`{classifier.base_model.fingerprint}`), not part of this repository |",
         f"| classifier | `{classifier.method.spec}` |",
         f"| score | `{score.spec}`: {_plain(score.formula)} ({_plain(score.paper)}) |",
-        f"| threshold | {threshold}, set on {len(detector.calibration_scores):,} images |",
+        f"| threshold | {threshold}, {made} |",
         f"| made with | deltaenergy {__version__} |",
         "",
         f"**Classes.** {shown}{more}.",

@@ -6,6 +6,7 @@ not loaded yet is loaded when all else has been checked: a mistyped path is an e
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,10 @@ from deltaenergy.errors import InputError
 from deltaenergy.files import check_writable
 from deltaenergy.models.base import Model
 from deltaenergy.models.on import On
-from deltaenergy.scores.availability import ALL, Given, closed_tower, given_by
+from deltaenergy.scores.availability import ALL, Given, closed_tower
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import DEFAULT_SCORE, default_score, make_score
+from deltaenergy.source import Source
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,14 @@ class DetectorSource:
         """Whether it is a detector that is calibrated, as far as can be told before it is loaded."""
         return self.is_detector and not (isinstance(self.by, Detector) and self.by.calibration is None)
 
-    def given(self, images: Iterable[Any]) -> Given:
+    def given(self, images: Iterable[Source]) -> Given:
         """What scores have to work with, as far as can be told before a model is loaded."""
         if isinstance(self.by, Detector | Classifier):
-            return given_by(images, self.by.classifier if isinstance(self.by, Detector) else self.by)
+            return Given.of(images, self.by.classifier if isinstance(self.by, Detector) else self.by)
         model = self.by.model if isinstance(self.by, ClassNames) else None
         if isinstance(model, Model):
-            return given_by(images, model=model)
-        return given_by(images).without(pixels=closed_tower(self.on.backend, self.on.precision))
+            return Given.of(images, model=model)
+        return Given.of(images).without(pixels=closed_tower(self.on.backend, self.on.precision))
 
     def score(self, score: str | Score | None) -> Score:
         """The score that was requested, or the default one of a classifier that is not loaded yet."""
@@ -120,6 +122,16 @@ class DetectorSource:
             made = self.by if isinstance(self.by, Detector) else Detector(self.classifier(), score)
         with stage("Preparing the score") as progress:
             return made.prepare(progress)
+
+    def named_detector(self, score: Score | None, classifier: Classifier | None = None) -> Detector:
+        """A detector with a threshold from class names; where names give none, it has none and a warning says why."""
+        classifier = classifier or self.classifier()
+        with stage("Preparing the score") as progress:
+            try:
+                return Detector.from_names(classifier, score, progress=progress)
+            except InputError as error:
+                warnings.warn(f"There are no verdicts: {error}", stacklevel=2)
+                return Detector(classifier, score).prepare(progress)
 
     def classifier(self, folders: Callable[[], Sequence[str]] | None = None) -> Classifier:
         """The classifier; `folders` gives the names of class folders, where no class names were given."""

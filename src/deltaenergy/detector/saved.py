@@ -21,9 +21,11 @@ from deltaenergy.classifiers.saved import (
     rebuild,
 )
 from deltaenergy.core.needs import Need
+from deltaenergy.data.corruptions import CORRUPTIONS
 from deltaenergy.detector.calibration import Calibration
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.guarantee import Guarantee
+from deltaenergy.detector.names import MEASURED, NamesRule
 from deltaenergy.detector.reference_images import CHECK as KEPT_CHECK
 from deltaenergy.detector.reference_images import restore as restore_kept_images
 from deltaenergy.detector.reference_images import specs as kept_specs
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 RECORD = "detector.json"
 # What a detector's place begins with if it is on the Hugging Face hub.
 HUB = "hf:"
-FORMAT = "deltaenergy detector 3"
+FORMAT = "deltaenergy detector 4"
 _OPEN_SHARE = number(above=0, high=1 - 2**-53)
 _RECORD = record(
     {
@@ -69,15 +71,25 @@ _RECORD = record(
                     "trained": truth(),
                     "own": list_of(text()),
                     "pooled": list_of(text()),
+                    "tolerate": list_of(text(among=CORRUPTIONS)),
                     "threshold": optional(number()),
                     "slack": number(low=0),
                     "guarantee": text(),
                 }
             )
         ),
+        "names": record(
+            {
+                "threshold": number(),
+                "classes": whole(1),
+                "words": whole(1),
+                "measured_on": optional(text(among=MEASURED)),
+                "text": text(),
+            }
+        ),
         "kept_images": KEPT_CHECK,
     },
-    may_lack=("kept_images",),
+    may_lack=("names", "kept_images"),
 )
 
 
@@ -93,7 +105,9 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
         "score": {"name": score.name, "params": score.params},
         "calibration": None,
     }
-    if detector.calibration is not None:
+    if isinstance(detector.calibration, NamesRule):
+        saved["names"] = detector.calibration.to_dict()
+    elif detector.calibration is not None:
         known, guarantee = detector.calibration, detector.calibration.guarantee
         saved["calibration"] = {
             "keep": guarantee.keep,
@@ -103,6 +117,7 @@ def save_detector(detector: Detector, folder: str | Path) -> None:
             "trained": guarantee.trained,
             "own": list(guarantee.own),
             "pooled": list(guarantee.pooled),
+            "tolerate": list(guarantee.tolerate),
             # For readers of the file: both follow from the rest.
             "threshold": known.threshold,
             "guarantee": str(guarantee),
@@ -136,10 +151,14 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
     classifier = rebuild(saved, part("classifier."), model, folder)
     with rebuilding(str(folder), "the saved score"):
         score = make_score(saved["score"]["name"], **saved["score"]["params"])
-        calibration, state = None, part("score.")
-        if saved["calibration"] is not None:
+        calibration: Calibration | NamesRule | None = None
+        state = part("score.")
+        if saved["calibration"] is not None or "names" in saved:
             detector = Detector(classifier, score, state=state)
             _try(detector)
+        if "names" in saved:
+            calibration = NamesRule(**{name: value for name, value in saved["names"].items() if name != "text"})
+        if saved["calibration"] is not None:
             folds = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
             if folds != saved["calibration"]["folds"]:
                 raise ArtifactError(
@@ -170,9 +189,9 @@ def version_of(detector: Detector) -> str:
 
 def _calibration(saved: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Calibration:
     """The saved one."""
-    own, pooled = tuple(saved["own"]), tuple(saved["pooled"])
-    fields = {name: saved[name] for name in ("keep", "confidence", "images", "folds", "trained")}
-    guarantee = Guarantee(**fields, own=own, pooled=pooled)
+    fields: dict[str, Any] = {name: saved[name] for name in ("keep", "confidence", "images", "folds", "trained")}
+    fields |= {name: tuple(saved[name]) for name in ("own", "pooled", "tolerate")}
+    guarantee = Guarantee(**fields)
     arrays = [tensors.get(f"calibration_{name}") for name in ("folds", "classes")]
     folds, groups = (None if array is None else array.numpy() for array in arrays)
     return Calibration(tensors["calibration_scores"].numpy(), guarantee, saved["slack"], folds, groups)
@@ -192,6 +211,8 @@ def _check(saved: dict[str, Any], tensors: dict[str, torch.Tensor], folder: Path
             wanted["calibration_classes"] = TensorSpec((count,), ("int64",), low=-1, high=len(classes) - 1)
         if "kept_images" in saved:
             wanted |= kept_specs(count, len(classes))
+        if "names" in saved:
+            raise where.at("names").wrong(saved["names"], "no entry, since the threshold was set on images")
     elif "kept_images" in saved:
         raise where.at("calibration").wrong(None, "an entry, since there are kept images")
     check_tensors(tensors, wanted, str(folder), prefixes=("classifier.", "score."))

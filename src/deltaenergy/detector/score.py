@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
+from deltaenergy.core.needs import Lack
 from deltaenergy.core.progress import stage
-from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.streams import ImageStream
+from deltaenergy.data.corruptions import corruption_kinds
+from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.adaptive import AdaptiveDetector
 from deltaenergy.detector.calibration import check_calibration
 from deltaenergy.detector.detector import Detector
@@ -28,23 +29,16 @@ from deltaenergy.detector.verdict_files import check_table, write_table
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.files import keeping_result
-from deltaenergy.models.features import is_feature_array
 from deltaenergy.models.on import On
 from deltaenergy.scores.adaptive import make_adapter
-from deltaenergy.scores.availability import Lack, check_runnable, unlabelled
+from deltaenergy.scores.availability import check_runnable, unlabelled
 from deltaenergy.scores.base import Score
+from deltaenergy.scores.delta_energy_words import DeltaEnergyWords
 from deltaenergy.scoring import NOTHING_SCORED, stream_scores
-from deltaenergy.source import image_stream, load_images
+from deltaenergy.source import Source, list_images
 from deltaenergy.stats.thresholds import check_fdr, check_keep
-from deltaenergy.store.items import names_a_store
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import torch
 
 Judge = Detector | AdaptiveDetector
-# Images whose names have been read, the path of a feature store, or an array of features.
-Listed: TypeAlias = "ImageStream | list[ImageItem] | str | Path | npt.NDArray[Any] | torch.Tensor"
 
 
 class Scoring(VerdictStream):
@@ -62,7 +56,7 @@ class Scoring(VerdictStream):
     def __init__(
         self,
         given: Any,
-        images: Listed,
+        images: Source,
         load: Callable[[], Judge],
         judge: Callable[[Judge], Iterator[Verdicts]],
         *,
@@ -136,10 +130,11 @@ def score(
 
     Args:
         images: whatever counts as images.
-        by: a detector or its folder, which has a threshold; or a classifier, or class names, which have none.
+        by: a detector or its folder, which has a threshold; or a classifier, or class names.
         score: for a classifier or class names; by default `delta-energy+words`.
-        known: known images to set a threshold with, where `by` has none. Without a threshold there are labels and
-            scores, and no verdicts.
+        known: known images to set a threshold with, where `by` has none. Without them the threshold is set from class
+            names alone, and guarantees nothing (`Detector.from_names`); a score for which names give none has no
+            verdicts.
         keep: share of new known images to keep, on average; 0.95 by default.
         fdr: reject images so that in expectation at most this share of the rejected is known, instead of by the
             threshold. Verdicts then come when all images have been scored.
@@ -162,24 +157,26 @@ def score(
         if value is not None and known is None and not source.has_threshold:
             raise InputError(f"`{name}` needs known images: pass `known`, or a calibrated detector as `by`.")
     listed = list_images(images)
-    known_items = None if known is None else load_images(known)
+    known_images = None if known is None else list_images(known, hold=True)
     asked = None if source.is_detector else source.score(score)
     if asked is not None:
         nothing = Lack(
             "no known images", "it is fitted on known images: pass `known`, or a calibrated detector as `by`."
         )
-        given = source.given([listed, *([] if known_items is None else [known_items])])
-        lacks = {"labels": unlabelled(known_items or []), "id_data": nothing if known_items is None else None}
-        check_runnable([asked], given.without(**lacks))
+        given = source.given([listed, *([] if known_images is None else [known_images])])
+        lack = {"id_data": nothing} if known_images is None else {"labels": unlabelled(known_images)}
+        check_runnable([asked], given.without(**lack))
+
+    by_names = known is None and asked is not None
 
     def load() -> Detector:
-        detector = source.detector(asked)
-        if known_items is not None:
+        detector = source.named_detector(None if score is None else asked) if by_names else source.detector(asked)
+        if known_images is not None:
             if detector is source.by:  # the caller's own is left as it is
                 detector = Detector(detector.classifier, detector.score, state=detector.score_state)
             with stage("Calibrating") as progress:
                 detector.calibrate(
-                    known_items, 0.95 if keep is None else keep, batch_size=source.on.batch_size, progress=progress
+                    known_images, 0.95 if keep is None else keep, batch_size=source.on.batch_size, progress=progress
                 )
         if fdr is not None:
             detector.check_controls(fdr)
@@ -196,14 +193,14 @@ def score(
                 batch_size=source.on.batch_size,
                 progress=progress,
             )
-            parts = (detector.judge(batch, top_k) for batch in batches)
+            parts = (detector.judge(batch, top_k, fdr) for batch in batches)
             if fdr is None:
                 yield from parts
             else:
                 whole = [detector.judge(NOTHING_SCORED, top_k), *parts]
                 yield detector.control(join_parts(whole, [image for part in whole for image in part.unreadable]), fdr)
 
-    has_threshold = source.has_threshold or known is not None
+    has_threshold = source.has_threshold or known is not None or isinstance(asked, DeltaEnergyWords)
     return Scoring(images, listed, load, judge, has_threshold=has_threshold, top_k=top_k, fdr=fdr)
 
 
@@ -227,15 +224,15 @@ def adapt(
     adapter = make_adapter(method)
     if source.is_detector:
         raise InputError("adapt has its own score and threshold: give `by` a classifier, or class names.")
-    listed, known_items = list_images(images), None if known is None else load_images(known)
+    listed, known_images = list_images(images), None if known is None else list_images(known, hold=True)
 
     def load() -> AdaptiveDetector:
         detector = AdaptiveDetector(source.classifier(), adapter)
         with stage("Preparing the adapter") as progress:
             detector.prepare(progress)
-        if known_items is not None:
+        if known_images is not None:
             with stage("Calibrating") as progress:
-                detector.calibrate(known_items, keep, batch_size=source.on.batch_size, progress=progress)
+                detector.calibrate(known_images, keep, batch_size=source.on.batch_size, progress=progress)
         return detector
 
     def judge(detector: Judge) -> Iterator[Verdicts]:
@@ -255,6 +252,7 @@ def calibrate(
     confidence: float | None = None,
     by_class: bool = False,
     keep_images: bool = False,
+    tolerate: str | Sequence[str] = (),
     overwrite: bool = False,
     on: str | On = "auto",
 ) -> Detector:
@@ -269,30 +267,33 @@ def calibrate(
         confidence: keep at least `keep` with this confidence, such as 0.9, instead of on average.
         by_class: a separate threshold for each class that has enough images.
         keep_images: store features and thumbnails of the images in the detector, for `explain`.
+        tolerate: corruptions to tolerate, such as `"blur,noise,jpeg"`; fewer unknown images are then rejected.
         overwrite: replace a detector in `out`.
         on: where a model is loaded, and images per batch.
     """
     source = DetectorSource.of(by, on, "calibrate")
     check_calibration(keep, confidence, by_class=by_class)
+    kinds = corruption_kinds(tolerate) if tolerate else ()
     if out is not None:
         check_detector_folder(out, overwrite)
-    items = images if is_feature_array(images) else load_images(images)
-    if by_class and unlabelled(items) is not None:
+    listed = list_images(images, hold=True)
+    if by_class and unlabelled(listed) is not None:
         raise InputError("`by_class` needs the class of each image: give a folder with one subfolder per class.")
     asked = None if score is None and source.is_detector else source.score(score)
     if asked is not None:
-        check_runnable([asked], source.given([items]).without(labels=unlabelled(items)))
+        check_runnable([asked], source.given([listed]).without(labels=unlabelled(listed)))
     loaded = source.detector(asked)
     detector = Detector(loaded.classifier, asked or loaded.score)
     with stage("Preparing the score") as progress:
         detector.prepare(progress)
     with stage("Calibrating") as progress:
         detector.calibrate(
-            items,
+            listed,
             keep,
             confidence,
             by_class=by_class,
             keep_images=keep_images,
+            tolerate=kinds,
             batch_size=source.on.batch_size,
             progress=progress,
         )
@@ -304,19 +305,3 @@ def calibrate(
 def no_threshold(who: str) -> InputError:
     """The error for what needs verdicts."""
     return InputError(f"{who} needs a threshold: pass `known`, or a calibrated detector as `by`.")
-
-
-def list_images(images: Any) -> Listed:
-    """Images whose names have been read, so that whatever is wrong with them is said now; a store is read later.
-
-    They are not held in memory, unless they come from feature stores.
-    """
-    if names_a_store(images) or is_feature_array(images):
-        given: Listed = images
-        return given
-    stream = image_stream(images)
-    if stream.stored:
-        return list(stream)
-    with stage("Listing images"):
-        stream.survey()
-    return stream

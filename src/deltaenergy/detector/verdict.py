@@ -1,6 +1,6 @@
 """One verdict, and the columns of a table of verdicts: the same in Python, files, the service and on Ray.
 
-    path label confidence score_name score p_value is_ood verdict answer [label_2 confidence_2 …]
+    path label confidence score_name score p_value is_ood verdict answer more_like [label_2 confidence_2 …]
 
 This module imports nothing heavy: commands name columns before they load a model.
 """
@@ -28,6 +28,7 @@ COLUMNS = {
     "is_ood": "bool",
     "verdict": "string",
     "answer": "string",
+    "more_like": "string",
 }
 
 
@@ -68,6 +69,7 @@ class Verdict:
         is_ood: whether the score is below the threshold by more than rounding (see `Calibration.slack`), or not a
             number; None without a threshold.
         top: the closest classes with their probabilities, best first.
+        more_like: of a rejected image, the word that it is most like, where the score compares it with words.
     """
 
     path: str
@@ -78,6 +80,7 @@ class Verdict:
     p_value: float | None
     is_ood: bool | None
     top: tuple[tuple[str, float], ...] = ()
+    more_like: str | None = None
 
     @property
     def verdict(self) -> str | None:

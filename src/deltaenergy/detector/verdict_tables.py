@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy.data.formats.table import PATH_COLUMNS, TABLE_EXTENSIONS, is_table, optional_text, read_columns
+from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.errors import InputError
@@ -74,6 +75,12 @@ def check_own(verdicts: Verdicts, detector: Detector) -> None:
 
     Without p-values nothing says whose the scores are, and the table is refused as well.
     """
+    if isinstance(detector.calibration, NamesRule):  # which gives no p-values
+        if verdicts.score_name != detector.score.spec:
+            raise InputError(
+                f"The table has scores of {verdicts.score_name!r}, and the detector {detector.score.spec!r}."
+            )
+        return
     p_values, scores = verdicts.p_values, verdicts.scores
     missing = np.flatnonzero(np.isnan(p_values))
     if len(missing):

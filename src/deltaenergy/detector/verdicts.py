@@ -40,6 +40,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         unreadable: the images that have no verdict, and why.
         fdr: the false discovery rate, where that decided instead of a threshold (`Detector.control`).
         items: the images themselves, in a batch of a stream.
+        more_like: the word that each rejected image is most like, where the score compares images with words; or empty.
     """
 
     paths: Sequence[str]
@@ -53,6 +54,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
     unreadable: list[Unreadable] = field(default_factory=list)
     fdr: float | None = None
     items: Sequence[ImageItem] = ()
+    more_like: Sequence[str | None] = ()
 
     @classmethod
     def concat(cls, parts: Iterable[Verdicts]) -> Verdicts:
@@ -73,6 +75,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
             else np.concatenate([part.is_ood for part in judged if part.is_ood is not None]),
             unreadable=[image for part in found for image in part.unreadable],
             items=(),
+            more_like=[word for part in judged for word in part.more_like],
         )
 
     @overload
@@ -83,7 +86,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         labels = [self.classes[position] for position in self.top[index]]
-        p_value = float(self.p_values[index])
+        p_value, rejected = float(self.p_values[index]), None if self.is_ood is None else bool(self.is_ood[index])
         return Verdict(
             self.paths[index],
             labels[0],
@@ -91,8 +94,9 @@ class Verdicts(HasRepr, Sequence[Verdict]):
             self.score_name,
             float(self.scores[index]),
             None if np.isnan(p_value) else p_value,
-            None if self.is_ood is None else bool(self.is_ood[index]),
+            rejected,
             tuple(zip(labels, self.top_confidence[index].tolist())),
+            self.more_like[index] if rejected and self.more_like else None,
         )
 
     def __len__(self) -> int:
@@ -133,6 +137,10 @@ class Verdicts(HasRepr, Sequence[Verdict]):
             "is_ood": pa.array(none, mask=unjudged),
             "verdict": pa.array(np.where(none, NONE_OF_THESE, KNOWN).tolist(), "string", mask=unjudged),
             "answer": pa.array(np.where(none, NONE_OF_THESE, labels[:, 0]).tolist(), "string", mask=unjudged),
+            "more_like": [
+                _utf8(word) if word is not None and rejected else None
+                for word, rejected in zip(self.more_like or [None] * len(self), none)
+            ],
         }
         for rank in range(1, self.top.shape[1]):
             columns |= {f"label_{rank + 1}": labels[:, rank], f"confidence_{rank + 1}": self.top_confidence[:, rank]}
@@ -190,7 +198,8 @@ class Verdicts(HasRepr, Sequence[Verdict]):
         for verdict in self:
             lines: tuple[str, ...] = (f"{verdict.label} {verdict.confidence:.0%}", f"score {verdict.score:.4g}")
             if verdict.is_ood:
-                lines = (NONE_OF_THESE, f"closest: {verdict.label}", lines[1])
+                nearest = f"closest: {verdict.label}" if verdict.more_like is None else f"more like {verdict.more_like}"
+                lines = (NONE_OF_THESE, nearest, lines[1])
             image = ImageItem(verdict.path, Path(verdict.path))
             shots[bool(verdict.is_ood)].append(Shot(image, lines, not verdict.is_ood))
         return super()._repr_html_() + pictures_html(interleaved(shots[True], shots[False]))

@@ -37,13 +37,12 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import decode_ahead
 from deltaenergy.models.on import On
-from deltaenergy.scores.availability import check_runnable, given_by
+from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import DEFAULT_SCORE
-from deltaenergy.source import load_images
+from deltaenergy.source import Features, load_images, require_images
 from deltaenergy.stats.metrics import Estimate, auroc, paired_differences
 from deltaenergy.stats.thresholds import upper_share
-from deltaenergy.store.items import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -160,7 +159,10 @@ def check_model(
     if on.backend in (None, "torch") and on.precision in ("auto", "fp32"):
         raise InputError("`on` must name another backend or precision: this compares with torch in fp32.")
     on.check(calibration_images)
-    known, unknown = load_images(images), None if open_images is None else load_images(open_images)
+    known, unknown = (
+        list(require_images(images, "check_model")),
+        None if open_images is None else load_images(open_images),
+    )
     names = ClassNames(classes).classes or class_names(known)
     if not names:
         raise InputError(f"`images` {images}: the images have no classes. Sort them into class folders.")
@@ -209,10 +211,10 @@ def check_agreement(
         )
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
-    known, unknown = load_images(images), load_images(open_images) if open_images is not None else []
-    if any(isinstance(item.source, StoredImage) for item in (*known, *unknown)):
-        raise InputError("Agreement is measured on images: a feature store holds the features of one backend alone.")
-    check_runnable([score], given_by([np.zeros((1, reference.feature_dim))], model=reference))
+    known, unknown = (
+        [] if given is None else list(require_images(given, "check_agreement")) for given in (images, open_images)
+    )
+    check_runnable([score], Given.of([Features(np.zeros((1, reference.feature_dim)))], model=reference))
     classifier = ZeroShotClassifier(reference, classes, templates=templates)
     both = _SideBySide(reference, candidate, batch_size)
     progress = shown("Encoding images") if progress is None else progress

@@ -22,9 +22,9 @@ from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.display import HasRepr
 from deltaenergy.core.labels import class_indices, class_names, first_of_name
-from deltaenergy.core.needs import OF_IMAGES, Need
+from deltaenergy.core.needs import OF_IMAGES, Lack, Need
 from deltaenergy.core.progress import Progress, stage
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
@@ -32,13 +32,12 @@ from deltaenergy.errors import InputError
 from deltaenergy.evaluation import leave_out
 from deltaenergy.evaluation.disagreement import ScoreDisagreement, disagreement_with
 from deltaenergy.evaluation.leave_out import Floats, Ints
-from deltaenergy.models.features import is_feature_array
 from deltaenergy.models.on import On
-from deltaenergy.scores.availability import Given, Lack, check_runnable, chosen_scores, given_by, runnable_scores
+from deltaenergy.scores.availability import Given, check_runnable, chosen_scores, runnable_scores
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import make_score
 from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, score_inputs
-from deltaenergy.source import load_images
+from deltaenergy.source import Source, items_of, list_images, load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 
 # Settings that are candidates beside every score of the registry that can run on features. Each τ stands with the c
@@ -201,14 +200,14 @@ def choose(
         on: where a model is loaded, and images per batch.
     """
     source = DetectorSource.of(by, on, "choose")
-    items = images if is_feature_array(images) else load_images(images)
-    candidates, left_out = _candidates(_features_only(source.given([items])), scores)
+    known_images = list_images(images, labels=labels, hold=True)
+    candidates, left_out = _candidates(_features_only(source.given([known_images])), scores)
     if left_out is not None:
         LOG.info(left_out)
-    classifier = source.classifier(None if items is images else lambda: class_names(items))
-    check_runnable(candidates, given_to_choose([items], classifier))
+    classifier = source.classifier(lambda: class_names(items_of(known_images)))
+    check_runnable(candidates, given_to_choose([known_images], classifier))
     with stage("Encoding images") as progress:
-        known = labelled_features(classifier, items, labels, source.on.batch_size, progress)
+        known = labelled_features(classifier, known_images, source.on.batch_size, progress)
     with stage("Leaving classes out") as progress:
         choice = choose_from_features(
             classifier,
@@ -337,23 +336,10 @@ def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:
 
 
 def labelled_features(
-    classifier: Classifier,
-    images: Any,
-    labels: Sequence[str] | None = None,
-    batch_size: int = 32,
-    progress: Progress | None = None,
+    classifier: Classifier, source: Source, batch_size: int = 32, progress: Progress | None = None
 ) -> KnownFeatures:
     """Encode images whose class is known; every label is checked before this long work."""
-    if is_feature_array(images):
-        if labels is None:
-            raise InputError("choose needs the class of every row of features: give labels.")
-        if len(labels) != len(images):
-            raise InputError(f"labels has {len(labels)} entries for {len(images)} rows of features.")
-        items = [ImageItem(f"row {i}", b"", label) for i, label in enumerate(labels)]
-    elif labels is not None:
-        raise InputError("labels belong to features; images bring their own (a folder per class, a table).")
-    else:
-        images = items = load_images(images)
+    items = load_images(source)
     if needs := classifier.needs_to_predict & OF_IMAGES:
         raise InputError(
             f"A classifier by {classifier.method.name} needs {', '.join(sorted(need.value for need in needs))}: choose "
@@ -361,7 +347,7 @@ def labelled_features(
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))
-    scored = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+    scored = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
     assert scored.features is not None
     features = torch.from_numpy(scored.features).to(classifier.model.device)
     names = [item.id for item in scored.items]
@@ -370,9 +356,9 @@ def labelled_features(
     )
 
 
-def given_to_choose(images: Iterable[Any] = (), classifier: Classifier | None = None) -> Given:
+def given_to_choose(sources: Iterable[Source] = (), classifier: Classifier | None = None) -> Given:
     """What choose has for scores: features, whatever the images are."""
-    return _features_only(given_by(images, classifier))
+    return _features_only(Given.of(sources, classifier))
 
 
 def _features_only(given: Given) -> Given:

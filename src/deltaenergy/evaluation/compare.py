@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
 from deltaenergy.core.progress import Progress, part_of, stage
-from deltaenergy.data.items import Unreadable
+from deltaenergy.data.items import StoredRow, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
@@ -27,6 +27,7 @@ from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, matc
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import On
 from deltaenergy.scoring import needs_of_images
+from deltaenergy.source import Features
 from deltaenergy.stats.metrics import Estimate, paired_differences, paired_mean_difference
 from deltaenergy.stats.thresholds import check_keep
 
@@ -151,7 +152,7 @@ def _evaluate_each(
     for name, detector in detectors.items():
         classifier = detector.classifier
         sets: Sequence[LoadedSet] = loaded
-        if _needs_features_only(detector) and all(image_set.features is None for image_set in loaded):
+        if _needs_features_only(detector):
             key = classifier.model.fingerprint
             if key not in encoded:
                 encoded[key] = list(_encode(loaded, classifier.model, batch_size, progress))
@@ -186,7 +187,9 @@ def _encode(sets: Sequence[LoadedSet], model: Any, batch_size: int, progress: Pr
         encoded = model.encode(image_set.items, batch_size=batch_size, progress=part_of(progress, before, total))
         before += len(image_set)
         image_set.check_readable(encoded.items, encoded.unreadable)
-        yield replace(image_set, items=encoded.items, features=encoded.features, unreadable=tuple(encoded.unreadable))
+        held = Features(encoded.features)
+        items = [replace(item, row=StoredRow(held, i)) for i, item in enumerate(encoded.items)]
+        yield replace(image_set, items=items, unreadable=tuple(encoded.unreadable))
 
 
 def differences(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.detector.calibration import Calibration
+    from deltaenergy.detector.names import NamesRule
     from deltaenergy.scoring import AnyScorer, Scored
 
 
@@ -102,7 +103,7 @@ class Evaluation(HasRepr):
         primary: the score whose pictures and verdicts a report shows.
         keep: the ID share that thresholds keep, and the rate of the FPR columns.
         thresholds: by score, from the ID sets or a detector; None where that was cross-fitted.
-        calibrations: by score, of a detector that was given.
+        calibrations: by score, of a detector that was given, or of class names alone.
         accuracy, detection, kept: the tables.
         provenance: how it was made.
     """
@@ -117,7 +118,7 @@ class Evaluation(HasRepr):
     detection: list[DetectionRow]
     kept: list[KeptRow]
     provenance: dict[str, Any] = field(default_factory=dict)
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    calibrations: dict[str, Calibration | NamesRule] = field(default_factory=dict)
 
     @property
     def unreadable(self) -> list[Unreadable]:

@@ -30,8 +30,7 @@ from deltaenergy.evaluation.sets import (
     no_labels,
     same_class,
 )
-from deltaenergy.evaluation.stored_items import StoredItems
-from deltaenergy.scores.availability import Given, chosen_scores, given_by
+from deltaenergy.scores.availability import Given, chosen_scores
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import DEFAULT_SCORE
 from deltaenergy.scoring import (
@@ -49,7 +48,9 @@ from deltaenergy.scoring import (
 from deltaenergy.stats.thresholds import check_keep, threshold_at
 
 if TYPE_CHECKING:
+    from deltaenergy.detector.calibration import Calibration
     from deltaenergy.detector.detector import Detector
+    from deltaenergy.detector.names import NamesRule
     from deltaenergy.models.on import On
 
 Scores: TypeAlias = str | Score | Scorer | Sequence[str | Score | Scorer]
@@ -81,7 +82,8 @@ def evaluate(
     Sets are given as `{name: images}`, or as a list of `(name, images)` or `ImageSet`; one alone also as its images.
 
     Args:
-        by: a classifier, class names, or a detector or its folder, whose threshold is then used for its score.
+        by: a detector or its folder, whose threshold is then used for its score; or a classifier or class names, whose
+            default score is judged by the threshold that names alone give.
         scores: one or several names, `Score` or `Scorer` objects, or `all`; those that learn from ID data are
             cross-fitted on the ID sets (see `deltaenergy.scoring.CrossFitted`), unless they are the detector's own. By
             default the detector's, or `delta-energy+words`.
@@ -103,12 +105,15 @@ def evaluate(
             chosen_scores(scores, Given())  # a misspelt name is told before the detector is loaded
         detector = source.detector()
         classifier = detector.classifier
-        chosen, left_out = chosen_scores(detector.scorer if scores is None else scores, given_by(images, classifier))
+        chosen, left_out = chosen_scores(detector.scorer if scores is None else scores, Given.of(images, classifier))
     else:
         detector = None
         asked = source.score(None) if scores is None else scores
         chosen, left_out = chosen_scores(asked, source.given(images).without(labels=no_labels(given)))
         classifier = source.classifier(lambda: class_names(known_items(given)))
+        if scores is None and classifier.model.text is not None:
+            detector = source.named_detector(None, classifier)
+            chosen = list({score.spec: score for score in (*chosen, detector.score)}.values())
     if left_out is not None:
         LOG.info(left_out)
     if detector is not None and detector.calibration is None:
@@ -116,7 +121,7 @@ def evaluate(
     used = _scorers(classifier, chosen, detector, lenient=left_out is not None)
     # Of all scores, a report shows the verdicts of the default one.
     primary = DEFAULT_SCORE if left_out is not None and DEFAULT_SCORE in used else None
-    loaded = load_sets(given, limit, seed, classifier.model)
+    loaded = load_sets(given, limit, seed, hold=False)
     labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in loaded]
     with stage("Encoding images") as progress:
         found = evaluate_sets(
@@ -170,10 +175,11 @@ def evaluate_sets(
         _evaluated(image_set, *of_set, classifier, by_name, correct_only) for image_set, of_set in zip(sets, found)
     ]
     specs = [scorer.spec for scorer in scorers]
-    thresholds, calibrations = _thresholds(evaluated, specs, keep), {}
+    thresholds = _thresholds(evaluated, specs, keep)
+    calibrations: dict[str, Calibration | NamesRule] = {}
     provenance = dict(provenance or {})
     if calibrated is not None and calibrated.score.spec in specs:
-        known = calibrated.require_calibration()
+        known = calibrated.require_threshold()
         thresholds[calibrated.score.spec], calibrations[calibrated.score.spec] = known.threshold, known
         provenance["guarantee"] = str(known.guarantee)
     measured = Evaluation(
@@ -251,7 +257,7 @@ def _score_sets(
     encoded = [
         Encoded(
             classifier if image_set.classifier is None else image_set.classifier,
-            image_set.to_score,
+            image_set.source,
             hold=known,
             batch_size=batch_size,
             progress=part_of(progress, start, starts[-1]),
@@ -262,9 +268,8 @@ def _score_sets(
     used: Sequence[AnyScorer] = scorers
     if learning:
         id_sets = list(compress(sets, learned_from))
-        labels = [_labels_of_rows(image_set) for image_set in id_sets]
         images = list(compress(encoded, learned_from))
-        used = cross_fit(scorers, known_images(images, scorers, labels=labels, every=_learned_every(id_sets)))
+        used = cross_fit(scorers, known_images(images, scorers, every=_learned_every(id_sets)))
     found, row = [], 0
     for i, image_set in enumerate(sets):
         # For another class list only accuracy counts; a variant of the classifier shares what was learned.
@@ -277,7 +282,7 @@ def _score_sets(
             encoded[i],
             [scorer for scorer in own if scorer.spec not in before.values],
             known=learned_from[i],
-            keep_items=image_set.features is None,
+            keep_items=image_set.store is None,
             expected=len(image_set),
         )
         row += len(scored.predicted) if learned_from[i] else 0
@@ -323,20 +328,13 @@ def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
 
 def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
     """Of every so many images of each set one is learned from: of feature stores together at most `MOST_LEARNED`."""
-    stored = sum(len(image_set) for image_set in sets if isinstance(image_set.items, StoredItems))
-    return [max(1, -(-stored // MOST_LEARNED)) if isinstance(image_set.items, StoredItems) else 1 for image_set in sets]
-
-
-def _labels_of_rows(image_set: LoadedSet) -> list[str | None] | None:
-    """The label of each row of features; None for images and stores, which have their own."""
-    if image_set.features is None or isinstance(image_set.items, StoredItems):
-        return None
-    return [item.label for item in image_set.items]
+    stored = sum(len(image_set) for image_set in sets if image_set.store is not None)
+    return [1 if image_set.store is None else max(1, -(-stored // MOST_LEARNED)) for image_set in sets]
 
 
 def _named(image_set: LoadedSet, scored: Scored) -> Scored:
-    """Rows of features get the names of their images."""
-    if image_set.features is not None:
+    """Of a whole store, images are looked up."""
+    if image_set.store is not None:
         scored = replace(scored, items=image_set.items)
     return replace(scored, unreadable=[*image_set.unreadable, *scored.unreadable])
 
@@ -352,7 +350,7 @@ def _evaluated(
     """Join the labels of the images that were read with what was predicted for them."""
     classes = (classifier if image_set.classifier is None else image_set.classifier).classes
     known = match_labels(image_set, classes) if image_set.labels is None else image_set.labels
-    if image_set.features is not None:  # a row for each
+    if image_set.store is not None:  # a row for each
         labels = known
     else:
         label_of = dict(zip((item.id for item in image_set.items), known.tolist()))

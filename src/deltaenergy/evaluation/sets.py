@@ -7,7 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,20 +14,19 @@ import numpy as np
 
 from deltaenergy.core.arrays import GrowingArray
 from deltaenergy.core.labels import ClassFinder, first_of_name
+from deltaenergy.core.needs import Lack
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.results import Group
-from deltaenergy.evaluation.stored_items import StoredItems, each_of
-from deltaenergy.models.features import is_feature_array
-from deltaenergy.scores.availability import Lack, unlabelled
-from deltaenergy.source import load_images, with_unique_ids
-from deltaenergy.store.items import names_a_store
+from deltaenergy.scores.availability import unlabelled
+from deltaenergy.source import Source, as_source, items_of, list_images, load_images, names_no_model, with_unique_ids
+from deltaenergy.store.items import StoredItems
+from deltaenergy.store.store import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from deltaenergy.classifiers.base import Classifier
-    from deltaenergy.store.store import Describes
 
 UNKNOWN = -1
 
@@ -47,11 +45,10 @@ class ImageSet(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A set whose images are listed: `items` to encode, or their `features` if these are there already.
-
-    Features are an array (N, D) or the path of a feature store; row i is that of `items[i]`.
+    """A set whose images are listed.
 
     Attributes:
+        items: its images; those of a whole feature store are `StoredItems`.
         labels: the position of each image's class, −1 where it is unknown; if None, that of the item's label.
         classifier: sees this set in place of the evaluated one, of which it is a variant.
         own_classes: the class list of that classifier if it is another: then only accuracy counts.
@@ -61,16 +58,20 @@ class LoadedSet:
     name: str
     group: Group
     items: Sequence[ImageItem]
-    features: Any = None
     labels: npt.NDArray[np.int64] | None = None
     classifier: Classifier | None = None
     own_classes: tuple[str, ...] | None = None
     unreadable: tuple[Unreadable, ...] = ()
 
     @property
-    def to_score(self) -> Any:
-        """What `score_images` is given."""
-        return self.items if self.features is None else self.features
+    def store(self) -> Store | None:
+        """The feature store that it is the whole of, if it is one."""
+        return self.items.store if isinstance(self.items, StoredItems) else None
+
+    @property
+    def source(self) -> Source:
+        """What is scored."""
+        return as_source(list(self.items)) if self.store is None else self.store
 
     def check_readable(self, items: Sequence[ImageItem], unreadable: Sequence[Unreadable]) -> None:
         """Raise `InputError` if none of its images could be read."""
@@ -135,51 +136,40 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
 
 def list_sets(given: Iterable[tuple[ImageSet, Group]]) -> list[tuple[ImageSet, Group]]:
     """The sets with their images listed, so that a mistyped path is told at once; stores and features stay."""
-
-    def listed(images: Any) -> Any:
-        return images if is_feature_array(images) or names_a_store(images) else load_images(images)
-
-    return [(one._replace(images=listed(one.images)), group) for one, group in given]
+    return [(one._replace(images=list_images(one.images, hold=True)), group) for one, group in given]
 
 
 def known_items(given: Iterable[tuple[ImageSet, Group]]) -> Iterator[ImageItem]:
     """The images of the ID sets that bring their own labels, one by one."""
     for one, group in given:
-        if group is Group.ID and one.labels is None and not is_feature_array(one.images):
-            yield from each_of(one.images)
+        if group is Group.ID and one.labels is None:
+            yield from items_of(one.images)
 
 
 def no_labels(given: Iterable[tuple[ImageSet, Group]]) -> Lack | None:
     """What a score that learns from classes lacks if no image of the ID sets has one."""
-    every = known_items(given)
-    first = list(islice(every, 1))
-    # One image with a label says as much as all of them.
-    return unlabelled([*first, *islice((item for item in every if item.label is not None), 1)])
+    lacks = [unlabelled(one.images) for one, group in given if group is Group.ID and one.labels is None]
+    return lacks[0] if lacks and None not in lacks else None
 
 
 def load_sets(
-    given: Iterable[tuple[ImageSet, Group]], limit: int | None, seed: int, model: Describes | None = None
+    given: Iterable[tuple[ImageSet, Group]], limit: int | None, seed: int, *, hold: bool = True
 ) -> list[LoadedSet]:
     """List the images of each set; with `limit`, at most that many of each, drawn without replacement.
 
-    With a `model`, feature stores that it made are gone through in order, and their images are not held.
+    Unless they are to be held, the images of a whole feature store are looked up there.
     """
     rng = np.random.default_rng(seed)
-    return _with_unique_ids([_load(image_set, group, limit, rng, model) for image_set, group in given])
+    return _with_unique_ids([_load(image_set, group, limit, rng, hold) for image_set, group in given])
 
 
-def _load(
-    entry: ImageSet, group: Group, limit: int | None, rng: np.random.Generator, model: Describes | None
-) -> LoadedSet:
-    if model is not None and entry.labels is None and limit is None:
-        stored = StoredItems.open(entry.images, model)
-        if stored is not None and (len(stored) or stored.unreadable):
-            return LoadedSet(entry.name, group, stored, entry.images)
-    features = entry.images if is_feature_array(entry.images) else None
-    if features is None:
-        items = load_images(entry.images)
-    else:
-        items = [ImageItem(f"{entry.name} row {i}", b"") for i in range(len(features))]
+def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Generator, hold: bool) -> LoadedSet:
+    source = as_source(entry.images)
+    if isinstance(source, Store) and len(source) and entry.labels is None and limit is None and not hold:
+        return LoadedSet(entry.name, group, StoredItems(source))
+    items = load_images(source)
+    if names_no_model(source):  # rows of arrays are called by their numbers
+        items = [replace(item, id=f"{entry.name} {item.id}") for item in items]
     if not items:
         raise InputError(f"The {group.value} set {entry.name!r} holds no image.")
     if entry.labels is not None:
@@ -189,8 +179,7 @@ def _load(
     if limit is not None and limit < len(items):
         chosen = np.sort(rng.choice(len(items), limit, replace=False))
         items = [items[i] for i in chosen]
-        features = None if features is None else features[chosen]
-    return LoadedSet(entry.name, group, items, features)
+    return LoadedSet(entry.name, group, items)
 
 
 def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
@@ -202,7 +191,7 @@ def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     if twice:
         raise InputError(f"Two sets are called {twice[0]!r}: give each set a name of its own.")
     sets = _with_names_of_their_own(sets)
-    listed = [image_set for image_set in sets if not isinstance(image_set.items, StoredItems)]
+    listed = [image_set for image_set in sets if image_set.store is None]
     owner: dict[str, LoadedSet] = {}
     for image_set in listed:
         for item in image_set.items:
@@ -217,16 +206,14 @@ def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
                 )
     unique = iter(with_unique_ids([item for image_set in listed for item in image_set.items]))
     return [
-        image_set
-        if isinstance(image_set.items, StoredItems)
-        else replace(image_set, items=[next(unique) for _ in image_set.items])
+        replace(image_set, items=[next(unique) for _ in image_set.items]) if image_set.store is None else image_set
         for image_set in sets
     ]
 
 
 def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
     """The sets; if an image of a store is called like one of another set, stores are listed, to be told apart."""
-    if not any(isinstance(image_set.items, StoredItems) for image_set in sets):
+    if all(image_set.store is None for image_set in sets):
         return sets
     hashes = GrowingArray(np.int64, expected=sum(map(len, sets)))
     for image_set in sets:
@@ -239,9 +226,7 @@ def _with_names_of_their_own(sets: Sequence[LoadedSet]) -> Sequence[LoadedSet]:
     if not (together[1:] == together[:-1]).any():
         return sets
     return [
-        replace(image_set, items=load_images(image_set.features), features=None)
-        if isinstance(image_set.items, StoredItems)
-        else image_set
+        image_set if image_set.store is None else replace(image_set, items=image_set.store.items())
         for image_set in sets
     ]
 

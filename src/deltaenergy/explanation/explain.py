@@ -17,7 +17,6 @@ from deltaenergy.core.progress import Progress, shown, stage
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, ClassNames, DetectorSource
-from deltaenergy.detector.score import list_images
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.explanation import Explanation
 from deltaenergy.explanation.methods import (
@@ -36,9 +35,9 @@ from deltaenergy.explanation.methods import (
 from deltaenergy.explanation.why import RejectionReasons
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import is_feature_array
 from deltaenergy.models.on import On
 from deltaenergy.scoring import score_encoded
+from deltaenergy.source import list_images, require_images
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -140,11 +139,12 @@ class Explainer:
 
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> ExplanationStream:
         """Explanations as they are made; memory does not grow with the number of images."""
-        if is_feature_array(images):
-            raise InputError("explain makes maps over images: give it images, not features.")
         by, progress = self._model, progress or shown("Explaining images")
         return ExplanationStream(
-            self, by.model.stream(images, patches=by.patches, batch_size=batch_size, progress=progress)
+            self,
+            by.model.stream(
+                require_images(images, "explain"), patches=by.patches, batch_size=batch_size, progress=progress
+            ),
         )
 
     def explain_batch(self, batch: EncodedBatch) -> list[Explanation]:
@@ -218,7 +218,7 @@ def explain(by: By, images: Any, method: str = AUTO, target: str = CLASS, *, on:
     """
     source = DetectorSource.of(by, on, "explain")
     check_method(method)
-    listed = list_images(images)
+    listed = list_images(require_images(images, "explain"))
     explainer = Explainer.open(source, method, target)
     with stage("Explaining") as progress:
         stream = explainer.stream(listed, batch_size=source.on.batch_size, progress=progress)

@@ -41,8 +41,7 @@ from deltaenergy.report.page import (
 )
 from deltaenergy.report.words import count, percent, score_value
 from deltaenergy.scores.base import Scorer
-from deltaenergy.source import load_images
-from deltaenergy.store.items import StoredImage
+from deltaenergy.source import require_images
 
 PAGES = frozenset({".html", ".htm"})
 # Of a kept image, the card lists this many of the closest classes.
@@ -85,7 +84,7 @@ def write_explanations(
     """
     source, out = DetectorSource.of(by, on, "explain"), Path(out)
     check_method(method)
-    items = load_images(images)
+    items = list(require_images(images, "explain"))
     is_page = out.suffix.lower() in PAGES
     if is_page:
         check_writable(out, argument="out")
@@ -388,8 +387,8 @@ def _mistake_cards(detector: Detector, group: Sequence[JudgedImage], target: str
 
 def _with_pixels(item: ImageItem) -> ImageItem:
     """An image of a feature store by its file, where that is still there."""
-    if not isinstance(item.source, StoredImage):
+    if item.row is None:
         return item
     if not Path(item.id).is_file():
         raise InputError(f"Mistakes are explained on the images themselves, and {item.id} is not there any more.")
-    return replace(item, source=Path(item.id))
+    return ImageItem(item.id, Path(item.id))

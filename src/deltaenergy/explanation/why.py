@@ -26,16 +26,15 @@ import torch
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
+from deltaenergy.detector.calibration import Calibration
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import DeltaEnergyError, InputError
-from deltaenergy.models.base import require_towers
-from deltaenergy.models.features import check_features, is_feature_array
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords, words_of
 from deltaenergy.scores.neglabel import MinedScore
 from deltaenergy.scores.negrefine import NegRefine, refined_words
-from deltaenergy.scoring import score_encoded, score_images, score_inputs
+from deltaenergy.scoring import encode, score_encoded, score_inputs
 from deltaenergy.stats.thresholds import conformal_p_values
 
 if TYPE_CHECKING:
@@ -175,9 +174,11 @@ class RejectionReasons:
         ]
 
     def _own_score(self, verdict: Verdict) -> list[ScoreReason]:
-        known = self.detector.require_calibration()
-        compared = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
-        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, len(compared.scores))]
+        known, images = self.detector.require_threshold(), 0
+        if isinstance(known, Calibration):
+            own = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
+            images = len(own.scores)
+        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, images)]
 
     def _near_classes(self, similarities: npt.NDArray[np.float64]) -> tuple[NearClass, ...]:
         order = np.argsort(-similarities, kind="stable")[:CLASSES]
@@ -272,14 +273,8 @@ def why_rejected(
         rows = [i for i, verdict in enumerate(verdicts) if verdict.is_ood or not rejected_only]
         found.extend(reasons.of([verdicts[i] for i in rows], similarities[rows], features[rows]))
 
-    if is_feature_array(images):
-        features = check_features(images, classifier.model).float().cpu().numpy()
-        scored = score_images(classifier, [detector.scorer], features, progress=progress)
-        add(detector.judge(scored), classifier.similarities(features), features)
-        return found
-    needs = classifier.needs_to_predict | detector.score.needs
-    model = require_towers(classifier.model, "why_rejected")
-    for batch in model.stream(images, patches=Need.PATCHES in needs, batch_size=batch_size, progress=progress):
+    encoded = encode(classifier, [detector.score], images, batch_size=batch_size, progress=progress)
+    for batch in encoded.batches([detector.scorer]):
         if batch.items:
             scored, similarities = score_encoded(classifier, [detector.scorer], batch)
             add(detector.judge(scored), similarities.float().cpu().numpy(), batch.features.float().cpu().numpy())

@@ -23,6 +23,7 @@ from deltaenergy.models.encoding import EncodedBatch, EncodedImages, collect, st
 from deltaenergy.models.preprocessing import Preprocessing
 from deltaenergy.models.towers.text import TextTower
 from deltaenergy.models.towers.vision import VisionTower
+from deltaenergy.source import as_source
 
 if TYPE_CHECKING:
     from typing import Self
@@ -163,7 +164,8 @@ class TowerModel(Model, ABC):
         On the CPU, torch computes a batch on each core, or, where there are fewer batches than cores, one after the
         other on all of them.
         """
-        return stream_batches(self, images, patches=patches, batch_size=batch_size, progress=progress)
+        source = as_source(images)
+        return stream_batches(self, source, patches=patches, batch_size=batch_size, progress=progress)
 
     def encode(
         self, images: Any, *, patches: bool = False, batch_size: int = 32, progress: Progress | None = None
@@ -173,7 +175,7 @@ class TowerModel(Model, ABC):
         With torch on the CPU, the same list of images has the same features to the last bit on any number of cores.
         """
         batches = stream_batches(
-            self, images, patches=patches, batch_size=batch_size, progress=progress, reproducible=True
+            self, as_source(images), patches=patches, batch_size=batch_size, progress=progress, reproducible=True
         )
         return collect(batches, self.feature_dim)
 

@@ -1,4 +1,6 @@
-"""Run a model over images: threads decode and preprocess ahead while the image tower computes.
+"""From a source to batches of features: rows of arrays and stores are read, images run through a model.
+
+Threads decode and preprocess ahead while the image tower computes.
 
 On the CPU, batches run side by side, one on each core. Two batches on one core each are done sooner than one batch on
 two cores after the other: threads that work on the same product wait for each other at its end. And what a batch gives
@@ -15,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -26,13 +28,14 @@ from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.source import image_stream
-from deltaenergy.store.items import StoredImage
+from deltaenergy.models.features import check_features
+from deltaenergy.source import Features, Rows, Source
+from deltaenergy.store.store import Shard, Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.models.base import TowerModel
+    from deltaenergy.models.base import Model, TowerModel
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -76,30 +79,43 @@ class _Gathered:
 
 
 def stream_batches(
-    model: TowerModel,
-    images: Any,
+    model: Model,
+    source: Source,
     *,
-    patches: bool,
-    batch_size: int,
-    progress: Progress | None,
+    patches: bool = False,
+    batch_size: int = 32,
+    progress: Progress | None = None,
     reproducible: bool = False,
+    who: str = "encode",
 ) -> Iterator[EncodedBatch]:
-    """Encoded batches in input order. The last batch also carries trailing unreadable images.
+    """Unit features in input order: of images encoded now, or read where they are stored, if `model` made the store.
 
-    What is wrong with the arguments is said at once; images are listed and read as the batches are asked for. If it is
-    to be `reproducible`, a few images, too, get the same bytes on any number of cores.
+    What is wrong with the arguments is said at once; images are listed and read as the batches are asked for. The last
+    batch also carries trailing unreadable images. If it is to be `reproducible`, a few images, too, get the same bytes
+    on any number of cores. An error says that `who` needs a model with towers.
     """
+    from deltaenergy.models.base import require_towers
+
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
+    size = batch_size if patches else max(batch_size, STORED_BATCH)
+    match source:
+        case Features():
+            return _feature_batches(model, source, progress)
+        case Store():
+            source.check_model(model)
+            return _shard_batches(model, source, source.shards(patches=patches, keep_mapped=False), size, progress)
+        case Rows():
+            for store in source.stores:
+                store.check_model(model)
+            return _row_batches(model, source.items, patches, size, progress)
+    towers = require_towers(model, who)
     _ = PIXELS.limit  # says at once if it is set wrongly
-    stream = image_stream(images)
     if progress is None:
         progress = shown("Encoding images")
-    if progress is not None and stream.count is None:
-        stream.survey()  # who shows how far it is wants to know how far it goes
-    if stream.stored:
-        return _stored_batches(model, list(stream), patches, batch_size, progress)
-    return _decoded_batches(model, stream, patches, batch_size, progress, reproducible)
+    if progress is not None and source.count is None:
+        source.survey()  # who shows how far it is wants to know how far it goes
+    return _decoded_batches(towers, source, patches, batch_size, progress, reproducible)
 
 
 def _decoded_batches(
@@ -184,38 +200,63 @@ def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
     return EncodedImages(np.concatenate(features), items, unreadable, np.concatenate(patches) if patches else None)
 
 
-def _stored_batches(
-    model: TowerModel, items: list[ImageItem], patches: bool, batch_size: int, progress: Progress | None
+def _feature_batches(model: Model, features: Features, progress: Progress | None) -> Iterator[EncodedBatch]:
+    for start in range(0, len(features), STORED_BATCH):
+        rows = range(start, min(start + STORED_BATCH, len(features)))
+        block = check_features(features.features[start : rows.stop], model, rows=rows)
+        yield EncodedBatch(list(features.each(rows)), None, block.to(model.device), None, [])
+        if progress is not None:
+            progress(rows.stop, len(features))
+
+
+def _shard_batches(
+    model: Model, store: Store, shards: Iterator[Shard], size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
-    """Batches whose features come from a store, after a check that this model made them."""
-    sources = [item.source for item in items if isinstance(item.source, StoredImage)]
-    if len(sources) < len(items):
-        raise InputError("images mixes a feature store with other images: add those to the store, or score apart.")
-    for store in {id(source.store): source.store for source in sources}.values():
-        store.check_model(model)
-    size = batch_size if patches else max(batch_size, STORED_BATCH)
+    """A store in order, one shard in memory at a time."""
     done = 0
-    for _, run in groupby(zip(items, sources), key=lambda pair: id(pair[1].store)):
-        pairs = list(run)
-        for start in range(0, len(pairs), size):
-            part = pairs[start : start + size]
-            yield _stored_batch(model, part, patches)
+    for shard in shards:
+        items = store.items_at(shard.rows, shard.index)
+        for start in range(0, max(len(items), 1), size):
+            rows = slice(start, start + size)
+            features = torch.from_numpy(shard.features[rows].copy()).to(model.device)
+            found = None if shard.patches is None else torch.from_numpy(shard.patches[rows].copy()).to(model.device)
+            unreadable = [] if start else shard.unreadable
+            yield EncodedBatch(items[rows], None, features, found, unreadable)
+            done += len(items[rows]) + len(unreadable)
+            if progress is not None:
+                progress(done, len(store))
+
+
+def _row_batches(
+    model: Model, items: list[ImageItem], patches: bool, size: int, progress: Progress | None
+) -> Iterator[EncodedBatch]:
+    """Some rows in the order given, as many at a time as follow each other in one store or array."""
+    done = 0
+    for _, run in groupby(items, key=lambda item: id(item.row and item.row.of)):
+        of_one = list(run)
+        for start in range(0, len(of_one), size):
+            part = of_one[start : start + size]
+            yield _row_batch(model, part, patches)
             done += len(part)
             if progress is not None:
                 progress(done, len(items))
 
 
-def _stored_batch(model: TowerModel, pairs: list[tuple[ImageItem, StoredImage]], patches: bool) -> EncodedBatch:
-    present = [(item, source.row) for item, source in pairs if source.row is not None]
-    unreadable = [Unreadable(item.id, source.reason) for item, source in pairs if source.row is None]
-    store, rows = pairs[0][1].store, [row for _, row in present]
-
-    def tensor(array: npt.NDArray[np.float32]) -> torch.Tensor:
-        # Memory maps are read-only, which tensors cannot say: on the host, they get a copy of their own.
-        return torch.tensor(array, device=model.device)
-
-    patch_features = tensor(store.patches(rows)) if patches else None
-    return EncodedBatch([item for item, _ in present], None, tensor(store.features(rows)), patch_features, unreadable)
+def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBatch:
+    unreadable = [Unreadable(item.id, item.problem) for item in items if item.problem is not None]
+    present = [(item, item.row) for item in items if item.row is not None and item.problem is None]
+    rows = [row.number for _, row in present]
+    found = None
+    match [row.of for _, row in present][:1]:
+        case [Store() as store]:
+            # Memory maps are read-only, which tensors cannot say: on the host, they get a copy of their own.
+            features = torch.tensor(store.features(rows), device=model.device)
+            found = torch.tensor(store.patches(rows), device=model.device) if patches else None
+        case [Features() as array]:
+            features = check_features(array.features[rows], model, rows=rows).to(model.device)
+        case _:
+            features = torch.zeros(0, model.feature_dim, device=model.device)
+    return EncodedBatch([item for item, _ in present], None, features, found, unreadable)
 
 
 def decode_ahead(

@@ -23,6 +23,7 @@ import numpy as np
 from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import stage
 from deltaenergy.detector.detector import Detector
+from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
@@ -61,7 +62,8 @@ class Status:
     Attributes:
         images: how many were seen.
         flagged: how many of them the detector rejected.
-        bound: q, the share of known images that are rejected at most, with probability 1 − δ.
+        bound: q, the share of known images that are rejected at most, with probability 1 − δ; 1 for a detector from
+            class names alone, of which nothing is known: then there is no alarm.
         evidence: of each test, the logarithm to base 10 of what its stake of 1 has become.
         highest: the largest that it ever was.
         alarm_level: where the alarm is raised, log10(2/α).
@@ -96,8 +98,13 @@ class Status:
             return "No image has been seen yet."
         seen = (
             f"{self.flagged:,} of {self.images:,} image{'s' * (self.images != 1)} ({percent(round(self.rate, 3))}) "
-            f"rejected; calibration allows up to {percent(round(self.bound, 3))}"
+            "rejected"
         )
+        if self.bound == 1:
+            return (
+                f"{seen}. There are no known images to compare with, so no change can be found: calibrate the detector."
+            )
+        seen += f"; calibration allows up to {percent(round(self.bound, 3))}"
         sure = f"The probability of a false alarm, over all time, is at most {percent(round(self.most_false, 6))}."
         if not self.changed:
             return f"No change found: {seen}. {sure}"
@@ -114,7 +121,8 @@ class Monitor(HasRepr):
     and start a new monitor.
 
     Args:
-        detector: calibrated, with one threshold for all classes.
+        detector: with one threshold for all classes. From class names alone, its rejected images are counted, and no
+            alarm is raised.
         alpha: the probability of a false alarm, over all time.
         delta: how probable it may be that the calibration images misled about the rate; added to `alpha`.
         seed: random seed for breaking ties.
@@ -127,7 +135,9 @@ class Monitor(HasRepr):
         # Which detector this is, of which calibration.
         self.version = version_of(detector)
         self._scores = scores = detector.calibration_scores
-        self.bound = upper_share(count_below(scores, detector.threshold or 0.0), len(scores), delta)
+        self.bound = 1.0
+        if len(scores):
+            self.bound = upper_share(count_below(scores, detector.threshold or 0.0), len(scores), delta)
         self.images = self.flagged = 0
         self.log_p = 0.0
         self.cells = ScoreCells(scores, seed)
@@ -188,7 +198,7 @@ class Monitor(HasRepr):
         strange = next((label for label in labels if label not in known), None)
         if strange is not None:
             raise InputError(f"{strange!r} is not a class of this detector: these are verdicts of another one.")
-        if self.detector.calibration_scores is not self._scores:
+        if len(self._scores) and self.detector.calibration_scores is not self._scores:
             raise InputError("The detector was recalibrated after this monitor started: start a new one.")
         with self._adding:
             self._observe(ids, labels, values, files)
@@ -197,7 +207,7 @@ class Monitor(HasRepr):
     def _observe(self, ids: Sequence[str], labels: Sequence[str], values: Any, files: bool) -> None:
         flags = self.detector.rejects(values)
         # Added up one by one, so that batches of any size give the same bits.
-        log_p = np.log(self.cells.p_values(values))
+        log_p = np.log(self.cells.p_values(values)) if len(self._scores) else np.zeros(len(values))
         logs = np.cumsum(np.concatenate([[self.log_p], log_p]))[1:]
         shifts = log_shift_evidence(self.images + np.arange(1, len(values) + 1), logs)
         seen = {"rate": flags.astype(np.float64), "shift": log_p}
@@ -333,7 +343,9 @@ def _check_settings(alpha: float, delta: float, seed: int) -> None:
 def _check_detector(detector: Detector) -> None:
     if not isinstance(detector, Detector):
         raise InputError(f"A monitor needs a Detector, got {type(detector).__name__}.")
-    known = detector.require_calibration()
+    known = detector.require_threshold()
+    if isinstance(known, NamesRule):
+        return
     if known.groups is not None:
         raise InputError("A monitor needs one threshold for all classes: calibrate a detector without by_class.")
     if known.folds is not None:

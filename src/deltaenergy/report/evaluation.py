@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
 from deltaenergy.evaluation.disagreement import disagreements, least_alike, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
@@ -147,7 +148,11 @@ def _found(evaluation: Evaluation) -> Child:
         at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known images,"
         if evaluation.primary in evaluation.given_thresholds:
             kept = shares.get((KEPT, Group.ID), percent(0))
-            at = f"At the detector’s threshold, {kept} of the known images are kept, and"
+            rule = evaluation.calibrations[evaluation.primary]
+            which = (
+                "At the threshold from class names" if isinstance(rule, NamesRule) else "At the detector’s threshold"
+            )
+            at = f"{which}, {kept} of the known images are kept, and"
         about = f" ({one_in(opened.value)})" if one_in(opened.value) else ""
         said.append(f"{at} {shares[KEPT, Group.OPEN]}{about} of the unknown images are kept.")
     if (KEPT, Group.SHIFTED) in shares:

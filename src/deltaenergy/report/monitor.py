@@ -35,11 +35,14 @@ def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, comma
 
 def _summary(status: Status) -> Section:
     figures = [
-        Tile("Verdict", "changed" if status.changed else "no change found"),
+        Tile(
+            "Verdict", "changed" if status.changed else "no change found" if status.bound < 1 else "nothing to compare"
+        ),
         Tile("Images", f"{status.images:,}"),
         Tile("None of these", percent(status.rate), count(status.flagged, "image")),
-        Tile("Allowed for", percent(status.bound), "by the calibration images"),
     ]
+    if status.bound < 1:
+        figures.append(Tile("Allowed for", percent(status.bound), "by the calibration images"))
     return Section("summary", "Summary", join(tag("p", str(status), class_="answer"), tiles(figures)))
 
 

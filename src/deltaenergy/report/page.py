@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deltaenergy.data.items import Unreadable
     from deltaenergy.detector.detector import Detector
     from deltaenergy.detector.guarantee import Guarantee
+    from deltaenergy.detector.names import NamesRule
 
 # Tables of more columns than this become blocks on a phone.
 STACKS_ABOVE = 3
@@ -235,7 +236,7 @@ def detector_page(
     detector: Detector,
     *,
     command: str | None,
-    guarantee: Guarantee | None,
+    guarantee: Guarantee | NamesRule | None,
     script: str = "",
 ) -> str:
     """A whole page about what a detector said: `sections`, and how the detector was made."""

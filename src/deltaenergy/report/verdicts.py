@@ -18,7 +18,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.detector.verdicts import Verdicts
 from deltaenergy.report.charts import HistogramRow, histogram_chart
-from deltaenergy.report.html import Child, Markup, join, tag
+from deltaenergy.report.html import Child, Markup, isolated, join, tag
 from deltaenergy.report.images import JudgedImage, card, file_link
 from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, tiles, unreadable_note
 from deltaenergy.report.words import count, percent
@@ -57,7 +57,7 @@ def verdicts_page(
 
     Where the verdicts bring no `items`, the images are found again by their paths.
     """
-    known, fdr = detector.require_calibration(), verdicts.fdr
+    known, fdr = detector.require_threshold(), verdicts.fdr
     images = verdicts.items or [ImageItem(path, Path(path)) for path in verdicts.paths]
     judged = list(zip(images, verdicts, strict=True))
     lines = dividing_lines(judged, detector, fdr)
@@ -147,14 +147,14 @@ def _images(judged: Judged, detector: Detector, margin: Margin, folder: Path) ->
 
 def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
     """How far a verdict is from the other one: by its score, or where no line divides the scores, by its p-value."""
-    known = detector.require_calibration()
-    level = known.rank / (len(known.scores) + 1)
 
     def margin(verdict: Verdict) -> float:
+        distance = math.inf
         if lines:
             distance = abs(verdict.score - lines[verdict.label])
-        else:
-            distance = math.inf if verdict.p_value is None else abs(verdict.p_value - level)
+        elif verdict.p_value is not None:
+            known = detector.require_calibration()
+            distance = abs(verdict.p_value - known.rank / (len(known.scores) + 1))
         return distance if math.isfinite(distance) else math.inf
 
     return margin
@@ -177,6 +177,8 @@ def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
 def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, embed: bool) -> Markup:
     image = JudgedImage(item, verdict.label, verdict.confidence, verdict.score, bool(verdict.is_ood))
     details = None if verdict.p_value is None else f"p {verdict.p_value:.3f}"
+    if verdict.more_like is not None:
+        details = f"more like {isolated(verdict.more_like)}" + ("" if details is None else f", {details}")
     return tag(
         "li",
         card(image, link=file_link(item, folder), embed=embed, details=details),

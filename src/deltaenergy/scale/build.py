@@ -14,7 +14,7 @@ from typing import Any
 
 from deltaenergy.core.progress import Progress
 from deltaenergy.errors import InputError
-from deltaenergy.source import image_stream
+from deltaenergy.source import require_images
 from deltaenergy.store.encode import EncodesImages
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.repair import repair
@@ -72,7 +72,7 @@ def build_store(
 
         join = functools.partial(join_with_workers, count=workers, device=device)
     settings = StoreSettings(patches, dtype, shard_size, batch_size)
-    stream = image_stream(images)
+    stream = require_images(images, "build_store")
     return fill_store(encoder, stream, out, settings, retry_unreadable=retry_unreadable, progress=progress, join=join)
 
 
@@ -93,7 +93,7 @@ def repair_store(
         from deltaenergy.models.loading.load import load_recorded
 
         model = load_recorded(read_manifest(open_folder(path))[0].model, device)
-    return repair(_encoder(model), image_stream(images), path, progress=progress)
+    return repair(_encoder(model), require_images(images, "repair_store"), path, progress=progress)
 
 
 def _encoder(model: Describes) -> EncodesImages:

@@ -101,7 +101,7 @@ class Scorer:
         missing = set(range(len(table))).difference(rows)
         unreadable = [Unreadable(str(row), errors.get(row, "it has no features")) for row in sorted(missing)]
         return EncodedBatch(
-            [ImageItem(str(row), b"") for row in rows], None, checked.to(model.device), None, unreadable
+            [ImageItem(str(row), None) for row in rows], None, checked.to(model.device), None, unreadable
         )
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaenergy import __version__
-from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import Unreadable, from_reference
 from deltaenergy.data.remote.url import is_url
@@ -31,14 +30,12 @@ from deltaenergy.detector.verdict_files import write_table
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value
 from deltaenergy.files.lock import FolderLock
-from deltaenergy.models.encoding import STORED_BATCH
 from deltaenergy.models.on import On
 from deltaenergy.scale.cluster import answering, connected
 from deltaenergy.scale.engines import with_errors
 from deltaenergy.scale.workers import open_work, worker_settings
-from deltaenergy.source import image_stream
+from deltaenergy.source import Source, as_source, check_has, has_pixels, image_stream
 from deltaenergy.store.folder import StoreFolder, open_folder
-from deltaenergy.store.items import StorePass, names_a_store, pass_over
 from deltaenergy.store.plan import PlannedImage, pack_rows, unpack_rows
 from deltaenergy.store.shard import Manifest, ShardRecord
 from deltaenergy.store.store import Store
@@ -176,7 +173,7 @@ def score_on_ray(
     """
     from deltaenergy.detector.saved import version_of
 
-    asked = [__version__, version_of(detector), detector.require_calibration().slack, batch_size, top_k]
+    asked = [__version__, version_of(detector), detector.require_threshold().slack, batch_size, top_k]
     place, name = os.path.split(str(out) if is_url(str(out)) else os.path.realpath(out))
     given = [images] if isinstance(images, (str, Path)) else images
     local = not all(is_url(str(path)) for path in given)
@@ -184,17 +181,16 @@ def score_on_ray(
         detector.save(saved)
         files = {path.name: path.read_bytes() for path in Path(saved).iterdir()}
     task = ScoreTask(files, device, batch_size, top_k, str(Path.cwd()) if local else None)
-    if names_a_store(images):
-        patches = Need.PATCHES in detector.score.needs | detector.classifier.needs_to_predict
-        task = replace(task, patches=patches, rows=batch_size if patches else max(batch_size, STORED_BATCH))
-        store = pass_over(str(images), detector.classifier.model, patches=patches, size=task.rows).store
-        task = replace(task, store=store.folder.address, manifest=replace(store.manifest, shards=()))
-        parts = parts_of_store(store)
+    source = as_source(images)
+    check_has(source, detector.score.needs | detector.classifier.needs_to_predict, "This detector")
+    if isinstance(source, Store):
+        source.check_model(detector.classifier.model)
+        task = replace(task, store=source.folder.address, manifest=replace(source.manifest, shards=()))
+        parts = parts_of_store(source)
+    elif has_pixels(source):
+        parts = parts_of_images(image_stream(source), WINDOW_BATCHES * batch_size)
     else:
-        stream = image_stream(images)
-        if stream.stored:
-            raise InputError("`ray` takes images, or one feature store: score each store by itself.")
-        parts = parts_of_images(stream, WINDOW_BATCHES * batch_size)
+        raise InputError("`ray` takes images, or one feature store: score each store by itself.")
     with _parts_folder(f"{place}/.deltaenergy-{name}-{hash_value(asked)}.parts") as folder:
         names = score_parts(folder, task, parts, address, workers, progress)
         yield (_read_part(folder, name) for name in names)
@@ -240,8 +236,6 @@ class ScoreTask:
     working_folder: str | None
     store: str | None = None
     manifest: Manifest | None = None
-    patches: bool = False
-    rows: int = 0
 
     def load(self) -> Detector:
         from deltaenergy.detector.detector import Detector
@@ -260,13 +254,13 @@ class ScoreTask:
                 (Path(folder) / name).write_bytes(data)
             return Detector.load(folder, device=self.device).prepare()
 
-    def images(self, content: bytes) -> Any:
+    def images(self, content: bytes) -> Source:
         """The images of a part."""
         if self.store is None or self.manifest is None:
             rows = unpack_rows(content)
-            return [from_reference(row.id, row.source or "", row.label, row.domain) for row in rows]
+            return as_source([from_reference(row.id, row.source or "", row.label, row.domain) for row in rows])
         manifest = replace(self.manifest, shards=(ShardRecord(**json.loads(content)),))
-        return StorePass(Store(open_folder(self.store), manifest), self.patches, self.rows, [0])
+        return Store(open_folder(self.store), manifest)
 
 
 class ScoreActor:

@@ -7,40 +7,22 @@ no text tower.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.needs import Need
+from deltaenergy.core.needs import OF_IMAGES, Lack, Need
 from deltaenergy.core.specs import split
-from deltaenergy.data.decode import EXTENSIONS
-from deltaenergy.data.file import user_path
-from deltaenergy.data.items import ImageItem
-from deltaenergy.data.remote.url import is_url
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
-from deltaenergy.models.features import is_feature_array
 from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
-from deltaenergy.store.folder import open_folder
-from deltaenergy.store.items import StoredImage
-from deltaenergy.store.shard import is_store, read_manifest
-from deltaenergy.store.store import Store, no_patches
+from deltaenergy.source import Source, is_unlabelled
 
 # `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
 MOST_PROMPTS = 10_000
 ALL = "all"
-
-
-class Lack(NamedTuple):
-    """Why a need cannot be met, and what to do about it, as a sentence that follows a colon."""
-
-    why: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -50,49 +32,41 @@ class Given:
     lacks: Mapping[Need, Lack] = field(default_factory=dict)
     method: str = ZeroShot.name
 
+    @classmethod
+    def of(
+        cls,
+        sources: Iterable[Source] = (),
+        classifier: Classifier | None = None,
+        *,
+        model: Model | None = None,
+        method: str = ZeroShot.name,
+    ) -> Given:
+        """What images and a classifier have for scores.
+
+        Without a classifier, one that `method` will make of `model` is meant; without a model, a whole one.
+        """
+        if classifier is not None:
+            model, method = classifier.model, classifier.method.name
+        lacks: dict[Need, Lack] = {}
+        if model is not None and model.text is None:
+            lacks[Need.TEXTS] = Lack(
+                f"{model.name!r} has no text tower",
+                f"{model.name!r} holds precomputed features and cannot encode texts. Load the model itself with "
+                "load_model.",
+            )
+        if model is not None and not isinstance(model, TowerModel):
+            lacks |= dict.fromkeys(OF_IMAGES, Lack("features were given", "give it images, not features."))
+        closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
+        if closed is not None:
+            lacks[Need.PIXELS] = closed
+        for source in sources:
+            lacks |= source.lacks
+        return cls(lacks, method)
+
     def without(self, **lacks: Lack | None) -> Given:
         """The same, less what is named, as in `pixels=Lack(…)`; None changes nothing."""
         more = {Need[name.upper()]: lack for name, lack in lacks.items() if lack is not None}
         return Given({**self.lacks, **more}, self.method)
-
-
-def given_by(
-    images: Iterable[Any] = (),
-    classifier: Classifier | None = None,
-    *,
-    model: Model | None = None,
-    method: str = ZeroShot.name,
-) -> Given:
-    """What sets of images, each as `load_images` or `score_images` takes it, and a classifier have for scores.
-
-    Without a classifier, one that `method` will make of `model` is meant; without a model, a whole one.
-    """
-    if classifier is not None:
-        model, method = classifier.model, classifier.method.name
-    lacks: dict[Need, Lack] = {}
-    if model is not None and model.text is None:
-        lacks[Need.TEXTS] = Lack(
-            f"{model.name!r} has no text tower",
-            f"{model.name!r} holds precomputed features and cannot encode texts. Load the model itself with "
-            "load_model.",
-        )
-    features = Lack("features were given", "give it images, not features.")
-    if model is not None and not isinstance(model, TowerModel):
-        lacks |= {Need.PATCHES: features, Need.PIXELS: features}
-    closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
-    if closed is not None:
-        lacks[Need.PIXELS] = closed
-    for image_set in images:
-        if is_feature_array(image_set):
-            lacks |= {Need.PATCHES: features, Need.PIXELS: features}
-            continue
-        for path, has_patches in _stores(image_set):
-            lacks[Need.PIXELS] = Lack(
-                f"{path} is a feature store", f"give it the images, not a feature store such as {path}."
-            )
-            if not has_patches:
-                lacks[Need.PATCHES] = Lack(f"{path} holds none", str(no_patches(path)))
-    return Given(lacks, method)
 
 
 def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
@@ -110,34 +84,14 @@ def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
     )
 
 
-def unlabelled(images: Any) -> Lack | None:
+def unlabelled(source: Source) -> Lack | None:
     """What a score that learns from classes lacks if these are to learn from; None if they may have classes."""
-    if is_feature_array(images):
-        return Lack("features were given", "rows of features have no classes. Give images, or a feature store.")
-    items = images if isinstance(images, list) else []
-    if items and all(isinstance(item, ImageItem) and item.label is None for item in items):
-        return Lack(
-            "no image has a class",
-            "none of the known images has a class. Give a folder with one subfolder per class.",
-        )
-    return None
-
-
-def _stores(images: Any) -> Iterator[tuple[Path | str, bool]]:
-    """The feature stores among some images, and whether they hold patches. No image is looked at."""
-    parts = images if isinstance(images, (list, tuple)) else [images]
-    seen: set[int] = set()
-    for part in parts:
-        if isinstance(part, ImageItem):
-            part = part.source.store if isinstance(part.source, StoredImage) else None
-        if isinstance(part, Store):
-            if id(part) not in seen:
-                seen.add(id(part))
-                yield part.path, part.has_patches
-        elif isinstance(part, (str, os.PathLike)) and Path(part).suffix.lower() not in EXTENSIONS:
-            path = part if isinstance(part, str) and is_url(part) else user_path(part)
-            if is_store(path):
-                yield path, read_manifest(open_folder(path))[0].patches
+    if not is_unlabelled(source):
+        return None
+    return Lack(
+        "no image has a class",
+        "none of the known images has a class. Give a folder with one subfolder per class, or a feature store.",
+    )
 
 
 def obstacle(score: Score, given: Given) -> tuple[str, str] | None:

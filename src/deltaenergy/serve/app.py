@@ -148,7 +148,7 @@ async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) 
 async def classify(
     request: Request, engine: TheEngine, predictor: ByClasses, files: Files, top_k: TopK = 5
 ) -> VerdictList:
-    """Labels, confidences and scores; without known images there is no threshold, and no verdict."""
+    """The threshold is set from the names alone, and guarantees nothing; with `score` there is none, and no verdict."""
     return await _predicted(request, engine, predictor, files, top_k)
 
 
@@ -163,7 +163,7 @@ async def thresholds(
 ) -> Thresholds:
     """Of a detector with a single threshold, or of class names and the scores of known images."""
     _check_count("scores", scores, engine.limits.rows)
-    if predictor.detector is None:
+    if predictor.name is None:
         found = _calibrated(engine, predictor, known, keep).require_calibration()
     elif predictor.one_threshold is None:
         raise InputError(f"detector: {predictor.name!r} has no single threshold, so none can be chosen.")

@@ -57,7 +57,7 @@ Pixels: TypeAlias = "npt.NDArray[np.float32]"
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A detector of the service, or class names of a request, which have no threshold. Told apart by identity."""
+    """A detector of the service, or class names of a request, which have no name. Told apart by identity."""
 
     classifier: Classifier
     scorer: Scorer
@@ -97,14 +97,14 @@ class Predictor:
     def one_threshold(self) -> Calibration | None:
         """The calibration, if a single threshold decides for every image."""
         known = None if self.detector is None else self.detector.calibration
-        return None if known is None or known.folds is not None or known.groups is not None else known
+        return known if isinstance(known, Calibration) and known.folds is None and known.groups is None else None
 
     def predict(self, batch: EncodedBatch, top_k: Sequence[int]) -> list[ImageAnswer]:
         """Answers for encoded images, each with its own number of closest classes: the one place that makes them."""
         scored, similarities = score_encoded(self.classifier, [self.scorer], batch)
         scale, classes = self.classifier.model.logit_scale, self.classifier.classes
         shares = torch.softmax(similarities.double() * scale, dim=1)
-        # Of names that came with a request there is no detector, and no threshold.
+        # Class names of a request with a score of their choice have no threshold.
         detector = self.detector or Detector(self.classifier, self.scorer.score)
         own, answers = detector.class_thresholds, []
         for i, verdict in enumerate(detector.judge(scored)):
@@ -411,7 +411,11 @@ class Engine:
                 "another score, such as mcm, or remove the template."
             )
         classifier = ZeroShotClassifier(self.model, names, templates=templates)
-        predictor = Predictor(classifier, chosen.bind(classifier))
+        if score is None:  # with the threshold that names alone give
+            detector = Detector.from_names(classifier)
+            predictor = Predictor(classifier, detector.scorer, detector)
+        else:
+            predictor = Predictor(classifier, chosen.bind(classifier))
         self._lists[key] = predictor
         while len(self._lists) > self.limits.class_lists:
             self._lists.popitem(last=False)

@@ -33,6 +33,7 @@ class ImageAnswer(BaseModel):
     )
     verdict: str | None = Field(default=None, description=f"`{KNOWN}` or `{NONE_OF_THESE}`.")
     answer: str | None = Field(default=None, description=f"The class, or `{NONE_OF_THESE}`.")
+    more_like: str | None = Field(default=None, description="Of a rejected image, the word that it is most like.")
     threshold: float | None = None
     top: list[ClassConfidence] | None = None
     detector: str | None = None

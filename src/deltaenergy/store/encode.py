@@ -41,7 +41,7 @@ class EncodesImages(Describes, Protocol):
 
     feature_dim: int
 
-    def encode(self, images: Any, *, patches: bool, batch_size: int, progress: Progress | None) -> Any:
+    def encode(self, images: ImageStream, *, patches: bool, batch_size: int, progress: Progress | None) -> Any:
         """The features of all images that can be read, as `EncodedImages`."""
 
 

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 StoreFolder: TypeAlias = "LocalFolder | RemoteFolder"
 # The manifest is compared and replaced in far less.
 _REPLACE_SECONDS = 60
+_ATTEMPTS = 5
 
 
 class LocalFolder:
@@ -78,10 +79,14 @@ class LocalFolder:
     def put(self, name: str, data: bytes | pa.Buffer, *, if_absent: bool = False) -> bool:
         """Write a file. With `if_absent` one that is there stays, and False is returned."""
         path = Path(os.path.realpath(self.path)) / name
-        # Not tidied each time: to list a folder of n files for each of them takes n² steps.
-        with temporary_folder(path.parent, tidy=False) as temporary:
-            write_bytes(temporary / path.name, data)
-            return publish(temporary / path.name, path, if_absent=if_absent)
+
+        def write() -> bool:
+            # Not tidied each time: to list a folder of n files for each of them takes n² steps.
+            with temporary_folder(path.parent, tidy=False) as temporary:
+                write_bytes(temporary / path.name, data)
+                return publish(temporary / path.name, path, if_absent=if_absent)
+
+        return _while_others_remove(write)
 
     def replace(self, name: str, data: bytes, before: bytes) -> bool:
         """Write a file if it has the bytes `before`; else False."""
@@ -110,12 +115,24 @@ class LocalFolder:
     def lock(self, name: str, wait: float = 0) -> Iterator[bool]:
         """Hold the lock of this name for a block: False if another run holds it. It saves double work, no more."""
         path = Path(os.path.realpath(self.path)) / name
-        make_folder(path.parent)
-        with try_lock(path, wait=wait) as held:
-            yield held
+        with contextlib.ExitStack() as stack:
+
+            def acquire() -> bool:
+                make_folder(path.parent)
+                return stack.enter_context(try_lock(path, wait=wait))
+
+            yield _while_others_remove(acquire)
         if "/" in name:
             with contextlib.suppress(OSError):  # mostly there is more in it
                 path.parent.rmdir()
+
+
+def _while_others_remove(work: Callable[[], bool]) -> bool:
+    """Do it again if a folder is gone: another run may remove that of its plan as soon as this one has made it."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            return work()
+    return work()
 
 
 def open_folder(path: str | os.PathLike[str]) -> StoreFolder:

@@ -1,103 +1,79 @@
-"""A store for functions that take `ImageItem`s, and for those that go through it in order."""
+"""The images of a store without an object for each: they are looked up when somebody asks.
+
+An evaluation of a million images needs the scores, classes and labels of them all, some dozens of bytes each, but the
+names of a few.
+"""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from deltaenergy.data.decode import UnreadableImage
-from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.store.shard import is_store
+from deltaenergy.core.arrays import GrowingArray
+from deltaenergy.data.items import ImageItem
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from deltaenergy.store.store import Describes, Store
+    from deltaenergy.store.store import Store
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredImage:
-    """An image whose features are in row `row` of a store; None if it could not be read, because of `error`."""
+class StoredItems(Sequence[ImageItem]):
+    """The images of a store that have features, in order.
 
-    store: Store
-    row: int | None
-    error: str | None = None
+    Attributes:
+        store: the store.
+        label_names: the labels that occur, in order of first appearance.
+        label_codes: for each image the position of its label there, −1 where it has none.
+        unreadable: how many images of the store have no features.
+    """
 
-    @property
-    def reason(self) -> str:
-        """Why there is no image to open."""
-        return self.error or f"{self.store.path} has its features, not the image"
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._last: tuple[int, list[ImageItem]] | None = None
+        codes: dict[str, int] = {}
+        found, hashes = (GrowingArray(kind, expected=len(store)) for kind in (np.int32, np.int64))
+        self._ends: list[int] = []
+        end = 0
+        for shard in range(len(store.manifest.shards)):
+            items = store.shard_items(shard)
+            for item in items:
+                if item.label is not None:
+                    codes.setdefault(item.label, len(codes))
+            found.add(np.array([-1 if item.label is None else codes[item.label] for item in items], np.int32))
+            hashes.add(np.array([hash(item.id) for item in items], np.int64))
+            end += len(items)
+            self._ends.append(end)
+        self.unreadable = len(store) - end
+        self.label_names = list(codes)
+        self.label_codes: npt.NDArray[np.int32] = found.finish()
+        self._hashes: npt.NDArray[np.int64] | None = hashes.finish()
 
-    def __call__(self) -> NoReturn:
-        """As an image source: the image itself is not in the store."""
-        raise UnreadableImage(self.reason)
+    def release_hashes(self) -> npt.NDArray[np.int64]:
+        """The hash of each image's id, to see whether another set has an image of that name. They are given once."""
+        hashes, self._hashes = self._hashes, None
+        if hashes is None:
+            raise RuntimeError("the hashes are gone already")
+        return hashes
 
+    def __len__(self) -> int:
+        return len(self.label_codes)
 
-def stored_items(store: Store, rows: Sequence[int]) -> list[ImageItem]:
-    """An item for each of these rows."""
-    index = store.index.take(np.asarray(rows, np.int64))
-    columns = (index[name].to_pylist() for name in ("id", "label", "domain", "error"))
-    return [
-        ImageItem(name, StoredImage(store, row if error is None else None, error), label, domain)
-        for row, name, label, domain, error in zip(rows, *columns)
-    ]
+    @overload
+    def __getitem__(self, index: int) -> ImageItem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ImageItem]: ...
+    def __getitem__(self, index: int | slice) -> ImageItem | list[ImageItem]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = range(len(self))[index]  # counts from the end, too, and says if it is out of range
+        shard = bisect.bisect_right(self._ends, row)
+        if self._last is None or self._last[0] != shard:
+            self._last = shard, self.store.shard_items(shard)
+        return self._last[1][row - (self._ends[shard - 1] if shard else 0)]
 
-
-@dataclass(frozen=True)
-class StoredPart:
-    """Some images of a store with their features, and those met on the way that have none."""
-
-    items: list[ImageItem]
-    features: npt.NDArray[np.float32]
-    patches: npt.NDArray[np.float32] | None
-    unreadable: list[Unreadable]
-
-
-@dataclass(frozen=True)
-class StorePass:
-    """A store that is gone through in order, `size` rows at a time; of all its shards, or of those at `positions`."""
-
-    store: Store
-    patches: bool
-    size: int
-    positions: Sequence[int]
-
-    @property
-    def images(self) -> int:
-        """How many images there are."""
-        return sum(self.store.manifest.shards[position].images for position in self.positions)
-
-    def __iter__(self) -> Iterator[StoredPart]:
-        for position in self.positions:
-            yield from self.parts(position)
-
-    def parts(self, position: int) -> Iterator[StoredPart]:
-        """One shard."""
-        shard = self.store.shard(position, patches=self.patches)
-        picture = StoredImage(self.store, None)
-        columns = (shard.index[name].to_pylist() for name in ("id", "label", "domain"))
-        items = [ImageItem(name, picture, label, domain) for name, label, domain in zip(*columns)]
-        for start in range(0, max(len(items), 1), self.size):
-            rows = slice(start, start + self.size)
-            patches = None if shard.patches is None else shard.patches[rows].copy()
-            unreadable = [] if start else shard.unreadable
-            yield StoredPart(items[rows], shard.features[rows].copy(), patches, unreadable)
-
-
-def names_a_store(images: object) -> bool:
-    """Whether `images` is the path of a feature store."""
-    return isinstance(images, (str, Path)) and is_store(images)
-
-
-def pass_over(path: str | Path, model: Describes | None, *, patches: bool, size: int) -> StorePass:
-    """The store at `path`, to be gone through in order; `model` must have made it."""
-    from deltaenergy.store.store import Store, no_patches
-
-    store = Store.open(path, model)
-    if patches and not store.has_patches:
-        raise no_patches(path)
-    return StorePass(store, patches, size, range(len(store.manifest.shards)))
+    def __iter__(self) -> Iterator[ImageItem]:
+        return self.store.readable_items()

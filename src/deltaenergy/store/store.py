@@ -10,6 +10,7 @@ A store is a list of shards (`shard.py`). A row's number is its position in that
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from deltaenergy.core.display import HasRepr
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.core.needs import Lack, Need
+from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.store.folder import StoreFolder, open_folder
-from deltaenergy.store.items import stored_items
 from deltaenergy.store.plan import present
 from deltaenergy.store.shard import (
     INDEX,
@@ -85,7 +86,7 @@ class Store(HasRepr):
         self.fingerprint = str(manifest.model["fingerprint"])
         self.feature_dim, self.has_patches = manifest.feature_dim, manifest.patches
         self._ends = np.cumsum([0, *(record.images for record in manifest.shards)])
-        self._mapped: dict[int, tuple[npt.NDArray[np.bool_], Arrays]] = {}
+        self._mapped: dict[int, tuple[pa.Table, Arrays]] = {}
 
     @classmethod
     def open(cls, path: str | Path, model: Describes | None = None) -> Store:
@@ -153,12 +154,6 @@ class Store(HasRepr):
         labels: list[str | None] = self.index["label"].to_pylist()
         return labels
 
-    @property
-    def domains(self) -> list[str | None]:
-        """The domain of each row's image."""
-        domains: list[str | None] = self.index["domain"].to_pylist()
-        return domains
-
     @cached_property
     def readable(self) -> npt.NDArray[np.int64]:
         """The rows whose images have features."""
@@ -180,33 +175,67 @@ class Store(HasRepr):
 
     def patches(self, rows: Any = None) -> npt.NDArray[np.float32]:
         """Unit patch features (n, P, D) of some rows, or of all."""
-        self._check_has(patches=True)
+        if not self.has_patches:
+            raise no_patches(self.path)
         return self._gather("patches", rows)
 
-    def shards(self, *, patches: bool = False) -> Iterator[Shard]:
-        """One shard after the other, so memory does not grow with the store. Images without features come apart."""
-        self._check_has(patches)
-        return (self.shard(position, patches=patches) for position in range(len(self.manifest.shards)))
+    def shards(self, *, patches: bool = False, keep_mapped: bool = True) -> Iterator[Shard]:
+        """One shard after the other; images without features come apart.
+
+        Files stay mapped for the next time, unless `keep_mapped` is False: then memory does not grow with the store.
+        """
+        if patches and not self.has_patches:
+            raise no_patches(self.path)
+        positions = range(len(self.manifest.shards))
+        if not keep_mapped:
+            return (self.shard(position, patches=patches) for position in positions)
+        return (self._shard(position, *self._mapped_shard(position), patches) for position in positions)
 
     def shard(self, position: int, *, patches: bool = False) -> Shard:
-        """The shard at this position."""
-        index, arrays = read_arrays(self.folder, self.manifest.shards[position])
-        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), _unreadable(index)
-        if unreadable:
-            readable = index["error"].is_null()
-            kept = readable.to_numpy()
-            rows, index = rows[kept], index.filter(readable)
-            arrays = {kind: array[kept] for kind, array in arrays.items()}
-        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
-        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
+        """The shard at this position, whose file is not kept mapped."""
+        return self._shard(position, *read_arrays(self.folder, self.manifest.shards[position]), patches)
 
     def items(self) -> list[ImageItem]:
         """An item per row, for functions that take images."""
-        return stored_items(self, range(len(self)))
+        return self.select(range(len(self)))
 
     def select(self, rows: Any) -> list[ImageItem]:
         """Some rows, for functions that take images."""
-        return stored_items(self, rows)
+        return self.items_at(np.asarray(rows, np.int64), self.index.take(np.asarray(rows, np.int64)))
+
+    def shard_items(self, position: int) -> list[ImageItem]:
+        """The images of a shard that have features."""
+        index = self._index_of(self.manifest.shards[position])
+        readable = index["error"].is_null()
+        rows = np.arange(self._ends[position], self._ends[position + 1])[readable.to_numpy()]
+        return self.items_at(rows, index.filter(readable))
+
+    def readable_items(self) -> Iterator[ImageItem]:
+        """The images that have features; those of a shard at a time are held."""
+        for position in range(len(self.manifest.shards)):
+            yield from self.shard_items(position)
+
+    @property
+    def identity(self) -> object:
+        """Equal for two objects of the same store."""
+        return os.path.realpath(self.path)
+
+    @property
+    def lacks(self) -> dict[Need, Lack]:
+        """What is not in it."""
+        pixels = Lack(
+            f"{self.path} is a feature store", f"give it the images, not a feature store such as {self.path}."
+        )
+        patches = Lack(f"{self.path} holds none", str(no_patches(self.path)))
+        return {Need.PIXELS: pixels, Need.STATES: pixels} | ({} if self.has_patches else {Need.PATCHES: patches})
+
+    def items_at(self, rows: npt.NDArray[np.int64], index: pa.Table) -> list[ImageItem]:
+        """The images of some rows, whose index this is."""
+        columns = (index[name].to_pylist() for name in ("id", "label", "domain", "error"))
+        return [
+            ImageItem(name, None, label, domain, error, StoredRow(self, row))
+            for row, name, label, domain, error in zip(rows.tolist(), *columns)
+        ]
 
     def verify(self) -> list[str]:
         """What is damaged, a line for each file: every byte is read and compared with its hash."""
@@ -249,10 +278,6 @@ class Store(HasRepr):
     def _index_of(self, record: ShardRecord) -> pa.Table:
         return read_index(self.folder, record)
 
-    def _check_has(self, patches: bool) -> None:
-        if patches and not self.has_patches:
-            raise no_patches(self.path)
-
     def _gather(self, kind: str, rows: Any) -> npt.NDArray[np.float32]:
         wanted = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
@@ -272,21 +297,34 @@ class Store(HasRepr):
             result[part] = array[inside[part]]
         return result
 
-    def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """A shard's array, if each of these rows of it has features."""
+    def _mapped_shard(self, position: int) -> tuple[pa.Table, Arrays]:
         if position not in self._mapped:
             if len(self._mapped) >= (_MOST_FETCHED if self.folder.is_remote else _MOST_MAPPED):
                 self._mapped.clear()
-            index, arrays = read_arrays(self.folder, self.manifest.shards[position])
-            self._mapped[position] = index["error"].is_null().to_numpy(), arrays
-        readable, arrays = self._mapped[position]
-        if not readable[rows].all():
-            row = int(rows[~readable[rows]][0])
-            image = self._index_of(self.manifest.shards[position]).slice(row, 1).to_pylist()[0]
-            raise InputError(
-                f"{image['id']} (row {self._ends[position] + row}) has no features: {image['error']}. Leave out such "
-                "rows, as store.readable does."
-            )
+            self._mapped[position] = read_arrays(self.folder, self.manifest.shards[position])
+        return self._mapped[position]
+
+    def _shard(self, position: int, index: pa.Table, arrays: Arrays, patches: bool) -> Shard:
+        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), list[Unreadable]()
+        if self.manifest.shards[position].unreadable:
+            readable, unreadable = index["error"].is_null(), _unreadable(index)
+            kept = readable.to_numpy()
+            rows, index = rows[kept], index.filter(readable)
+            arrays = {kind: array[kept] for kind, array in arrays.items()}
+        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
+        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
+
+    def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """A shard's array, if each of these rows of it has features."""
+        index, arrays = self._mapped_shard(position)
+        if self.manifest.shards[position].unreadable:
+            failed = rows[index["error"].is_valid().to_numpy()[rows]]
+            if len(failed):
+                image = index.slice(failed[0], 1).to_pylist()[0]
+                raise InputError(
+                    f"{image['id']} (row {self._ends[position] + failed[0]}) has no features: {image['error']}. Leave "
+                    "out such rows, as store.readable does."
+                )
         return arrays[kind]
 
 

@@ -127,8 +127,6 @@ def fill_store(
 
     `join` has the planned shards encoded; by default this process does.
     """
-    if stream.stored:
-        raise InputError("images is a feature store already: give the images that it should be made from.")
     try:
         if b"\0" in os.fsencode(out):
             raise ValueError("it contains a NUL")

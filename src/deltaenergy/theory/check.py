@@ -17,6 +17,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import score_images
+from deltaenergy.source import Source, as_source
 from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
 from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
@@ -279,13 +280,13 @@ def check_theory(
     unreadable: list[Unreadable] = []
     # Every label is checked before the long work of encoding.
     truth = dict(zip((item.id for item in images), class_indices(images, classifier.classes, "In-distribution images")))
-    read, features = _features(classifier, images, "in-distribution", unreadable, batch_size, progress)
+    read, features = _features(classifier, as_source(images), "in-distribution", unreadable, batch_size, progress)
     labels = torch.tensor([truth[item.id] for item in read], device=classifier.model.device)
     found = _cosines(classifier, features)
     similarities = found.similarities
     others = None
     if open_images is not None:
-        _, opened = _features(classifier, open_images, "open", unreadable, batch_size, progress)
+        _, opened = _features(classifier, as_source(open_images), "open", unreadable, batch_size, progress)
         others = _cosines(classifier, opened).similarities
     rng = np.random.default_rng(seed)
     some = torch.from_numpy(rng.permutation(len(features))[:HESSIAN_IMAGES]).to(features.device)
@@ -347,14 +348,14 @@ def _method(classifier: Classifier) -> tuple[str, Ebm]:
 
 def _features(
     classifier: Classifier,
-    images: Any,
+    source: Source,
     what: str,
     unreadable: list[Unreadable],
     batch_size: int,
     progress: Progress | None,
 ) -> tuple[list[ImageItem], torch.Tensor]:
     """The images that can be read with their unit features on the model's device; the others join `unreadable`."""
-    found = score_images(classifier, [], images, keep_features=True, batch_size=batch_size, progress=progress)
+    found = score_images(classifier, [], source, keep_features=True, batch_size=batch_size, progress=progress)
     unreadable += found.unreadable
     if not found.items or found.features is None:
         first = found.unreadable[0]

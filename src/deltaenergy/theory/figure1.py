@@ -18,7 +18,7 @@ heatmap before explains half of the variance of the places' order. Means have bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, check_clas
 from deltaenergy.classifiers.ebm import compare
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
-from deltaenergy.data.items import ImageItem, Unreadable
+from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import average_ranks
 from deltaenergy.evaluation.provenance import provenance_of
@@ -49,9 +49,8 @@ from deltaenergy.explanation.methods import (
 from deltaenergy.models.base import require_towers
 from deltaenergy.models.encoding import EncodedBatch
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
-from deltaenergy.source import load_images
+from deltaenergy.source import require_images
 from deltaenergy.stats.metrics import Estimate, RankedScores, paired_mean_difference, proportion_estimate
-from deltaenergy.store.items import StoredImage
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -199,9 +198,7 @@ def figure1(
     usual = "grad-cam" if isinstance(model, ConvolutionalModel) else "value-path"
     maps = get_method(usual if method == AUTO else method, model)
     by = ExplainedModel(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
-    given = {KNOWN: load_images(known), UNKNOWN: load_images(unknown)}
-    if not all(map(has_pixels, given.values())):
-        raise InputError("Figure 1 makes heatmaps: give it the images, not a feature store.")
+    given = {name: list(require_images(one, "Figure 1")) for name, one in ((KNOWN, known), (UNKNOWN, unknown))}
     total, done = sum(map(len, given.values())), 0
     generator = torch.Generator().manual_seed(seed)
     sets = {}
@@ -221,11 +218,6 @@ def figure1(
         sets[name] = _joined(parts)
     made = provenance_of(classifier, method=maps.name, tau=tau, c=c, seed=seed)
     return Figure1(sets, tuple(classifier.classes), maps.name, tau, c, made)
-
-
-def has_pixels(items: Iterable[ImageItem]) -> bool:
-    """Whether these are images, and not rows of a feature store."""
-    return not any(isinstance(item.source, StoredImage) for item in items)
 
 
 def _masked_batch(

@@ -12,11 +12,10 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.explanation.methods import check_method
 from deltaenergy.models.on import On
-from deltaenergy.source import load_images
+from deltaenergy.source import as_source, has_pixels, labelled_images, load_images
 from deltaenergy.theory.check import TheoryReport, check_theory
-from deltaenergy.theory.figure1 import Figure1, claims, figure1, figure_record, has_pixels
+from deltaenergy.theory.figure1 import Figure1, claims, figure1, figure_record
 from deltaenergy.theory.page import theory_page
-from deltaenergy.tuning.prepare import labelled_items
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ def check_paper(
     """
     source = DetectorSource.of(by, on, "theory")
     check_method(method)
-    items, others = labelled_items(known, domains), None if unknown is None else load_images(unknown)
+    items, others = labelled_images(known, domains), None if unknown is None else load_images(unknown)
     classifier = source.classifier()
     other = None if against is None else Detector.load(against, model=classifier.model).classifier
     batch_size = source.on.batch_size
@@ -78,7 +77,7 @@ def check_paper(
             classifier, items, open_images=others, against=other, batch_size=batch_size, progress=progress
         )
     figure = None
-    if others is not None and has_pixels(items) and has_pixels(others):
+    if others is not None and all(has_pixels(as_source(one)) for one in (items, others)):
         with stage("Masking images") as progress:
             figure = figure1(classifier, items, others, method=method, batch_size=batch_size, progress=progress)
     return Theory(report, figure)

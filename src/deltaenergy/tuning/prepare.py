@@ -14,20 +14,17 @@ from typing import Any, Literal
 import torch
 
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.classes import check_classes
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
-from deltaenergy.data.remote.url import is_folder_url
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
 from deltaenergy.models.base import Model, TowerModel, require_towers
-from deltaenergy.source import labelled_folders, load_images
-from deltaenergy.store.shard import is_store
+from deltaenergy.models.encoding import EncodedImages, collect, stream_batches
+from deltaenergy.source import Source, as_source, check_has, has_pixels, labelled_images
 from deltaenergy.training.checkpoints import RECORD, saving
 from deltaenergy.tuning.fewshot import FewShot, sample_few_shots
-from deltaenergy.tuning.stored import LabelledFeatures, is_stored, known_as, read_stored
 from deltaenergy.tuning.views import CachedViews, Domains, EncodedViews, LiveViews, Validation, encode_views
 
 DEFAULT_VIEWS = 8
@@ -74,8 +71,8 @@ class TrainSet:
 
     def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
         """Those of `items` that are not among the files, or stored rows, that were trained on."""
-        trained = {name for item in self.sample.items if (name := known_as(item)) is not None}
-        return [item for item in items if known_as(item) not in trained]
+        trained = {name for item in self.sample.items if (name := _identity(item)) is not None}
+        return [item for item in items if _identity(item) not in trained]
 
     def warn_of_overlap(self, validation: Validation, what: str) -> None:
         """Say so when images that should be new were trained on."""
@@ -110,7 +107,7 @@ def prepare_training(
     """
     if isinstance(views, bool) or not (views in ("live", "test") or isinstance(views, int)):
         raise InputError(f"views must be a whole number, 'test' or 'live', got {views!r}.")
-    pool = None if isinstance(images, FewShot) else labelled_items(images, domains, classes)
+    pool = None if isinstance(images, FewShot) else labelled_images(images, domains, classes)
     sample = images if isinstance(images, FewShot) else sample_few_shots(pool or [], classes, shots, seed)
     # A broken link beside the class folders belongs to no class, but is told of like any other.
     skipped = {
@@ -120,10 +117,12 @@ def prepare_training(
     }
     while True:
         try:
-            if is_stored(sample.items):
-                train_views, views = _stored_views(model, sample, views, needs, who), "test"
-            else:
+            source = as_source(sample.items)
+            check_has(source, needs, who)
+            if has_pixels(source):
                 train_views = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
+            else:
+                train_views, views = _stored_views(model, sample, source, views, needs), "test"
             return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
@@ -138,11 +137,14 @@ def prepare_training(
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
 
 
-def _stored_views(model: Model, sample: FewShot, views: int | str, needs: frozenset[Need], who: str) -> TrainViews:
+def _stored_views(
+    model: Model, sample: FewShot, source: Source, views: int | str, needs: frozenset[Need]
+) -> TrainViews:
     if views == "live":
         raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
-    stored = read_stored(model, sample.items, needs, who).tensors()
-    return _cached(model, sample, EncodedViews(**{name: tensor[:, None] for name, tensor in stored.items()}))
+    stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
+    patches = None if stored.patches is None else stored.patches.half()[:, None]
+    return _cached(model, sample, EncodedViews(stored.features[:, None], patches))
 
 
 def _views_of(
@@ -185,7 +187,7 @@ def prepare_validation(
     """Encode labelled validation images; a class without any is a warning, one that is unknown an error."""
     if isinstance(images, Validation):
         return images
-    items = labelled_items(images, domains, classes)
+    items = labelled_images(images, domains, classes)
     labels = class_indices(items, classes, "Validation images")
     absent = [name for k, name in enumerate(classes) if k not in set(labels)]
     if absent:
@@ -210,60 +212,47 @@ def encode_readable(
     model: Model, classes: Sequence[str], items: Sequence[ImageItem], progress: Progress | None = None
 ) -> tuple[Validation, list[Unreadable]]:
     """Features of labelled images for measuring; what cannot be read is left out, and listed."""
-    readable, features, unreadable = _readable(model, list(items), progress)
-    labels = class_indices(readable, classes, "Training images")
+    encoded = _encode(model, as_source(list(items)), progress)
+    labels = class_indices(encoded.items, classes, "Training images")
     device = model.device
     return Validation(
-        features.to(device), torch.tensor(labels, dtype=torch.long, device=device), images=readable
-    ), unreadable
+        torch.from_numpy(encoded.features).to(device),
+        torch.tensor(labels, dtype=torch.long, device=device),
+        images=encoded.items,
+    ), encoded.unreadable
 
 
-def _readable(
-    model: Model, items: list[ImageItem], progress: Progress | None
-) -> tuple[list[ImageItem], torch.Tensor, list[Unreadable]]:
-    if not is_stored(items):
-        encoded = require_towers(model, "tune").encode(items, progress=progress)
-        return encoded.items, torch.from_numpy(encoded.features), encoded.unreadable
-    try:
-        return items, read_stored(model, items, frozenset(), "tune").features, []
-    except UnreadableImagesError as error:
-        lacking = {image.id for image in error.unreadable}
-        rest = [item for item in items if item.id not in lacking]
-        return rest, read_stored(model, rest, frozenset(), "tune").features, list(error.unreadable)
+def _encode(model: Model, source: Source, progress: Progress | None, *, patches: bool = False) -> EncodedImages:
+    """Features of images under the test view; what cannot be read is listed."""
+    batches = stream_batches(model, source, patches=patches, progress=progress, reproducible=True, who="tune")
+    return collect(batches, model.feature_dim)
 
 
-def _test_view(
-    model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
-) -> EncodedViews:
-    """What is needed of the images under the test view, (N, …), in full precision unless it was stored in half."""
-    if is_stored(items):
-        stored = read_stored(model, items, needs, who)
-        return replace(stored, patches=None if stored.patches is None else stored.patches.float())
-    towers = require_towers(model, "tune")
-    if Need.STATES in needs:
-        one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
-        return EncodedViews(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
-    encoded = towers.encode(items, patches=Need.PATCHES in needs, progress=progress)
+def _all_readable(encoded: EncodedImages) -> EncodedViews:
     if encoded.unreadable:
         raise UnreadableImagesError(encoded.unreadable)
     patches = None if encoded.patches is None else torch.from_numpy(encoded.patches)
     return EncodedViews(torch.from_numpy(encoded.features), patches)
 
 
-def labelled_items(images: Any, domains: bool = False, classes: str | Sequence[str] = ()) -> list[ImageItem]:
-    """Labelled images: a folder with one subfolder per class (or domain, then class), or what load_images takes.
+def _test_view(
+    model: Model, items: list[ImageItem], needs: frozenset[Need], progress: Progress | None, who: str
+) -> EncodedViews:
+    """What is needed of the images under the test view, (N, …), in full precision unless it was stored in half."""
+    source = as_source(items)
+    check_has(source, needs, who)
+    if Need.STATES in needs:
+        towers = require_towers(model, "tune")
+        one_view = encode_views(towers, items, "test", 0, needs - {Need.PIXELS}, progress, full_precision=True)
+        return EncodedViews(**{name: tensor[:, 0] for name, tensor in one_view.tensors().items()})
+    return _all_readable(_encode(model, source, progress, patches=Need.PATCHES in needs))
 
-    `classes` are what the labels of `LabelledFeatures` count in, if they are numbers.
-    """
-    if isinstance(images, LabelledFeatures):
-        return images.items(check_classes(classes) if isinstance(classes, str) else classes)
-    if isinstance(images, list) and images and all(isinstance(item, ImageItem) for item in images):
-        return images
-    if isinstance(images, str) and is_folder_url(images) and not is_store(images):
-        return labelled_folders(images, domains)
-    if isinstance(images, (str, os.PathLike)) and Path(images).expanduser().is_dir() and not is_store(images):
-        return labelled_folders(images, domains)
-    return load_images(images)
+
+def _identity(item: ImageItem) -> object | None:
+    """What two items of the same file, or of the same stored row, have in common; None if that cannot be told."""
+    if item.path is not None:
+        return os.path.realpath(item.path)
+    return None if item.row is None else (item.row.of.identity, item.row.number)
 
 
 def hash_features(features: torch.Tensor) -> str:

@@ -50,6 +50,12 @@ def calibrate(
             "--keep-images", help="Store features and thumbnails of these images in the detector, for explain."
         ),
     ] = False,
+    tolerate: Annotated[
+        str | None,
+        o.unset(
+            "--tolerate", help="Corruptions to tolerate: blur,noise,jpeg,dark. Fewer unknown images are then rejected."
+        ),
+    ] = None,
     overwrite: o.OverwriteOption = False,
     json: o.JsonOption = False,
     on: o.OnOption = "auto",
@@ -71,6 +77,7 @@ def calibrate(
         confidence=confidence,
         by_class=by_class,
         keep_images=keep_images,
+        tolerate=tolerate or (),
         overwrite=overwrite,
         on=on,
     )

@@ -35,15 +35,15 @@ def demo(
         print_json({**record, "images": [one.to_dict() for one in verdicts], "report": str(report)})
         return
     out.print(f"Classes: {', '.join(CLASSES)}\n")
-    columns = ["photo", "closest class", ">confidence", f">{found.detector.score.spec}", ">p", "verdict"]
+    columns = ["photo", "closest class", ">confidence", f">{found.detector.score.spec}", "verdict", "more like"]
     rows = [
         [
             one.path,
             one.label,
             f"{one.confidence:.2f}",
             f"{one.score:.3f}",
-            f"{one.p_value:.3f}",
             Text(one.answer or "", "red" if one.is_ood else "green"),
+            one.more_like or "",
         ]
         for one in verdicts
     ]
@@ -53,6 +53,7 @@ def demo(
         f"\n{kept} of {len(found.known)} photos of listed classes kept, "
         f"{rejected} of {len(found.unknown)} photos of other things rejected."
     )
+    results.print_guarantee(found.detector)
     out.print(f"Report:   {report.resolve()}")
     out.print(f"Detector: {saved.resolve()}")
-    out.print('Next:     deltaenergy score YOUR_IMAGES --classes "dog,cat,…" --id IMAGES_OF_THOSE')
+    out.print('Next:     deltaenergy score YOUR_IMAGES --classes "dog,cat,…"')

@@ -9,7 +9,7 @@ import typer
 from deltaenergy.cli.shell import options as o
 from deltaenergy.cli.shell import results
 from deltaenergy.cli.shell.app import command
-from deltaenergy.cli.shell.console import out, print_json, print_table
+from deltaenergy.cli.shell.console import err, out, print_json, print_table
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -123,6 +123,12 @@ def _print(evaluation: Evaluation) -> None:
         ]
         out.print()
         print_table(["score", *(f">{metric_name(name)}" for name in (auroc, fpr, *brief))], cells, title=title)
+    for score, rule in evaluation.calibrations.items():
+        kept = [row for row in evaluation.kept if row.score == score]
+        shown = [[row.set, row.group.value, str(row.images), _cell(row.kept)] for row in kept]
+        out.print()
+        print_table(["set", "group", ">images", ">kept"], shown, title=f"At the threshold of {score}")
+        err.print(str(rule.guarantee), style=None if rule.guarantee.holds else "yellow")
 
 
 def _cell(value: Estimate) -> str:

@@ -77,11 +77,11 @@ def features(
     from deltaenergy.core.progress import stage
     from deltaenergy.models.on import On
     from deltaenergy.scale.build import build_store
-    from deltaenergy.source import image_stream
+    from deltaenergy.source import as_source
 
     place = On.of(on)
     place.check(int8_images)
-    given = image_stream(_given(images, dataset, split))
+    given = as_source(_given(images, dataset, split))
     # On Ray the device is the workers'; this process only plans.
     here = place if ray is None else replace(place, device="cpu")
     with stage("Loading the model"):

@@ -53,9 +53,9 @@ def monitor(
     state file.
     """
     import deltaenergy as de
-    from deltaenergy.detector.score import list_images
     from deltaenergy.detector.verdict_tables import holds_verdicts
     from deltaenergy.models.on import On
+    from deltaenergy.source import list_images
 
     results.check_report(report)
     given = o.read_images(images) if images else None

@@ -48,8 +48,8 @@ def score(
 ) -> None:
     """Classify images and reject those of none of the classes.
 
-    Verdicts need a threshold: pass --detector (from calibrate or tune), or --id with known images. Without either, the
-    table has labels and scores only. With --fdr, verdicts come when all images have been scored.
+    By class names alone, the threshold guarantees nothing. For a guarantee pass --detector (from calibrate or tune), or
+    --id with known images. With --fdr, verdicts come when all images have been scored.
     """
     import deltaenergy as de
 

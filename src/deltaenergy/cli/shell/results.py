@@ -114,7 +114,7 @@ def _print_verdicts(whole: Verdicts, columns: Sequence[str]) -> None:
 
     ranks = [rank for rank in range(2, len(columns)) if f"label_{rank}" in columns]
     names = ["image", "class", ">confidence", *(name for rank in ranks for name in (f"class {rank}", ">"))]
-    names += [f">{whole.score_name}", *([] if whole.is_ood is None else [">p", "verdict"])]
+    names += [f">{whole.score_name}", *([] if whole.is_ood is None else [">p", "verdict", "more like"])]
     rows = []
     for one in whole:
         cells: list[str | Text] = [one.path]
@@ -123,7 +123,7 @@ def _print_verdicts(whole: Verdicts, columns: Sequence[str]) -> None:
         cells.append(f"{one.score:.4g}")
         if one.verdict is not None:
             p_value = "–" if one.p_value is None else f"{one.p_value:.3f}"
-            cells += [p_value, Text(one.verdict, "red" if one.is_ood else "green")]
+            cells += [p_value, Text(one.verdict, "red" if one.is_ood else "green"), one.more_like or ""]
         rows.append(cells)
     print_table(names, rows)
 
@@ -141,6 +141,7 @@ def print_counts(counts: Counts) -> None:
 
 def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
     """What the verdicts guarantee, on standard error; in yellow where that is less than what was requested."""
+    from deltaenergy.detector.names import NamesRule
     from deltaenergy.stats.thresholds import percent
 
     guarantee = detector.guarantee
@@ -148,6 +149,8 @@ def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
         return
     if fdr is None:
         err.print(str(guarantee), style=None if guarantee.holds else "yellow")
+        if isinstance(guarantee, NamesRule):
+            err.print("For a guarantee, add known images: --id FOLDER.", style="dim")
         return
     count = len(detector.calibration_scores)
     err.print(

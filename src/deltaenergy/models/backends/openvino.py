@@ -26,10 +26,8 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.backends.base import TowerEngine, exported_program, library
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.encoding import decode_ahead
-from deltaenergy.models.features import is_feature_array
 from deltaenergy.models.towers.convolutional import ConvolutionalModel
-from deltaenergy.source import load_images
-from deltaenergy.store.items import StoredImage
+from deltaenergy.source import require_images
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -106,11 +104,7 @@ class CalibrationPixels:
 
 def calibration_pixels(model: TowerModel, images: Any) -> CalibrationPixels:
     """At most `MOST` of the images, evenly spaced over them all; those that cannot be read are left out."""
-    if is_feature_array(images):
-        raise InputError("calibration_images must be images, not features: they go through the image tower.")
-    items = load_images(images)
-    if any(isinstance(item.source, StoredImage) for item in items):
-        raise InputError("calibration_images must be images, not a feature store: they go through the image tower.")
+    items = list(require_images(images, "calibration_images"))
     chosen = [items[i] for i in np.unique(np.linspace(0, len(items) - 1, min(MOST, len(items))).round().astype(int))]
     found = [pixels for _, pixels in decode_ahead(model, chosen, ahead=64)]
     readable = [pixels for pixels in found if not isinstance(pixels, str)]

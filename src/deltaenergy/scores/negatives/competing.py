@@ -1,7 +1,8 @@
 """The words that classes compete with: ImageNet's names and everyday nouns, or a user's own; none means a class.
 
 Removed are the classes, their synonyms and their kinds (`taxonomy.own_words`), and words whose text lies closer to a
-class's than a cosine of 0.9. What lies above a class ("animal" for dogs) competes: that does no harm.
+class's than a cosine of 0.9. What lies above a class ("animal" for dogs) competes: that does no harm. With people among
+the classes no clothes compete: an image of a person in a suit is nearer to "suit" than to "person".
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 # With fewer words than this, unknown images too often find no word of theirs (docs/results.md).
 FEW_WORDS = 300
 TOO_CLOSE = 0.9
+PEOPLE = frozenset({
+    "adult", "baby", "boy", "child", "children", "face", "girl", "human", "human being", "man", "men", "people",
+    "person", "persons", "portrait", "selfie", "woman", "women",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,14 @@ def candidates(words: str = "") -> tuple[str, ...]:
 
 
 def remove_own(words: Iterable[str], classes: Sequence[str]) -> dict[str, str]:
-    """The words that are a class, a synonym or a kind of one, with the reason."""
+    """The words that are a class, a synonym or a kind of one, or clothes where people are a class, with the reason."""
+    words = list(words)
     own = own_words(words, classes, imagenet_meanings())
-    return {word: f"a class, a synonym or a kind: {name}" for word, name in own.items()}
+    people = next((name for name in classes if name.strip().lower() in PEOPLE), None)
+    worn = {} if people is None else own_words(words, ["clothing"], imagenet_meanings())
+    return dict.fromkeys(worn, f"clothes, which people wear: {people}") | {
+        word: f"a class, a synonym or a kind: {name}" for word, name in own.items()
+    }
 
 
 def competing_words(

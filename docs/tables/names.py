@@ -1,0 +1,286 @@
+"""Print the tables "Verdicts from names alone" of docs/results.md: what a threshold from class names keeps and rejects.
+
+    python docs/tables/names.py FOLDER              the tests on CLIP features (see verdicts.py)
+    python docs/tables/names.py --lite STORES       feature stores of the bundled model (see store_tests.py)
+    python docs/tables/names.py --words             the words that are removed for ten class lists
+
+On CLIP features the words are ImageNet's names without the classes, their synonyms and their kinds, with or without the
+names of the unknown images; on `lite` they are those of the score. Shares are means over tests: a class list with its
+images, and a set of near or far unknown ones. `mcm` and `max-logit` have the threshold that is best for the very images
+they are judged on: no rule can reach more with them. n images: the threshold that keeps 95% on average, over 20 draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from verdicts import TEMPERATURE, terms_of, unfitted
+
+import deltaenergy as de
+from deltaenergy.data.catalogue.class_names import name_list
+from deltaenergy.detector.names import MEASURED
+from deltaenergy.scores.negatives.competing import TOO_CLOSE, competing_words, default_pool, remove_own
+from deltaenergy.stats.thresholds import threshold_of
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.bool_]
+DRAWS = 20
+LISTS = (
+    ["dog", "cat", "horse"],
+    ["person"],
+    ["man", "woman", "child"],
+    ["animal"],
+    ["vehicle", "building"],
+    ["crane bird", "heron"],
+    ["pizza", "sushi", "salad"],
+    ["bag", "ball", "cup", "tree"],
+    ["red fox", "grey fox", "wolf"],
+    ["Hund", "Katze"],
+)
+
+
+class Case(NamedTuple):
+    """One test: what rules look at, of the known images first; which of these are classified correctly."""
+
+    family: str
+    kind: str
+    classes: int
+    words: int
+    terms: Floats
+    others: dict[str, Floats]
+    right: Rows
+
+
+def case(family: str, kind: str, cosines: Floats, words: Floats, right: Rows) -> Case:
+    """From the cosines with classes (N, K) and with words (N, W)."""
+    first = cosines.max(axis=1)
+    mcm = 1 / np.exp((cosines - first[:, None]) / TEMPERATURE).sum(axis=1)
+    others = {"nearest": first - words.max(axis=1), "mcm": mcm, "max-logit": first}
+    return Case(family, kind, cosines.shape[1], words.shape[1], terms_of(cosines, words), others, right)
+
+
+def clip_cases(folder: Path, *, with_unknown: bool, most: int | None = None) -> Iterator[Case]:
+    """The tests on CLIP features."""
+    saved = np.load(folder / "verdict_tests.npz")
+    names = [*name_list("imagenet").names, *json.loads((folder / "pacs_text.json").read_text(encoding="utf-8"))]
+    texts = [np.load(folder / f"{name}.npy") for name in ("imagenet_text_a_photo_of_a", "pacs_text")]
+    features, vectors = (
+        (rows := array.astype(np.float64)) / np.linalg.norm(rows, axis=1, keepdims=True)
+        for array in (saved["features"], np.concatenate(texts))
+    )
+    for one in json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]:
+        classes, count = one["classes"], len(one["known"])
+        own = remove_own(names[:1000], [names[k] for k in classes])
+        left_out = {*classes, *([] if with_unknown else one["names_of_unknown"])}
+        words = [k for k in range(1000) if names[k] not in own and k not in left_out]
+        words = [k for k in words if (vectors[classes] @ vectors[k]).max() <= TOO_CLOSE]
+        if most is not None:
+            words = sorted(np.random.default_rng(0).choice(words, most, replace=False).tolist())
+        rows = np.array(one["known"] + one["unknown"])
+        cosines = features[rows] @ vectors[classes].T
+        right = np.array(classes)[cosines[:count].argmax(axis=1)] == saved["true_class"][rows[:count]]
+        yield case(one["family"], one["kind"], cosines, features[rows] @ vectors[words].T, right)
+
+
+def lite_cases(folder: Path) -> Iterator[Case]:
+    """Class lists of 1 to 400 names on the bundled model: PACS photographs, Caltech101, pets, scenes, ImageNet."""
+    from store_tests import NO_CLASS, Stores
+
+    held = Stores(folder, de.load_model("lite"))
+    folders = ("pacs", "caltech101", "oxford_pets", "intel_scenes", "food3", "dtd10", "imagenet_one_per_class")
+    sets = {name: held.rows(name, lambda one: one not in NO_CLASS) for name in folders}
+    photos = np.array([domain == "photo" for domain in held.domains("pacs")])
+    sets["pacs"] = (sets["pacs"][0][photos], [one for one, photo in zip(sets["pacs"][1], photos) if photo])
+    far = {name: sets[name][0] for name in ("dtd10", "food3", "intel_scenes", "oxford_pets")}
+    textures_and_food = np.concatenate([far["dtd10"], far["food3"]])
+    bound: dict[tuple[str, ...], tuple[Floats, Floats]] = {}
+
+    def test(name: str, family: str, kind: str, classes: Sequence[str], unknown: Floats | None) -> Case:
+        features, labels = sets[name]
+        inside = np.isin(labels, classes)
+        if tuple(classes) not in bound:
+            classifier = de.ZeroShotClassifier(held.model, list(classes))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                words = competing_words(classifier)[1]
+            bound[tuple(classes)] = (classifier.text_features.double().numpy(), words.double().numpy())
+        texts, words_ = bound[tuple(classes)]
+        rows = np.concatenate([features[inside], features[~inside] if unknown is None else unknown]).astype(np.float64)
+        cosines = rows @ texts.T
+        right = np.array(classes)[cosines[: inside.sum()].argmax(axis=1)] == np.array(labels)[inside]
+        return case(family, kind, cosines, rows @ words_.T, right)
+
+    def names(of: str) -> list[str]:
+        return sorted(set(sets[of][1]))
+
+    pacs = names("pacs")
+    for unknown in ("dtd10", "food3", "intel_scenes"):
+        yield test("pacs", "PACS, 7", "far", pacs, far[unknown])
+        yield test("oxford_pets", "pets, 37", "far", names("oxford_pets"), far[unknown])
+    for one in pacs:
+        yield test("pacs", "PACS, 1", "far", [one], textures_and_food)
+        yield test("pacs", "PACS, 1", "near", [one], None)
+    for k in range(7):
+        yield test("pacs", "PACS, 2", "near", [pacs[k], pacs[(k + 3) % 7]], None)
+    for of, family in (("caltech101", "Caltech, 50"), ("oxford_pets", "pets, 18")):
+        for start in (0, 1):
+            yield test(of, family, "near", names(of)[start::2], None)
+    yield test("caltech101", "Caltech, 99", "far", names("caltech101"), far["dtd10"])
+    for unknown in ("dtd10", "food3", "oxford_pets"):
+        yield test("intel_scenes", "scenes, 6", "far", names("intel_scenes"), far[unknown])
+    for unknown in ("dtd10", "oxford_pets"):
+        yield test("food3", "food, 3", "far", names("food3"), far[unknown])
+    rng = np.random.default_rng(0)
+    for count in (7, 20, 40, 150, 400):
+        for _ in range(4):
+            drawn = sorted(rng.choice(names("imagenet_one_per_class"), count, replace=False).tolist())
+            yield test("imagenet_one_per_class", f"ImageNet, {count}", "near", drawn, None)
+            yield test("imagenet_one_per_class", f"ImageNet, {count}", "far", drawn, far["dtd10"])
+
+
+def bound_of(one: Case, offset: float, slope: float) -> float:
+    return float(offset + slope * np.log(one.classes) - np.log(one.words))
+
+
+def rules_of(model: str) -> dict[str, Callable[[Case], Rows]]:
+    """Which images of a test each rule keeps."""
+    found = MEASURED[model]
+    return {
+        "names: odds + 8·C (measured models)": lambda one: (
+            unfitted(one.terms) >= bound_of(one, found.offset, found.slope)
+        ),
+        "names: odds (any model)": lambda one: one.terms[:, 1] >= 0.5 * np.log(one.classes / one.words),
+        "nearest name": lambda one: one.others["nearest"] >= 0,
+        "mcm, best threshold": lambda one: best(one, "mcm"),
+        "max-logit, best threshold": lambda one: best(one, "max-logit"),
+    }
+
+
+def best(one: Case, score: str) -> Rows:
+    """Kept at the threshold with the best balanced share on the very images."""
+    values, count = one.others[score], len(one.right)
+    kept = {bound: values >= bound for bound in np.quantile(values, np.linspace(0, 1, 200))}
+    return max(kept.values(), key=lambda rows: (rows[:count] & one.right).mean() - rows[count:].mean())
+
+
+def shares(one: Case, kept: Rows) -> tuple[float, float, float]:
+    """Known kept, unknown rejected, balanced."""
+    count = len(one.right)
+    rejected = 1 - kept[count:].mean()
+    return kept[:count].mean(), rejected, ((kept[:count] & one.right).mean() + rejected) / 2
+
+
+def calibrated(one: Case, images: int) -> tuple[float, float, float] | None:
+    """The mean over draws of `images` known images that set the threshold; the others are judged."""
+    values, count, rng = unfitted(one.terms), len(one.right), np.random.default_rng(0)
+    if count < images + 20:
+        return None
+    draws = []
+    for _ in range(DRAWS):
+        order = rng.permutation(count)
+        kept = values >= threshold_of(np.sort(values[order[:images]]), 0.95, None)
+        known = kept[order[images:]]
+        rejected = 1 - kept[count:].mean()
+        draws.append((known.mean(), rejected, ((known & one.right[order[images:]]).mean() + rejected) / 2))
+    return tuple(np.mean(draws, axis=0))  # type: ignore[return-value]
+
+
+def summary(found: list[tuple[Case, tuple[float, float, float]]]) -> list[float]:
+    """Kept (mean, deviation and least over tests), near and far rejected, balanced, in percent."""
+    kept, _, balanced = zip(*(values for _, values in found))
+    near, far = (
+        np.mean([values[1] for one, values in found if one.kind == kind] or [np.nan]) for kind in ("near", "far")
+    )
+    return [100 * float(value) for value in (np.mean(kept), np.std(kept), min(kept), near, far, np.mean(balanced))]
+
+
+def line(*cells: object) -> None:
+    print("| " + " | ".join(f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |")
+
+
+def header(*names: str) -> None:
+    line(*names)
+    print("|" + "---|" * len(names))
+
+
+SHARES = ("kept", "sd over lists", "worst list", "near rejected", "far rejected", "balanced")
+
+
+def show(cases: list[Case], model: str, label: str) -> None:
+    """The rules next to thresholds on images."""
+    for name, rule in rules_of(model).items():
+        line(label, name, *summary([(one, shares(one, rule(one))) for one in cases]))
+    for images in (20, 100):
+        found = [(one, values) for one in cases if (values := calibrated(one, images)) is not None]
+        if found:
+            line(label, f"{images} images, {len(found)} of {len(cases)} tests", *summary(found))
+
+
+def show_halves(cases: list[Case]) -> None:
+    """Constants chosen on every second family: the best balanced share of those that keep 90% or more."""
+    families = sorted({one.family for one in cases})
+    for start in (0, 1):
+        mine = set(families[start::2])
+        parts = [[one for one in cases if (one.family in mine) is chosen] for chosen in (True, False)]
+        tried = {}
+        for offset, slope in itertools.product(np.arange(0, 14.1, 0.5), (0.5, 1.0)):
+            both = [
+                summary([(one, shares(one, unfitted(one.terms) >= bound_of(one, offset, slope))) for one in part])
+                for part in parts
+            ]
+            tried[offset, slope] = both
+        (offset, slope), both = max(tried.items(), key=lambda item: (item[1][0][0] >= 90, item[1][0][5]))
+        for which, values in zip(("chosen on", "judged on"), both):
+            line(f"{which} {len(mine) if which == 'chosen on' else len(families) - len(mine)} families",
+                 f"{offset:.1f} + {slope:g}·log K − log W", *values)  # fmt: skip
+
+
+def show_words() -> None:
+    """How many words are removed for some class lists, and which."""
+    header("classes", "removed", "for example")
+    for classes in LISTS:
+        removed = remove_own(default_pool(), classes)
+        line(", ".join(classes), len(removed), ", ".join(list(removed)[:8]))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--lite", action="store_true")
+    parser.add_argument("--words", action="store_true")
+    options = parser.parse_args()
+    if options.words:
+        show_words()
+        return
+    header("words", "rule", *SHARES)
+    if options.lite:
+        cases, model = list(lite_cases(options.folder)), "lite"
+        show(cases, model, "the score's")
+    else:
+        model = "clip-vit-base-patch16"
+        show(list(clip_cases(options.folder, with_unknown=True)), model, "with the unknown's name")
+        cases = list(clip_cases(options.folder, with_unknown=False))
+        show(cases, model, "without")
+        show(list(clip_cases(options.folder, with_unknown=False, most=300)), model, "300 without")
+    print()
+    header("families", "constants", *SHARES)
+    show_halves(cases)
+    print()
+    header("family", "tests", *SHARES)
+    rule = rules_of(model)["names: odds + 8·C (measured models)"]
+    for family in dict.fromkeys(one.family for one in cases):
+        part = [one for one in cases if one.family == family]
+        line(family, len(part), *summary([(one, shares(one, rule(one))) for one in part]))
+
+
+if __name__ == "__main__":
+    main()

@@ -138,7 +138,7 @@ def test_verdicts_as_a_data_frame(det: de.Detector, photos: Path) -> None:
     frame = found.to_pandas()
     assert list(frame.columns)[:3] == ["path", "label", "confidence"] and len(frame) == 8
     assert frame.loc[3, "score"] == found[3].score and bool(frame.loc[3, "is_ood"]) is found[3].is_ood
-    assert found.to_table().to_pydict() == frame.to_dict("list")
+    assert found.to_table().to_pydict() == frame.replace({float("nan"): None}).to_dict("list")
     assert len(det.predict([]).to_pandas()) == 0
 
 

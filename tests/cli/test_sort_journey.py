@@ -77,7 +77,7 @@ def test_the_same_file_names_and_what_is_there_already(command: Runner, base: li
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--into", "SORTED"], "sort needs a threshold"),
+        (["--into", "SORTED", "-s", "mcm"], "sort needs a threshold"),
         (["--id", ".", "--into", "SORTED", "--how", "mvoe"], "'move'"),
         (["--id", ".", "--into", "INSIDE"], "--into"),
         (["--id", ".", "--into", "SORTED", "-s", "mcm,msp"], "--score must be one score"),
@@ -104,7 +104,7 @@ def test_wrong_use_is_told_before_a_model_is_loaded(
 
 
 def test_a_report_needs_verdicts(command: Runner, base: list[str], photos: Path, tmp_path: Path) -> None:
-    result = command("score", photos, *base, "--report", tmp_path / "page.html")
+    result = command("score", photos, *base, "-s", "mcm", "--report", tmp_path / "page.html")
     assert result.code == 2 and "--report needs a threshold" in result.err
 
 
@@ -133,7 +133,7 @@ def test_images_in_archives_and_stores_are_refused_tables_are_taken(
 
 
 def test_the_closing_line(command: Runner, base: list[str], photos: Path) -> None:
-    assert "8 scored, 0 unreadable." in command("score", photos, *base).err
+    assert "8 scored, 0 unreadable." in command("score", photos, *base, "-s", "mcm").err
     result = command("score", photos, *base, "--id", photos, "-s", "mcm", "--json")
     counts = result.json["counts"]
     assert counts["known"] + counts["none of these"] == 8

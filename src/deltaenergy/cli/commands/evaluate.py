@@ -128,7 +128,7 @@ def _print(evaluation: Evaluation) -> None:
         shown = [[row.set, row.group.value, str(row.images), _cell(row.kept)] for row in kept]
         out.print()
         print_table(["set", "group", ">images", ">kept"], shown, title=f"At the threshold of {score}")
-        err.print(str(rule.guarantee), style=None if rule.guarantee.holds else "yellow")
+        err.print(str(rule.guarantee))
 
 
 def _cell(value: Estimate) -> str:

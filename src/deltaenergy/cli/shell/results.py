@@ -148,8 +148,9 @@ def print_guarantee(detector: Detector, fdr: float | None = None) -> None:
     if guarantee is None:
         return
     if fdr is None:
-        err.print(str(guarantee), style=None if guarantee.holds else "yellow")
-        if isinstance(guarantee, NamesRule):
+        by_names = isinstance(guarantee, NamesRule)
+        err.print(str(guarantee), style=None if guarantee.holds or by_names else "yellow")
+        if by_names:
             err.print("For a guarantee, add known images: --id FOLDER.", style="dim")
         return
     count = len(detector.calibration_scores)

@@ -41,6 +41,7 @@ _MEMORY_WORDS = (
     "cannot allocate memory",
     "failed to map segment",  # a library that does not fit
     "could not create a primitive",  # oneDNN's word for it
+    "error return without exception set",  # what native code says whose own message found no room
 )
 _THREAD_WORDS = ("can't start new thread", "thread constructor failed", "resource temporarily unavailable")
 NO_MEMORY = "Out of memory. Close other programs, or use a smaller batch or fewer images."

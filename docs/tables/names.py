@@ -16,9 +16,9 @@ import argparse
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,27 +67,65 @@ def case(family: str, kind: str, cosines: Floats, words: Floats, right: Rows) ->
     return Case(family, kind, cosines.shape[1], words.shape[1], terms_of(cosines, words), others, right)
 
 
+def unit(rows: npt.NDArray[Any]) -> Floats:
+    found = rows.astype(np.float64)
+    return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+
+
+def clip_texts(folder: Path) -> tuple[list[str], Floats]:
+    """ImageNet's names, then PACS's, and their vectors."""
+    names = [*name_list("imagenet").names, *json.loads((folder / "pacs_text.json").read_text(encoding="utf-8"))]
+    texts = [np.load(folder / f"{name}.npy") for name in ("imagenet_text_a_photo_of_a", "pacs_text")]
+    return names, unit(np.concatenate(texts))
+
+
+def clip_words(names: Sequence[str], vectors: Floats, classes: Sequence[int], left_out: Collection[int]) -> list[int]:
+    """The names of ImageNet that compete with the classes."""
+    own = remove_own(names[:1000], [names[k] for k in classes])
+    words = [k for k in range(1000) if names[k] not in own and k not in left_out]
+    return [k for k in words if (vectors[classes] @ vectors[k]).max() <= TOO_CLOSE]
+
+
+def clip_people(folder: Path) -> Case:
+    """Photographs of persons, "person" as the only class."""
+    names, vectors = clip_texts(folder)
+    files = json.loads((folder / "pacs.json").read_text(encoding="utf-8"))
+    features = unit(np.load(folder / "pacs.npy"))[["photo/person/" in file for file in files]]
+    classes = [names.index("person", 1000)]
+    words = clip_words(names, vectors, classes, classes)
+    return case(
+        "person, 1", "", features @ vectors[classes].T, features @ vectors[words].T, np.ones(len(features), bool)
+    )
+
+
 def clip_cases(folder: Path, *, with_unknown: bool, most: int | None = None) -> Iterator[Case]:
     """The tests on CLIP features."""
     saved = np.load(folder / "verdict_tests.npz")
-    names = [*name_list("imagenet").names, *json.loads((folder / "pacs_text.json").read_text(encoding="utf-8"))]
-    texts = [np.load(folder / f"{name}.npy") for name in ("imagenet_text_a_photo_of_a", "pacs_text")]
-    features, vectors = (
-        (rows := array.astype(np.float64)) / np.linalg.norm(rows, axis=1, keepdims=True)
-        for array in (saved["features"], np.concatenate(texts))
-    )
+    names, vectors = clip_texts(folder)
+    features = unit(saved["features"])
     for one in json.loads((folder / "verdict_tests.json").read_text(encoding="utf-8"))["tests"]:
         classes, count = one["classes"], len(one["known"])
-        own = remove_own(names[:1000], [names[k] for k in classes])
-        left_out = {*classes, *([] if with_unknown else one["names_of_unknown"])}
-        words = [k for k in range(1000) if names[k] not in own and k not in left_out]
-        words = [k for k in words if (vectors[classes] @ vectors[k]).max() <= TOO_CLOSE]
+        words = clip_words(names, vectors, classes, {*classes, *([] if with_unknown else one["names_of_unknown"])})
         if most is not None:
             words = sorted(np.random.default_rng(0).choice(words, most, replace=False).tolist())
         rows = np.array(one["known"] + one["unknown"])
         cosines = features[rows] @ vectors[classes].T
         right = np.array(classes)[cosines[:count].argmax(axis=1)] == saved["true_class"][rows[:count]]
         yield case(one["family"], one["kind"], cosines, features[rows] @ vectors[words].T, right)
+
+
+def lite_people(folder: Path) -> Iterator[Case]:
+    """Photographs of persons, "person" as the only class and as one of PACS's seven."""
+    from store_tests import Stores
+
+    held = Stores(folder, de.load_model("lite"))
+    features, labels = held.rows("pacs")
+    persons = np.array([domain == "photo" for domain in held.domains("pacs")]) & (np.array(labels) == "person")
+    for classes in (["person"], sorted(set(labels))):
+        classifier = de.ZeroShotClassifier(held.model, classes)
+        rows, words = features[persons].astype(np.float64), competing_words(classifier)[1].double().numpy()
+        cosines = rows @ classifier.text_features.double().numpy().T
+        yield case(f"person, {len(classes)}", "", cosines, rows @ words.T, np.ones(len(rows), bool))
 
 
 def lite_cases(folder: Path) -> Iterator[Case]:
@@ -266,7 +304,7 @@ def main() -> None:
         cases, model = list(lite_cases(options.folder)), "lite"
         show(cases, model, "the score's")
     else:
-        model = "clip-vit-base-patch16"
+        model = "openai/clip-vit-base-patch16"
         show(list(clip_cases(options.folder, with_unknown=True)), model, "with the unknown's name")
         cases = list(clip_cases(options.folder, with_unknown=False))
         show(cases, model, "without")
@@ -280,6 +318,10 @@ def main() -> None:
     for family in dict.fromkeys(one.family for one in cases):
         part = [one for one in cases if one.family == family]
         line(family, len(part), *summary([(one, shares(one, rule(one))) for one in part]))
+    print()
+    header("persons, number of classes", "images", "kept")
+    for one in lite_people(options.folder) if options.lite else [clip_people(options.folder)]:
+        line(one.family, len(one.right), 100 * float(rule(one).mean()))
 
 
 if __name__ == "__main__":

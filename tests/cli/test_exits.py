@@ -180,3 +180,17 @@ def test_wrong_use_of_an_option_shows_the_usage(command: Runner) -> None:
     assert result.err.startswith("Usage: deltaenergy score") and "No such option: --no-such-option" in result.err
     assert "Try 'deltaenergy score --help'" in result.err
     assert command("score").code == 2
+
+
+@pytest.mark.parametrize(("limit", "code"), [(1 << 40, 2), (-1, 70)])
+def test_a_native_error_without_a_message_is_want_of_memory_under_a_limit(
+    failing: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    code: int,
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit, limit))
+    failing(SystemError("error return without exception set"))
+    ended, said = end(capsys, "methods")
+    assert ended == code and ("memory" in said) is (code == 2)

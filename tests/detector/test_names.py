@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import deltaenergy as de
-from deltaenergy.detector.names import MEASURED, NamesRule
-from deltaenergy.errors import InputError, NotFittedError
+from deltaenergy.classifiers.methods import make_method
+from deltaenergy.detector.names import MEASURED, NamesRule, measured_name
+from deltaenergy.errors import ArtifactError, InputError, NotFittedError
+from deltaenergy.files import read_json, write_json
+from deltaenergy.files.artifact import sealed
 from deltaenergy.scores.negatives.competing import default_pool, remove_own
 
 CLASSES = ["dog", "guitar", "house"]
@@ -145,8 +148,24 @@ def test_more_like_of_a_false_discovery_rate(lite: de.Model) -> None:
 
 
 def test_constants_are_of_the_models_that_were_measured() -> None:
-    assert MEASURED.keys() == {"lite", "clip-vit-base-patch16"}
-    assert (MEASURED["clip-vit-base-patch16"].offset, MEASURED["clip-vit-base-patch16"].slope) == (9.8, 0.5)
+    clip = MEASURED["openai/clip-vit-base-patch16"]
+    assert len(MEASURED) == 2 and (clip.offset, clip.slope) == (9.8, 0.5)
+
+
+def test_constants_are_for_zero_shot_classifiers_of_these_very_models(lite: de.Model) -> None:
+    assert measured_name(de.ZeroShotClassifier(lite, CLASSES)) == "lite"
+    assert measured_name(de.ZeroShotClassifier(renamed(lite, "models/lite"), CLASSES)) is None, "a folder of any model"
+    assert measured_name(make_method("coop(context_length=1)").build_empty(lite, CLASSES)) is None
+
+
+def test_a_file_with_two_thresholds_is_refused(detector: de.Detector, lite: de.Model, tmp_path: Path) -> None:
+    images = np.repeat(features_of(lite, "dog"), 20, axis=0)
+    de.Detector(detector.classifier).calibrate(images).save(tmp_path / "made")
+    assert isinstance(detector.guarantee, NamesRule)
+    record = read_json(tmp_path / "made" / "detector.json")
+    write_json(tmp_path / "made" / "detector.json", sealed({**record, "names": detector.guarantee.to_dict()}))
+    with pytest.raises(ArtifactError, match="names"):
+        de.Detector.load(tmp_path / "made", lite)
 
 
 def test_a_monitor_counts_and_raises_no_alarm(detector: de.Detector, lite: de.Model, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,9 +39,9 @@ class Measured:
     rejects_near: int
 
 
-# By the last part of the model's name; `python docs/tables/names.py` prints the shares.
+# By the name that `load_model` takes: a folder may hold any model. `python docs/tables/names.py` prints the shares.
 MEASURED = {
-    "clip-vit-base-patch16": Measured(9.8, 0.5, keeps=94, rejects_far=96, rejects_near=60),
+    "openai/clip-vit-base-patch16": Measured(9.8, 0.5, keeps=94, rejects_far=96, rejects_near=60),
     "lite": Measured(4.0, 1.0, keeps=93, rejects_far=85, rejects_near=83),
 }
 
@@ -66,7 +65,7 @@ class NamesRule:
     measured_on: str | None
 
     holds = False
-    keep = confidence = at_least = None
+    keep = None
     slack = 0.0
 
     @property
@@ -80,10 +79,6 @@ class NamesRule:
     def p_values(self, values: Floats, named: npt.NDArray[np.int64] | None = None) -> Floats:
         """None is valid: NaN for each image."""
         return np.full(len(values), np.nan)
-
-    def margins(self, values: Floats) -> Floats:
-        """How far each image is from being rejected, below 0 if it is."""
-        return values - self.threshold
 
     def __str__(self) -> str:
         return f"Nothing is guaranteed: the threshold is set from class names alone. {self.measured}"
@@ -106,7 +101,7 @@ class NamesRule:
 
 def measured_name(classifier: Classifier) -> str | None:
     """The model whose constants hold for this classifier; None if there are none."""
-    name = PurePosixPath(classifier.base_model.name).name
+    name = classifier.base_model.name
     return name if name in MEASURED and classifier.method.name == "zero-shot" else None
 
 

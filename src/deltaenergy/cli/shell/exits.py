@@ -41,7 +41,6 @@ _MEMORY_WORDS = (
     "cannot allocate memory",
     "failed to map segment",  # a library that does not fit
     "could not create a primitive",  # oneDNN's word for it
-    "error return without exception set",  # what native code says whose own message found no room
 )
 _THREAD_WORDS = ("can't start new thread", "thread constructor failed", "resource temporarily unavailable")
 NO_MEMORY = "Out of memory. Close other programs, or use a smaller batch or fewer images."
@@ -123,7 +122,18 @@ def _explain(error: BaseException) -> str | None:
         return explain_os_error(error)
     if isinstance(error, MemoryError) or any(words in said for words in _MEMORY_WORDS):
         return NO_MEMORY
+    if isinstance(error, SystemError) and _memory_is_limited():  # native code that found no room for its own message
+        return NO_MEMORY
     return NO_THREADS if any(words in said for words in _THREAD_WORDS) else None
+
+
+def _memory_is_limited() -> bool:
+    """Whether a limit such as `ulimit -v` is set on this process."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _internal_error(error: BaseException, arguments: Sequence[str]) -> str:

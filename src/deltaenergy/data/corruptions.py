@@ -48,8 +48,7 @@ def corruption_kinds(kinds: str | Sequence[str]) -> tuple[str, ...]:
     names = [kind.strip() for kind in (kinds.split(",") if isinstance(kinds, str) else kinds)]
     for name in names:
         if name not in CORRUPTIONS:
-            known = ", ".join(CORRUPTIONS)
-            raise InputError(f"`tolerate` takes {known}, got {name!r}.{did_you_mean(name, CORRUPTIONS)}")
+            raise InputError(f"`tolerate` has an unknown corruption {name!r}.{did_you_mean(name, CORRUPTIONS)}")
     return tuple(dict.fromkeys(names))
 
 

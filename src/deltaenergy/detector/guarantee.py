@@ -63,7 +63,7 @@ class Guarantee:
         sentences = [self._overall()]
         if self.tolerate:
             sentences.append(
-                f"Half of these images were corrupted ({', '.join(self.tolerate)}): fewer unknown images "
+                f"About half of these images were corrupted ({', '.join(self.tolerate)}): fewer unknown images "
                 "are rejected than without."
             )
         if (self.own or self.pooled) and not self.trained:

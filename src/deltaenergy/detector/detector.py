@@ -161,8 +161,8 @@ class Detector(HasRepr):
         ones rejected (docs/thresholds.md).
         """
         kinds = corruption_kinds(tolerate) if tolerate else ()
-        check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        given = as_source(images)
+        check_calibration(keep, confidence, by_class=by_class)
+        given = as_source(images, labels)
         if kinds:
             if not isinstance(given, ImageStream):
                 raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
@@ -172,7 +172,7 @@ class Detector(HasRepr):
         encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
         fitted: AnyScorer = scorer
         if not scorer.fitted:
-            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
+            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer]), measured=False)
         keep_features = keep_images or asks_words(self.classifier)
         scored = score_all(encoded, [fitted], known=True, keep_features=keep_features)
         warn_if_unknown(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
@@ -185,14 +185,7 @@ class Detector(HasRepr):
                 stacklevel=2,
             )
         self.calibrate_scored(
-            scored,
-            keep,
-            confidence,
-            scorer=fitted,
-            by_class=by_class,
-            labels=labels,
-            trained=trained,
-            keep_images=keep_images,
+            scored, keep, confidence, scorer=fitted, by_class=by_class, trained=trained, keep_images=keep_images
         )
         if kinds:
             found = self.require_calibration()
@@ -211,13 +204,12 @@ class Detector(HasRepr):
         *,
         scorer: AnyScorer | None = None,
         by_class: bool = False,
-        labels: Sequence[str] | None = None,
         trained: bool = False,
         keep_images: bool = False,
     ) -> Detector:
         """`calibrate` from scores of known images; those of a score that learns are by a cross-fitted `scorer`."""
         spec = self.score.spec
-        truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
+        truth = true_classes(scored, self.classifier.classes) if by_class else None
         values, folds = scored.values[spec], None
         if not len(values):
             raise InputError("calibrate needs at least one readable known image, and got none.")

@@ -406,7 +406,7 @@ mutant(
     "classifiers/test_formulas.py",
 )
 mutant(
-    "classifiers.clip_adapter.ClipAdapterClassifier.forward",
+    "classifiers.clip_adapter.ClipAdapterClassifier.image_features",
     "the two shares change places",
     "alpha * adapted + (1 - alpha) * z",
     "(1 - alpha) * adapted + alpha * z",

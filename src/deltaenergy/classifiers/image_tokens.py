@@ -9,14 +9,14 @@ are encoded by a model of the classifier's own, with the learned tokens in it an
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.core.needs import Need
@@ -33,7 +33,7 @@ PAPER_DEPTH = 9
 INITIAL_DEVIATION = 0.02
 
 
-class TokenClassifier(Classifier):
+class TokenClassifier(Classifier, ABC):
     """Cosines of prompted image features with the texts of deep contexts."""
 
     method: TokenMethod
@@ -69,11 +69,6 @@ class TokenClassifier(Classifier):
         if tokens is None or (x.features is not None and not self.training):
             return x.need(Need.FEATURES)
         return require_vision(self.base_model, self.method.name).run(x.need(Need.PIXELS), tokens).features
-
-    def forward(self, x: Inputs) -> Outputs:
-        features = self.image_features(x)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
 
     def build_derived(self) -> None:
         """The model that encodes images as they were learned from."""

@@ -12,7 +12,7 @@ last block, which is our choice.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Recipe
 
 
-class TextsClassifier(Classifier):
+class TextsClassifier(Classifier, ABC):
     """Base of the classifiers with several texts per class.
 
     Attributes:

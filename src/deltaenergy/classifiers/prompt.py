@@ -12,9 +12,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
@@ -50,11 +49,6 @@ class PromptClassifier(Classifier):
 
     def texts(self) -> torch.Tensor:
         return self.prompts(self.context)
-
-    def forward(self, x: Inputs) -> Outputs:
-        features = x.need(Need.FEATURES)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         if self.method.class_specific:

@@ -197,9 +197,13 @@ class Classifier(HasRepr, nn.Module):
         super().train(mode)
         if not mode:
             with torch.no_grad():
-                self.text_features = self.texts().detach()
+                self.keep_texts()
                 self.build_derived()
         return self
+
+    def keep_texts(self) -> None:
+        """Compute the texts that the classifier is used with, as they are saved."""
+        self.text_features = self.texts().detach()
 
     def build_derived(self) -> None:
         """Derive from the parameters what is not saved, such as the prompted model."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -37,9 +37,6 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class IdLikeClassifier(Classifier):
@@ -83,13 +80,9 @@ class IdLikeClassifier(Classifier):
             return self.outlier_features
         return self.outlier_prompts(self.outlier_context, names=self.words)
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the outlier texts too."""
-        super().train(mode)
-        if not mode:
-            with torch.no_grad():
-                self.outlier_features = self.outliers()
-        return self
+    def keep_texts(self) -> None:
+        super().keep_texts()
+        self.outlier_features = self.outliers()
 
     def forward(self, x: Inputs) -> Outputs:
         z = x.need(Need.FEATURES)

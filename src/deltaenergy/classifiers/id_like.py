@@ -28,7 +28,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.core.needs import Need
@@ -62,9 +62,7 @@ class IdLikeClassifier(Classifier):
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
-        for parameter in (self.context, self.outlier_context, self.words):
-            # Drawn on the host, so that every device starts alike.
-            parameter.data.copy_(INITIAL_DEVIATION * torch.randn(parameter.shape, generator=generator))
+        set_normal(generator, self.context, self.outlier_context, self.words)
         views = getattr(data, "features", None)
         if views is None:
             raise InputError("id-like selects crops before it is trained: live views cannot serve it. Leave views out.")

@@ -19,6 +19,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import CountOrZero
 from deltaenergy.errors import InputError
@@ -30,7 +31,6 @@ from deltaenergy.training.recipe import Recipe
 # The context begins as the first of these words; what is left of them stays between context and name.
 WORDS = ("a", "photo", "of", "a")
 PAPER_DEPTH = 9
-INITIAL_DEVIATION = 0.02
 
 
 class TokenClassifier(Classifier, ABC):
@@ -57,8 +57,7 @@ class TokenClassifier(Classifier, ABC):
         (ids,) = self.tower.words([" ".join(WORDS[: self.method.context_length])])
         # One token a word, unless the tokenizer spells short words out.
         self.context.data.copy_(self.tower.embed(ids[: self.method.context_length]))
-        # Drawn on the host, so that every device starts alike.
-        self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
+        set_normal(generator, self.deep)
 
     def texts(self) -> torch.Tensor:
         return self.prompts(self.context, deep=self.deep)

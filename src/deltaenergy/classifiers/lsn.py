@@ -24,7 +24,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, make_method, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, NonNegative
 from deltaenergy.models.base import Model, require_text
@@ -56,8 +56,7 @@ class LsnClassifier(Classifier):
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positives as their method begins, and random negatives."""
         self.positives.initialise(data, generator)
-        # Drawn on the host, so that every device starts alike.
-        self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
+        set_normal(generator, self.contexts)
 
     def texts(self) -> torch.Tensor:
         """Those of the positives; a copy, since a file holds no tensor twice."""

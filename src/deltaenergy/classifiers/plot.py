@@ -23,7 +23,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive
@@ -79,7 +79,7 @@ class PlotClassifier(TextsClassifier):
         self.to(model.device)
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
-        self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
+        set_normal(generator, self.contexts)
 
     def raw_texts(self) -> torch.Tensor:
         """One text per context and class."""

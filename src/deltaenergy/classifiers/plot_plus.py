@@ -24,7 +24,7 @@ from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.classifiers.plot import TextsClassifier
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive, Words
@@ -58,7 +58,7 @@ class PlotPlusClassifier(TextsClassifier):
         """Contexts as words, tokens ~ N(0, 0.02²)."""
         for context, ids in zip(self.contexts, self.phrases):
             context.data.copy_(self.tower.embed(ids))
-        self.tokens.data.copy_(INITIAL_DEVIATION * torch.randn(self.tokens.shape, generator=generator))
+        set_normal(generator, self.tokens)
 
     def raw_texts(self) -> torch.Tensor:
         """One text per phrase and class."""

@@ -135,14 +135,14 @@ mutant(
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores.shared.moments",
+    "scores.multi_delta_energy.moments",
     "rounding counts as a deviation",
     "ROUNDING * term.abs().max()",
     "0 * term.abs().max()",
     "scores/test_fitted_delta_energy.py",
 )
 mutant(
-    "scores.shared.largest_probability",
+    "scores.msp.msp",
     "the temperature multiplies",
     ".div_(temperature)",
     ".mul_(temperature)",
@@ -273,8 +273,8 @@ mutant(
 mutant(
     "scores.lsn.lsn",
     "the nearest negative in place of the farthest",
-    "largest_probability(-negatives.flatten(0, 1), SOFTNESS)",
-    "largest_probability(negatives.flatten(0, 1), SOFTNESS)",
+    "msp.kernel(-negatives.flatten(0, 1), SOFTNESS)",
+    "msp.kernel(negatives.flatten(0, 1), SOFTNESS)",
     "scores/test_lsn.py",
 )
 mutant(

@@ -448,7 +448,7 @@ mutant(
     "classifiers/test_plot.py",
 )
 mutant(
-    "classifiers.transport.transport_plan",
+    "classifiers.plot.transport_plan",
     "rows have the columns' marginals",
     "return -rows - torch.logsumexp(scaled + g",
     "return -columns - torch.logsumexp(scaled + g",

@@ -23,9 +23,8 @@ from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.plot import TextsClassifier
+from deltaenergy.classifiers.plot import TextsClassifier, transported
 from deltaenergy.classifiers.randomness import set_normal
-from deltaenergy.classifiers.transport import transported
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive, Words
 from deltaenergy.models.base import Model, require_text, require_vision

@@ -476,7 +476,7 @@ mutant(
     "classifiers/test_linear_probes.py",
 )
 mutant(
-    "classifiers.logistic.fit_logistic",
+    "classifiers.linear_probe.fit_logistic",
     "the penalty is not divided by C",
     "weight / (c * count)",
     "weight / count",

@@ -20,8 +20,8 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
+from deltaenergy.core.classes import class_indices, class_names, first_of_name
 from deltaenergy.core.display import HasRepr
-from deltaenergy.core.labels import class_indices, class_names, first_of_name
 from deltaenergy.core.needs import OF_IMAGES, Lack, Need
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import Unreadable

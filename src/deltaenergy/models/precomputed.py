@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.labels import ClassFinder
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, ClassFinder, check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
 from deltaenergy.models.features import check_features, native_array

@@ -18,8 +18,8 @@ from torch import nn
 
 from deltaenergy.core.arrays import ROW_BLOCK, round_to_block
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.needs import OF_IMAGES, Need
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.errors import ArtifactError, InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model

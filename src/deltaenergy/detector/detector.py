@@ -14,8 +14,8 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
 from deltaenergy.core.classes import first_of_name
-from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
 from deltaenergy.data.streams import ImageStream

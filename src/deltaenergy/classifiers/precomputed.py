@@ -11,10 +11,11 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, register_method
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.classes import check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features, native_array
+from deltaenergy.models.encoding import check_features
 from deltaenergy.models.precomputed import PrecomputedModel
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.specs import bounded
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import native_array
 
 Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
 P = ParamSpec("P")

@@ -18,7 +18,6 @@ from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
-from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.calibration import (
     Calibration,
     check_calibration,
@@ -51,7 +50,7 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
-from deltaenergy.source import as_source
+from deltaenergy.source import as_source, require_images
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
@@ -164,9 +163,7 @@ class Detector(HasRepr):
         check_calibration(keep, confidence, by_class=by_class)
         given = as_source(images, labels)
         if kinds:
-            if not isinstance(given, ImageStream):
-                raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
-            given = as_source(half_corrupted(given, kinds))
+            given = as_source(half_corrupted(require_images(given, "`tolerate`"), kinds))
         check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # what it learned from other images is learned again
         encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)

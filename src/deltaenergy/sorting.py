@@ -262,7 +262,7 @@ def _listed(place: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError:
-        raise InputError(f"{place} is a file, where a folder is needed. Choose another folder to sort into.") from None
+        raise InputError(f"{place} is a file, not a folder. Choose another folder to sort into.") from None
 
 
 def sort_files(plan: SortPlan, progress: Progress | None = None) -> Sorted:
@@ -407,7 +407,7 @@ def _take_back(move: Move, how: How, dry_run: bool) -> tuple[str | None, bool]:
     """Why a file is skipped, if it is; and whether something was done."""
     if not os.path.lexists(move.target):
         lost = how is How.MOVE and not os.path.lexists(move.source)
-        return ("it is neither here nor where it came from" if lost else None), False
+        return ("it is missing, here and at its old path" if lost else None), False
     if how is How.LINK:
         if not move.target.is_symlink() or move.target.readlink() != move.source:
             return "it is no longer the link that was made", False
@@ -419,7 +419,7 @@ def _take_back(move: Move, how: How, dry_run: bool) -> tuple[str | None, bool]:
     elif os.path.lexists(move.source):
         # A move that was interrupted between its two halves left both; of two equal files one may go.
         if not filecmp.cmp(move.source, move.target, shallow=False):
-            return f"its old place {move.source} is taken by another file", False
+            return f"its old path {move.source} is taken by another file", False
     else:
         if not dry_run:
             move.source.parent.mkdir(parents=True, exist_ok=True)

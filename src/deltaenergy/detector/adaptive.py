@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # What every output of an adaptive stream says.
 ORDER_DEPENDENT = (
     "Order-dependent: scores and verdicts depend on the images that came before, and have no p-values. "
-    "The same images in another order get others."
+    "Another order gives other results."
 )
 
 
@@ -72,7 +72,7 @@ class AdaptiveDetector:
             values.append(batch.values[self.adapter.spec])
         scores = np.sort(np.concatenate(values))
         if not len(scores):
-            raise InputError("calibrate needs at least one readable known image, and got none.")
+            raise InputError("calibrate needs at least one readable known image.")
         self.threshold, self.keep = threshold_of(scores, keep, None), keep
         return self
 

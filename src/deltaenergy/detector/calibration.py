@@ -162,7 +162,7 @@ def check_calibration(
     check_keep(keep)
     check_confidence(confidence)
     if by_class and keep == 1:
-        raise InputError("`by_class` needs `keep` below 1: one threshold for all keeps every image as it is.")
+        raise InputError("`by_class` needs `keep` below 1.")
     if labels is not None and not by_class:
         raise InputError("`labels` are for thresholds by class: pass `by_class=True` as well.")
 
@@ -172,14 +172,14 @@ def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] |
     if labels is None:
         if scored.items and all(item.label is None for item in scored.items):
             raise InputError(
-                "by_class needs to know the class of each image. Give a folder with one subfolder per class, a table "
-                "with a label column, or labels with rows of features."
+                "by_class needs the class of each image. Pass a folder with one subfolder per class, a table with a "
+                "label column, or labels with rows of features."
             )
         positions_of_images = class_indices(scored.items, classes, "by_class")
     else:
         if len(labels) != len(scored.items) or scored.unreadable:
             raise InputError(
-                f"labels must hold one class name for each of the {len(scored.items)} rows, got {len(labels)}."
+                f"labels must have one class name for each of the {len(scored.items)} rows, got {len(labels)}."
             )
         finder = ClassFinder(classes)
         positions = [finder.find(str(label)) for label in labels]
@@ -196,6 +196,6 @@ def check_numbers(scored: Scored, spec: str) -> None:
     if len(bad):
         raise InputError(
             f"The score {spec} of the known image {scored.items[bad[0]].id} is not a number"
-            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so that no threshold can be set. "
-            "Leave it out, or use another score."
+            f"{f', as those of {len(bad) - 1} more' if len(bad) > 1 else ''}, so no threshold can be set. Remove the "
+            "image, or use another score."
         )

@@ -159,7 +159,7 @@ def _warn_by_words(classifier: Classifier, features: npt.NDArray[np.float32], *,
         warnings.warn(
             f"Of these {len(z)} images {wins} are nearer to one of the class names than to one of {len(words)} random "
             "words. The model does not seem to know these classes, or the images show none of them. Check the names "
-            "and the images, or take another model.",
+            "and the images, or use another model.",
             UnknownClassesWarning,
             stacklevel=stacklevel + 1,
         )

@@ -165,7 +165,7 @@ class Detector(HasRepr):
         given = as_source(images)
         if kinds:
             if not isinstance(given, ImageStream):
-                raise InputError("`tolerate` corrupts images, and these are features: give the images themselves.")
+                raise InputError("`tolerate` needs images, not features.")
             given = as_source(half_corrupted(given, kinds))
         check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # what it learned from other images is learned again
@@ -220,7 +220,7 @@ class Detector(HasRepr):
         truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
         values, folds = scored.values[spec], None
         if not len(values):
-            raise InputError("calibrate needs at least one readable known image, and got none.")
+            raise InputError("calibrate needs at least one readable known image.")
         check_numbers(scored, spec)
         if isinstance(scorer, CrossFitted):
             self._scorer, folds = FoldScorer.of(scorer.scorers), scorer.folds
@@ -454,7 +454,7 @@ class Detector(HasRepr):
         if self.calibration is None:
             facts["threshold"] = "none yet, call calibrate"
         elif isinstance(self.calibration, NamesRule):
-            facts["threshold"] = f"{self.threshold:.6g}, from class names alone"
+            facts["threshold"] = f"{self.threshold:.6g}, from class names"
         else:
             keeps = f"keeps {percent(self.calibration.guarantee.keep)} by {len(self.calibration_scores):,} images"
             facts["threshold"] = f"{'none' if self.threshold is None else f'{self.threshold:.6g}'}, {keeps}"
@@ -534,7 +534,6 @@ class Detector(HasRepr):
         known = self.require_threshold()
         if isinstance(known, NamesRule):
             raise NotFittedError(
-                "This needs known images, and the threshold of this detector is set from class names alone: call "
-                "calibrate(known_images) first."
+                "The threshold of this detector is set from class names: call calibrate(known_images) first."
             )
         return known

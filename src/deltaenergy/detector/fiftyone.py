@@ -37,8 +37,8 @@ def check_fiftyone(folder: str | Path) -> None:
     """Raise `InputError` for a folder where FiftyOne would look at something else than what we write."""
     if (Path(folder) / "data").exists():
         raise InputError(
-            f"{folder} holds data, and FiftyOne would look there for the images rather than in {DATA}: choose another "
-            "folder."
+            f"{folder} has a folder data, and FiftyOne would look there for the images rather than in {DATA}: choose "
+            "another folder."
         )
 
 

@@ -40,9 +40,8 @@ def fetch_detector(name: str) -> Path:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=_PATTERNS))
     except Exception as error:  # of many kinds: no network, no such repository or revision, no right to read it
         raise ModelUnavailableError(
-            f"The detector {HUB}{name} could not be had from the Hugging Face hub: {_first_line(error)}\n"
-            f"Check the name and your rights, or fetch it where there is network, with `hf download {repo}`, and give "
-            "the folder."
+            f"The detector {HUB}{name} could not be downloaded from the Hugging Face Hub: {_first_line(error)}\nCheck "
+            f"the name and your permissions, or download it elsewhere with `hf download {repo}`, and pass the folder."
         ) from error
 
 
@@ -71,8 +70,8 @@ def push_detector(
     detector.require_threshold()
     if detector.kept_images is not None and not with_images:
         raise InputError(
-            "This detector holds small pictures of its calibration images, which everyone who can read the repository "
-            "could see. Give with_images=True if they may, or calibrate without keep_images."
+            "This detector contains thumbnails of its calibration images, visible to everyone who can read the "
+            "repository. Pass with_images=True to publish them, or calibrate without keep_images."
         )
     with tempfile.TemporaryDirectory(prefix="deltaenergy-") as temporary:
         folder = Path(temporary) / "detector"
@@ -91,8 +90,8 @@ def push_detector(
             )
         except Exception as error:  # of many kinds: no network, not signed in, no right to write
             raise ModelUnavailableError(
-                f"The detector could not be sent to {repo!r}: {_first_line(error)}\n"
-                "Sign in with `hf auth login`, and check that you may write to that repository."
+                f"The detector could not be uploaded to {repo!r}: {_first_line(error)}\nSign in with `hf auth login`, "
+                "and check your write permission for that repository."
             ) from error
     return str(getattr(commit, "commit_url", commit))
 
@@ -105,7 +104,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
     more = f" and {len(classes) - _CLASSES_SHOWN:,} more" if len(classes) > _CLASSES_SHOWN else ""
     base = classifier.base_model.name
     known = len(detector.calibration_scores)
-    made = f"set on {known:,} images" if known else "from class names alone"
+    made = f"set on {known:,} images" if known else "set from class names"
     threshold = "none, cross-fitted" if detector.threshold is None else f"{detector.threshold:.6g}"
     lines = [
         "---",
@@ -118,7 +117,7 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         "",
         f"# {repo.split('/')[-1]}",
         "",
-        f"Says which of {len(classes):,} classes an image is, and whether it is any of them at all.",
+        f"Classifies images into {len(classes):,} classes, and rejects those that belong to none of them.",
         "",
         "```python",
         "import deltaenergy as de",
@@ -150,11 +149,11 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
         "",
         "## Limits",
         "",
-        "- The threshold holds for images like those it was set on. Calibrate again on your own: "
+        "- The threshold holds for images like those it was set on. Recalibrate on your own images: "
         "`deltaenergy.calibrate('good/', detector)`.",
         "- How many unknown images are found depends on the unknowns; only those above were measured.",
-        "- An image that was made to be accepted may be.",
-        *(["- It holds small pictures of its calibration images."] if detector.kept_images is not None else []),
+        "- Images crafted to be kept may be kept.",
+        *(["- It contains thumbnails of its calibration images."] if detector.kept_images is not None else []),
         "",
     ]
     return "\n".join(lines)
@@ -162,8 +161,8 @@ def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = No
 
 def _figures(evaluation: Evaluation | None) -> list[str]:
     if evaluation is None or not (evaluation.accuracy or evaluation.detection):
-        return ["Not measured: give `push_to_hub(…, evaluation=de.evaluate(…))`."]
-    lines = ["| what | on | value | 95 % interval |", "|---|---|---:|---:|"]
+        return ["Not measured: pass `push_to_hub(…, evaluation=de.evaluate(…))`."]
+    lines = ["| metric | on | value | 95% interval |", "|---|---|---:|---:|"]
     lines += [_row("accuracy", row.set, row.accuracy) for row in evaluation.accuracy]
     for found in evaluation.detection:
         where = f"{found.closed} against {found.open}"
@@ -173,7 +172,7 @@ def _figures(evaluation: Evaluation | None) -> list[str]:
 
 def _row(what: str, where: str, value: Estimate) -> str:
     interval = f"{100 * value.low:.1f} to {100 * value.high:.1f}"
-    return f"| {_plain(what)} | {_plain(where)} | {100 * value.value:.1f} % | {interval} |"
+    return f"| {_plain(what)} | {_plain(where)} | {100 * value.value:.1f}% | {interval} |"
 
 
 def _plain(text: str) -> str:

@@ -81,7 +81,7 @@ class NamesRule:
         return np.full(len(values), np.nan)
 
     def __str__(self) -> str:
-        return f"Nothing is guaranteed: the threshold is set from class names alone. {self.measured}"
+        return f"Nothing is guaranteed: the threshold is set from class names only. {self.measured}"
 
     @property
     def measured(self) -> str:
@@ -91,7 +91,8 @@ class NamesRule:
         found = MEASURED[self.measured_on]
         return (
             f"In tests with {self.measured_on} it kept {found.keeps}% of known images and rejected "
-            f"{found.rejects_far}% of far and {found.rejects_near}% of near unknown ones, on average over class lists."
+            f"{found.rejects_far}% of far and {found.rejects_near}% of near unknown images, on average over class "
+            "lists."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,13 +115,14 @@ def check_names_score(classifier: Classifier, score: Score) -> None:
     """Raise `InputError` if names give no threshold for this score and this classifier."""
     if not isinstance(score, DeltaEnergyWords):
         raise InputError(
-            f"Names alone set no threshold for {score.spec}, only for {DeltaEnergyWords.name}: calibrate the detector."
+            f"Class names set a threshold only for {DeltaEnergyWords.name}, not for {score.spec}: calibrate the "
+            "detector."
         )
     plain = DeltaEnergyWords()
     as_measured = (score.tau, score.temperature, score.weight) == (plain.tau, None, plain.weight)
     if score.weight and not (as_measured and measured_name(classifier)):
         raise InputError(
-            f"Names alone set no threshold for {score.spec} with {classifier.base_model.name!r}: it was not measured. "
+            f"Class names set no threshold for {score.spec} with {classifier.base_model.name!r}: it was not measured. "
             f"Use {names_score(classifier).spec}, or calibrate the detector."
         )
 
@@ -138,7 +140,7 @@ def rule_from_names(scorer: Scorer) -> NamesRule:
         threshold = 0.5 * math.log(classes / words)
     else:
         raise InputError(
-            f"Names alone set no threshold here: {words} words compete with the classes, and {FEW_WORDS} are needed. "
-            "Use narrower classes, add words (words=+FILE), or calibrate the detector."
+            f"Class names set no threshold here: {words} words compete with the classes; {FEW_WORDS} are needed. Use "
+            "narrower classes, add words (words=+FILE), or calibrate the detector."
         )
     return NamesRule(threshold, classes, words, measured)

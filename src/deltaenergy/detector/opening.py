@@ -83,7 +83,8 @@ class DetectorSource:
         loaded = by.model if isinstance(by, ClassNames) else by
         if on.names_a_place and not isinstance(loaded, str | Path):
             raise InputError(
-                f"`on` says where to load a model, and this {type(loaded).__name__} is loaded: give only batch=N."
+                f"`on` says where to load a model, and this {type(loaded).__name__} is already loaded: pass only "
+                "batch=N."
             )
         return cls(by, on)
 
@@ -143,7 +144,7 @@ class DetectorSource:
         classes = self.by.classes or (folders() if folders is not None else ())
         if not classes:
             instead = "" if folders is None else ", or images in one folder per class"
-            raise InputError(f"`classes` is missing: give class names, such as 'dog,cat'{instead}.")
+            raise InputError(f"`classes` is missing: pass class names, such as 'dog,cat'{instead}.")
         model = self.by.model
         if not isinstance(model, Model):
             with stage("Loading the model"):

@@ -102,7 +102,7 @@ def restore(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], featu
             f"{file}: the kept images have features of {features.shape[1]} numbers, and the model's have {feature_dim}."
         )
     if len(joined) != (ends[-1] if len(ends) else 0):
-        raise ArtifactError(f"{file}: the kept pictures do not fill their {len(joined)} bytes.")
+        raise ArtifactError(f"{file}: the kept images do not fill their {len(joined)} bytes.")
     cuts = [0, *ends.tolist()]
     data = joined.tobytes()
     thumbnails = tuple(data[start:end] for start, end in pairwise(cuts))

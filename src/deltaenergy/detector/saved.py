@@ -161,9 +161,7 @@ def load_detector(folder: str | Path, model: Model | None, device: str | torch.d
         if saved["calibration"] is not None:
             folds = len(detector.scorer.scorers) if isinstance(detector.scorer, FoldScorer) else 0
             if folds != saved["calibration"]["folds"]:
-                raise ArtifactError(
-                    f"What {score.spec!r} learned is of {folds} folds, not of those of the calibration."
-                )
+                raise ArtifactError(f"What {score.spec!r} learned has {folds} folds, unlike the calibration.")
             calibration = _calibration(saved["calibration"], tensors)
     kept = None
     if "kept_images" in saved:
@@ -235,4 +233,4 @@ def _try(detector: Detector) -> None:
     with torch.inference_mode():
         value = detector.scorer(ScoreInputs(similarities, feature))
     if value.shape != (1,) or not torch.isfinite(value).all():
-        raise ArtifactError(f"{score.spec!r} gives no number with what was saved: its learned tensors do not fit.")
+        raise ArtifactError(f"{score.spec!r} gives no number with what was saved: its saved tensors do not fit.")

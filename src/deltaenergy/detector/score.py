@@ -223,7 +223,7 @@ def adapt(
     check_keep(keep)
     adapter = make_adapter(method)
     if source.is_detector:
-        raise InputError("adapt has its own score and threshold: give `by` a classifier, or class names.")
+        raise InputError("adapt has its own score and threshold: pass a classifier or class names as `by`.")
     listed, known_images = list_images(images), None if known is None else list_images(known, hold=True)
 
     def load() -> AdaptiveDetector:
@@ -278,7 +278,7 @@ def calibrate(
         check_detector_folder(out, overwrite)
     listed = list_images(images, hold=True)
     if by_class and unlabelled(listed) is not None:
-        raise InputError("`by_class` needs the class of each image: give a folder with one subfolder per class.")
+        raise InputError("`by_class` needs the class of each image: pass a folder with one subfolder per class.")
     asked = None if score is None and source.is_detector else source.score(score)
     if asked is not None:
         check_runnable([asked], source.given([listed]).without(labels=unlabelled(listed)))

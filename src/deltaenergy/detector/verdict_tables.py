@@ -46,9 +46,7 @@ def read_verdicts(source: Any) -> Verdicts:
     )
     for name, column in (("path", paths), ("label", labels), ("score", scores)):
         if column is None:
-            raise InputError(
-                f"{what} has no column {name!r}. Verdicts come in a table such as `deltaenergy score` writes."
-            )
+            raise InputError(f"{what} has no column {name!r}. Use a table that `deltaenergy score` wrote.")
     assert paths is not None and labels is not None and scores is not None
     count = len(paths)
     csv = not is_table(source) and Path(source).suffix.lower() in {".csv", ".tsv"}
@@ -57,7 +55,7 @@ def read_verdicts(source: Any) -> Verdicts:
     positions = {label: position for position, label in enumerate(classes)}
     specs = {optional_text(name) for name in names or []} - {None}
     if len(specs) > 1:
-        raise InputError(f"{what} has verdicts by several scores ({', '.join(sorted(map(str, specs)))}): read one.")
+        raise InputError(f"{what} has verdicts of several scores ({', '.join(sorted(map(str, specs)))}): read one.")
     return Verdicts(
         [_text(value, row, "path", what, csv) for row, value in enumerate(paths, start=1)],
         classes,

@@ -257,7 +257,7 @@ class VerdictStream(Iterator[Verdict]):
 
     def _require_end(self, name: str) -> None:
         if not self._exhausted:
-            raise InputError(f"{name} is known when the stream has ended: read all of its verdicts first.")
+            raise InputError(f"{name} is available after the stream has ended: read all of its verdicts first.")
 
 
 def _utf8(text: str) -> str:

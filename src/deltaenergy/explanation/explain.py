@@ -116,7 +116,7 @@ class Explainer:
         self.target = target
         self._scorer = None if self.detector is None else self.detector.scorer
         if self._scorer is None and target == SCORE:
-            raise InputError("A classifier has no score: give explain a detector, such as Detector(classifier).")
+            raise InputError("A classifier has no score: pass a detector, such as Detector(classifier).")
         if self._scorer is not None and (target == SCORE or self._gives_verdicts):
             self._scorer.check_fitted()
         self._position: int | None = None
@@ -152,7 +152,7 @@ class Explainer:
         if not batch.items:
             return []
         if batch.pixels is None:
-            raise InputError("explain makes maps over pixels: give it the images, not a feature store.")
+            raise InputError("explain needs pixels: pass the images, not a feature store.")
         classes, scoring = self.classifier.classes, self._scorer if self.target == SCORE else None
         scorers = [self._scorer] if self._scorer is not None and self._scorer.fitted else []
         scored, similarities = score_encoded(self.classifier, scorers, batch)

@@ -77,7 +77,7 @@ class Explanation(HasRepr):
         """Write the overlay as a PNG, whose text says what it shows."""
         path = Path(path)
         if path.suffix.lower() != ".png":
-            raise InputError(f"{path}: an overlay is saved as a PNG, so its name must end in .png.")
+            raise InputError(f"{path}: the name must end in .png.")
         text = PngInfo()
         text.add_itxt("Description", self.in_words)
         text.add_itxt("Software", "deltaenergy")
@@ -86,7 +86,7 @@ class Explanation(HasRepr):
 
     @property
     def subject(self) -> str:
-        return "what moves the score" if self.target == SCORE else f"what supports {self.target}"
+        return "what drives the score" if self.target == SCORE else f"what supports {self.target}"
 
     @property
     def peak(self) -> str:

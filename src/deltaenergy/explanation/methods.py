@@ -105,8 +105,8 @@ def gradients(target: Target, inputs: ScoreInputs, wanted: Sequence[torch.Tensor
     """
     spec = getattr(target, "spec", None)
     refusal = InputError(
-        f"{f'The score {spec!r}' if spec else 'This classifier'} has no gradient that could be shown as a map. "
-        "Take the method occlusion, which needs none."
+        f"{f'The score {spec!r}' if spec else 'This classifier'} has no gradient, so this heatmap cannot be made. "
+        "Use the method occlusion."
     )
     try:
         values = target(inputs)
@@ -134,8 +134,8 @@ def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -
     if tower is None:
         kind = "has a convolutional one" if isinstance(by.model, ConvolutionalModel) else "has one without"
         raise InputError(
-            "rollout follows the attention of an image tower that is a vision transformer with a class token; "
-            f"{by.model.name!r} {by.model.closed or kind}. {_instead(by.model, 'rollout')}"
+            f"rollout needs a vision transformer with a class token as image encoder; {by.model.name!r} "
+            f"{by.model.closed or kind}. {_instead(by.model, 'rollout')}"
         )
     start = pixels.detach().clone().requires_grad_()
     run = tower.run(start, by.model.vision_prompts, patches=by.patches, attention=True)
@@ -143,7 +143,7 @@ def rollout_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) -
     found = gradients(target_of(torch.arange(len(pixels))), inputs, run.attention)
     if found[-1] is None:
         raise InputError(
-            "rollout follows the class token, and this answer is read off patches alone. Take value-path or occlusion."
+            "rollout needs the class token, and this score uses only patches. Use value-path or occlusion."
         )
     attention = [weights.detach().float() for weights in run.attention]
     towards = [torch.zeros_like(a) if g is None else g.float() for a, g in zip(attention, found)]
@@ -154,8 +154,8 @@ def grad_cam_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf) 
     model = by.model
     if not isinstance(model, ConvolutionalModel):
         raise InputError(
-            f"grad-cam looks at the last map of a convolutional image tower, and {model.name!r} "
-            f"{model.closed or 'has another kind'}. {_instead(model, 'grad-cam')}"
+            f"grad-cam needs a convolutional image encoder, and {model.name!r} {model.closed or 'has another kind'}. "
+            f"{_instead(model, 'grad-cam')}"
         )
     with torch.no_grad():
         feature_map = model.feature_map(pixels)
@@ -179,10 +179,10 @@ def occlusion_map(by: ExplainedModel, pixels: torch.Tensor, target_of: TargetOf)
 METHODS: Mapping[str, MapMethod] = {
     method.name: method
     for method in (
-        MapMethod("value-path", "what each patch would say if it were the whole image", value_path_map),
+        MapMethod("value-path", "how each patch would score as the whole image", value_path_map),
         MapMethod("rollout", "gradient × attention, block by block; transformers", rollout_map),
-        MapMethod("grad-cam", "gradient × last map; convolutional towers", grad_cam_map),
-        MapMethod("occlusion", "what is lost when a part is covered; any tower", occlusion_map),
+        MapMethod("grad-cam", "gradient × last map; convolutional encoders", grad_cam_map),
+        MapMethod("occlusion", "what is lost when a part is covered; any encoder", occlusion_map),
     )
 }
 
@@ -228,7 +228,7 @@ def in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
     side = math.isqrt(patches.shape[1])
     if side * side != patches.shape[1]:
         raise InputError(
-            f"The {patches.shape[1]} patches of {model.name!r} are not a square grid. Take the method occlusion."
+            f"The {patches.shape[1]} patches of {model.name!r} are not a square grid. Use the method occlusion."
         )
     return patches.view(len(patches), side, side)
 
@@ -236,4 +236,4 @@ def in_rows(patches: torch.Tensor, model: TowerModel) -> torch.Tensor:
 def _instead(model: TowerModel, refused: str) -> str:
     suits = {"rollout": model.vision is not None, "grad-cam": isinstance(model, ConvolutionalModel)}
     names = [name for name in METHODS if name != refused and suits.get(name, True)]
-    return f"Take {', '.join(names[:-1])} or {names[-1]}."
+    return f"Use {', '.join(names[:-1])} or {names[-1]}."

@@ -47,14 +47,14 @@ PAGES = frozenset({".html", ".htm"})
 # Of a kept image, the card lists this many of the closest classes.
 NEAREST = 3
 READING = (
-    "On the left, what the model saw; on the right, the same in grey under the heatmap. Each heatmap runs from its own "
-    "smallest value, dark blue, to its own largest, yellow: colours of two images are not comparable, the numbers are. "
-    "A heatmap shows what a model reacts to, which need not be what a person would look at."
+    "On the left, what the model saw; on the right, the same in grey under the heatmap. Each heatmap runs from its "
+    "smallest value (dark blue) to its largest (yellow): compare the numbers of two images, not their colours. A "
+    "heatmap shows what a model reacts to, which may differ from what a person would use."
 )
 # Kind of mistake, heading, what a heatmap should then show, and the worst first.
 _MISTAKES = (
     ("wrongly_kept", "Wrongly kept: what raised the score", SCORE, lambda one: -one[0].score),
-    ("wrongly_rejected", "Wrongly rejected: what there was to raise the score", SCORE, lambda one: one[0].score),
+    ("wrongly_rejected", "Wrongly rejected: what could have raised the score", SCORE, lambda one: one[0].score),
     ("wrong_class", "Wrong class: what supported it", CLASS, lambda one: -one[0].confidence),
 )
 
@@ -135,7 +135,7 @@ def png_names(images: Sequence[str], folder: str | Path) -> list[str]:
         names.append(name)
     for file in (Path(folder) / name for name in names):
         if file.exists() and not _is_ours(file):
-            raise InputError(f"{file} is a file of your own, and a heatmap would replace it. Choose another folder.")
+            raise InputError(f"{file} is not a heatmap of deltaenergy and would be replaced. Choose another folder.")
     return names
 
 
@@ -158,7 +158,7 @@ def _page(
     detector, method = explainer.detector, explainer.method
     guarantee = None if detector is None or detector.guarantee is None else str(detector.guarantee)
     made = provenance_of(explainer.classifier, command=command, guarantee=guarantee)
-    words = {SCORE: "what moves the score", CLASS: "what supports the predicted class"}
+    words = {SCORE: "what drives the score", CLASS: "what supports the predicted class"}
     what = words.get(explainer.target, f"what supports {explainer.target}")
     text = f"Heatmaps of {count(len(cards), 'image')}: {what}, by {method.name}: {method.summary}."
     figures = [Tile("Images", f"{len(cards):,}")]
@@ -264,7 +264,7 @@ def in_words(why: WhyRejected) -> str:
     if nearest.usual is None:
         said += "."
     elif nearest.similarity < nearest.usual[0]:
-        said += f", less than nearly all images of this class (from {nearest.usual[0]:.3f})."
+        said += f", lower than nearly all images of this class (from {nearest.usual[0]:.3f})."
     else:
         said += f", as usual for images of this class (half of them above {nearest.usual[1]:.3f})."
     if why.words:
@@ -386,9 +386,9 @@ def _mistake_cards(detector: Detector, group: Sequence[JudgedImage], target: str
 
 
 def _with_pixels(item: ImageItem) -> ImageItem:
-    """An image of a feature store by its file, where that is still there."""
+    """An image of a feature store, by its file."""
     if item.row is None:
         return item
     if not Path(item.id).is_file():
-        raise InputError(f"Mistakes are explained on the images themselves, and {item.id} is not there any more.")
+        raise InputError(f"Explaining mistakes needs the image files, and {item.id} no longer exists.")
     return ImageItem(item.id, Path(item.id))

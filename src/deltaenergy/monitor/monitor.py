@@ -101,9 +101,7 @@ class Status:
             "rejected"
         )
         if self.bound == 1:
-            return (
-                f"{seen}. There are no known images to compare with, so no change can be found: calibrate the detector."
-            )
+            return f"{seen}. There are no known images to compare with: calibrate the detector to detect changes."
         seen += f"; calibration allows up to {percent(round(self.bound, 3))}"
         sure = f"The probability of a false alarm, over all time, is at most {percent(round(self.most_false, 6))}."
         if not self.changed:
@@ -191,13 +189,13 @@ class Monitor(HasRepr):
         values = np.asarray(scores, dtype=np.float64)
         if values.ndim != 1 or not len(ids) == len(labels) == len(values):
             raise InputError(
-                f"observe needs one id, label and score for each image, got {len(ids)} ids, {len(labels)} labels and "
-                f"scores of shape {values.shape}."
+                f"observe needs one id, label and score per image, got {len(ids)} ids, {len(labels)} labels and scores "
+                f"of shape {values.shape}."
             )
         known = set(self.detector.classifier.classes)
         strange = next((label for label in labels if label not in known), None)
         if strange is not None:
-            raise InputError(f"{strange!r} is not a class of this detector: these are verdicts of another one.")
+            raise InputError(f"{strange!r} is not a class of this detector: these verdicts come from another detector.")
         if len(self._scores) and self.detector.calibration_scores is not self._scores:
             raise InputError("The detector was recalibrated after this monitor started: start a new one.")
         with self._adding:
@@ -301,8 +299,8 @@ class Monitor(HasRepr):
                 for name, value in given.items():
                     if value != getattr(monitor, name):
                         raise InputError(
-                            f"{state} was started with {name} {getattr(monitor, name):g}, not {value:g}: a bound "
-                            f"cannot change on the way. Remove `{name}`, or start another state file."
+                            f"{state} was started with {name} {getattr(monitor, name):g}, not {value:g}: it cannot "
+                            f"change later. Remove `{name}`, or start another state file."
                         )
             else:
                 monitor = cls(detector, **given)
@@ -355,6 +353,6 @@ def _check_detector(detector: Detector) -> None:
         )
     if known.guarantee.trained:
         raise InputError(
-            "The classifier of this detector was trained on the images that set its threshold, so new images look "
-            "changed without any change: calibrate it on other images."
+            "The classifier of this detector was trained on the images that set its threshold, so new images would "
+            "look changed: calibrate it on other images."
         )

@@ -88,7 +88,7 @@ def read_state(path: str | Path) -> dict[str, Any]:
     """The state in a file, if it is as it was written."""
     state: Any = read_json(path)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ArtifactError(f"{path} is not a state of a monitor ({FORMAT}). Start another state file.")
+        raise ArtifactError(f"{path} is not a monitor state ({FORMAT}). Start another state file.")
     check_seal(state, path)
     return state
 
@@ -97,6 +97,6 @@ def check_version(state: dict[str, Any], version: str, path: str | Path) -> None
     """Raise `ArtifactError` unless the state belongs to the detector with this version."""
     if state["detector"] != version:
         raise ArtifactError(
-            f"{path} belongs to another detector, or to this one before it was recalibrated: its counts mean nothing "
+            f"{path} belongs to another detector, or to this one before it was recalibrated: its counts are not valid "
             "here. Start another state file."
         )

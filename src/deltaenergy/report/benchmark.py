@@ -82,7 +82,7 @@ def benchmark_runs(results: Results) -> list[BenchmarkRun]:
         cells[tuple(cell.identity[key] for key in keys)].append(cell)
     runs = [BenchmarkRun(record, cells[tuple(record[key] for key in keys)]) for record in results.runs()]
     if not any(run.cells for run in runs):
-        raise InputError(f"{results.folder} holds no finished benchmark. Run `deltaenergy bench` first.")
+        raise InputError(f"{results.folder} has no finished benchmark. Run `deltaenergy bench` first.")
     return [run for run in runs if run.cells]
 
 
@@ -182,7 +182,7 @@ def _radars(runs: Sequence[BenchmarkRun]) -> list[Child]:
         curves = [Curve(name, [], [], index=i) for i, name in enumerate(order)]
         cells: list[list[Child]] = [[name, *(f"{100 * axes[axis][name]:.1f}" for axis in axes)] for name in order]
         table_ = html_table(["method", *axes], cells, caption=title, numeric=frozenset(range(1, len(axes) + 1)))
-        said = f"{title}. Each axis goes from the least of all methods in the table (0) to the best (1)."
+        said = f"{title}. Each axis goes from the lowest value of all methods in the table (0) to the highest (1)."
         parts += [figure(join(radar_chart(list(axes), rows, title=title), legend(curves)), said), table_]
     return parts
 

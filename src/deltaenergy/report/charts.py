@@ -258,7 +258,7 @@ def roc_panel(
     near = max((areas or {}).values(), default=0.0) >= NEAR_PERFECT
     corner = _corner(curves, keep) if keep is not None and near else None
     ranked = sorted(curves, key=lambda curve: list(said).index(curve.label)) if said else curves
-    note = tag("span", "AUROC beside each name", class_="sub") if said else None
+    note = tag("span", "AUROC next to each name", class_="sub") if said else None
     return figure(join(chart, corner, legend(ranked, said), more), join(heading or f"{closed} against {opened}", note))
 
 

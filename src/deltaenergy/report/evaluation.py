@@ -65,12 +65,11 @@ _SET_WORDS = {
     Group.OPEN: "images of none of the classes",
 }
 _HISTOGRAM_LEAD = (
-    "Each row of a histogram is one set of images; the further right its scores are, the more it looks like the "
-    "classes. "
+    "Each row of a histogram is one set of images. Scores further right mean that it looks more like the classes. "
 )
 _ROC_LEAD = (
-    "Each point of a ROC curve is a threshold: the share of unknown images that it keeps by mistake (across) and the "
-    "share of known images that it keeps (up). The closer to the upper left, the better; the dotted diagonal is chance."
+    "Each point of a ROC curve is a threshold: the share of unknown images that it keeps by mistake (x axis) and of "
+    "known images that it keeps (y axis). Closer to the upper left is better; the dotted diagonal is chance."
 )
 
 
@@ -246,7 +245,7 @@ def _notes(evaluation: Evaluation) -> list[str]:
     notes = [
         "Small numbers are 95% confidence intervals: bootstrap for detection, Wilson for accuracy. They cover only the "
         "uncertainty from the number of images. A dash means that all resamples agree: the sets are too small or too "
-        "easy to show more.",
+        "easy.",
         "AUROC: given one known (or shifted) and one unknown image, how often the score ranks the unknown one lower; "
         "50% is chance.",
         f"{fpr}: share of unknown images kept when {rate} of the known (or shifted) images are kept. {fpr_ood}: share "
@@ -254,8 +253,8 @@ def _notes(evaluation: Evaluation) -> list[str]:
     ]
     if len(evaluation.scores) > 1:
         notes.append(
-            "Scores are ranked by AUROC. Bold is the best in its column. Choosing a score by this table and then "
-            "quoting its number from this table is optimistic: confirm the choice on other images."
+            "Scores are ranked by AUROC. Bold is the best in its column. If you choose a score by this table, its "
+            "number here is optimistic: confirm the choice on other images."
         )
     return notes
 
@@ -432,8 +431,8 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
     )
     lead = (
         f"Scores have different units, so the rank of an image among all {len(where):,} is compared. These images "
-        f"differ most between {primary} and {other}, the score whose ranking is least like its own. An image that "
-        "one score keeps and another rejects is worth a look."
+        f"differ most between {primary} and {other}, the score whose ranking differs most from it. Check images that "
+        "one score keeps and another rejects."
     )
     return Section("disagreement", "Where two scores disagree most", body, lead)
 
@@ -468,7 +467,7 @@ def _histograms(evaluation: Evaluation) -> list[Markup]:
         chart = histogram_chart(
             rows,
             title=f"Histogram of {spec}",
-            x_label=f"{spec} (larger = more like the known)",
+            x_label=f"{spec} (larger = more like the known images)",
             threshold=evaluation.thresholds[spec],
             below=NONE_OF_THESE,
             above=KNOWN,

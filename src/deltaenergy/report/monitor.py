@@ -60,8 +60,8 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
         title="Share of rejected images over time",
         size=SIZE,
         y_mark=(monitor.bound, "most"),
-        description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}, where "
-        f"{percent(monitor.bound)} is allowed for",
+        description=f"{span}; from {percent(float(rates[0]))} to {percent(float(rates[-1]))}; "
+        f"{percent(monitor.bound)} is allowed",
     )
     curves = [
         Curve("rate of none of these", ends, _tens([block.rate for block in blocks]), index=0),
@@ -78,8 +78,8 @@ def _over_time(monitor: Monitor, status: Status) -> Section:
     )
     times = f"The first block ended {blocks[0].time}, the last {blocks[-1].time}."
     lead = (
-        "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, it "
-        f"ever reaches the alarm line with probability at most {percent(status.most_false)}."
+        "Evidence starts at 1 and grows as images look less like the calibration images. If nothing has changed, the "
+        "probability that it ever reaches the alarm line is at most {percent(status.most_false)}."
     )
     body = join(
         tag("div", figure(rate, f"None of these, in {span}"), class_="panels top"),
@@ -125,7 +125,10 @@ def _classes(monitor: Monitor) -> Section:
 
     rest = rows[CLASSES_SHOWN:]
     body = join(shown(rows[:CLASSES_SHOWN]), folded(f"{len(rest):,} more", shown(rest)) if rest else None)
-    lead = f"The last {count(recent, 'image')} compared with all before; classes with more rejected images come first."
+    lead = (
+        f"The last {count(recent, 'image')} compared with all earlier images; classes with more rejected images "
+        "come first."
+    )
     return Section("classes", "Which classes", body, lead)
 
 

@@ -178,7 +178,7 @@ def provenance_section(provenance: Mapping[str, Any], scores: Markup) -> Section
         label = "prompt template" if len(templates) == 1 else "prompt templates"
         entries.append((label, [join(tag("code", text), tag("br")) for text in templates]))
     if classifier.get("batch_dependent"):
-        entries.append(("note", "the result of an image depends on the others of its batch"))
+        entries.append(("note", "the result of an image depends on the other images of its batch"))
     entries.append(("classes", [f"{count(len(names), 'name')}, hash ", tag("code", provenance["classes_hash"])]))
     if "limit" in provenance:
         entries.append(("images", "all images" if limit is None else f"at most {limit:,} of each set"))

@@ -32,8 +32,8 @@ SORTS = (
     ("borderline", "borderline first"),
     ("low", "lowest score first"),
     ("high", "highest score first"),
-    ("unsure", "least sure of the class first"),
-    ("sure", "surest of the class first"),
+    ("unsure", "least confident of the class first"),
+    ("sure", "most confident of the class first"),
     ("name", "by name"),
 )
 DIALOG = (
@@ -104,8 +104,8 @@ def _summary(verdicts: Verdicts, detector: Detector) -> Section:
     promise = str(detector.guarantee)
     if fdr is not None:
         promise = (
-            f"At most {percent(fdr, 0)} of the rejected images are {KNOWN} in expectation. No threshold decides here: "
-            "all images were processed together."
+            f"At most {percent(fdr, 0)} of the rejected images are {KNOWN} in expectation. No threshold was used: all "
+            "images were processed together."
         )
     answer = tag("p", text, class_="answer")
     note = unreadable_note(verdicts.unreadable)
@@ -217,7 +217,7 @@ def _scores(judged: Judged, detector: Detector, lines: Mapping[str, float]) -> S
     chart = histogram_chart(
         rows,
         title=f"Histogram of {spec}",
-        x_label=f"{spec} (larger = more like the known)",
+        x_label=f"{spec} (larger = more like the known images)",
         threshold=common.pop() if len(common) == 1 else None,
         below=NONE_OF_THESE,
         above=KNOWN,

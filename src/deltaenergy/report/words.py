@@ -59,11 +59,11 @@ def best_in_words(found: BestScore) -> tuple[str, str, str]:
     """How many scores there are, the best, and what its interval and its lead say: a sentence in three pieces."""
     area, lead = found.best.metrics["auroc"], f"{found.second.score}, is {change_in_points(found.lead)}"
     if found.lead.value == 0:
-        verdict = f"The next, {found.second.score}, does as well on these images."
+        verdict = f"The next score, {found.second.score}, does as well on these images."
     elif found.lead.low > 0:
-        verdict = f"Its lead over the next, {lead}: more than chance."
+        verdict = f"Its lead over the next score, {lead}: more than chance."
     else:
-        verdict = f"Its lead over the next, {lead}: these images cannot separate the two."
+        verdict = f"Its lead over the next score, {lead}: these images cannot separate the two."
     within = f" ({interval(area)})" if area.high > area.low else ""
     rest = f", which ranks a known image above an unknown one in {percent(area.value)}{within} of cases. {verdict}"
     return f"Best of {found.scores} scores:", found.best.score, rest

@@ -53,11 +53,11 @@ from deltaenergy.serve.schemas import (
     VerdictList,
 )
 
-ABOUT = """Say which of your classes an image is, and whether it is any of them at all.
+ABOUT = """Classify images, and reject those that belong to none of your classes.
 
-Scores: larger = more like the known classes. `is_ood` is true for *none of these*. Each image has its own answer, or
-its own `error`; the status is 422 if no image of a request could be read. 429 means that the service is busy: try
-again after `Retry-After` seconds."""
+Scores: larger = more like the known classes. `is_ood` is true for *none of these*. Each image has a verdict or an
+`error`; the status is 422 if no image of a request could be read. 429 means that the service is busy: try again after
+`Retry-After` seconds."""
 MOST_SCORES = 2000
 LONGEST_NAME = 1000
 SAMPLE_SIDE = 640
@@ -66,16 +66,16 @@ router = APIRouter(prefix="/v1", tags=["verdicts"])
 operation = APIRouter(tags=["operation"])
 
 Files = Annotated[list[UploadFile], File(description="Images.")]
-DetectorName = Annotated[str | None, Form(description="Its name; optional if there is only one.")]
+DetectorName = Annotated[str | None, Form(description="Name of the detector; optional if there is only one.")]
 ClassNames = Annotated[list[str], Form(description="Class names, separated by commas.")]
-SomeClassNames = Annotated[list[str] | None, Form(description="Class names, separated by commas, and no detector.")]
-Template = Annotated[str | None, Form(max_length=500, description="Such as: a photo of a {}.")]
-ScoreName = Annotated[str | None, Form(max_length=500, description="A score, for class names of a request.")]
-TopK = Annotated[int, Form(ge=1, le=1000, description="How many of the closest classes.")]
+SomeClassNames = Annotated[list[str] | None, Form(description="Class names between commas, instead of a detector.")]
+Template = Annotated[str | None, Form(max_length=500, description="Prompt template, such as: a photo of a {}.")]
+ScoreName = Annotated[str | None, Form(max_length=500, description="Score to use with class names.")]
+TopK = Annotated[int, Form(ge=1, le=1000, description="Number of closest classes to report per image.")]
 Keep = Annotated[float, Form(gt=0, le=1, description="Share of known images to keep.")]
 Numbers = Json[list[FiniteFloat]]
 KnownScores = Annotated[
-    Numbers, Form(default_factory=list, description="Scores that /v1/classify gave to known images, a JSON list.")
+    Numbers, Form(default_factory=list, description="JSON list of the scores that /v1/classify gave to known images.")
 ]
 
 
@@ -105,13 +105,13 @@ ByClasses = Annotated[Predictor, Depends(class_list)]
 ByEither = Annotated[Predictor, Depends(detector_or_classes)]
 
 
-@router.get("/detectors", summary="The detectors of the service")
+@router.get("/detectors", summary="Detectors of this service")
 async def detectors(engine: TheEngine) -> list[DetectorInfo]:
     """Each with classes, score, threshold and what the threshold guarantees."""
     return [predictor.info() for predictor in engine.detectors.values()]
 
 
-@router.get("/detectors/{name}/scores", summary="The scores of a detector's calibration images")
+@router.get("/detectors/{name}/scores", summary="Scores of a detector's calibration images")
 async def calibration_scores(engine: TheEngine, name: str) -> CalibrationScores:
     """Ascending, for a histogram next to the threshold."""
     predictor = engine.detector(name)
@@ -127,7 +127,7 @@ async def calibration_scores(engine: TheEngine, name: str) -> CalibrationScores:
     )
 
 
-@router.post("/verdicts", summary="Which class, and whether any at all")
+@router.post("/verdicts", summary="Classify images")
 async def verdicts(
     request: Request, engine: TheEngine, files: Files, detector: DetectorName = None, top_k: TopK = 5
 ) -> VerdictList:
@@ -135,7 +135,7 @@ async def verdicts(
     return await _predicted(request, engine, engine.detector(detector), files, top_k)
 
 
-@router.post("/features", summary="The same for features")
+@router.post("/features", summary="Classify features")
 async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) -> VerdictList:
     """Rows of unit features, as the detector's own model encodes images."""
     _check_count("features", asked.features, engine.limits.rows)
@@ -144,7 +144,7 @@ async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) 
     return _answer(predictor, await while_connected(request, work, engine.limits.seconds))
 
 
-@router.post("/classify", summary="The same with class names of your own")
+@router.post("/classify", summary="Classify images with your own class names")
 async def classify(
     request: Request, engine: TheEngine, predictor: ByClasses, files: Files, top_k: TopK = 5
 ) -> VerdictList:
@@ -152,21 +152,25 @@ async def classify(
     return await _predicted(request, engine, predictor, files, top_k)
 
 
-@router.post("/thresholds", summary="A threshold, and what it makes of some scores")
+@router.post("/thresholds", summary="Set a threshold and apply it to scores")
 async def thresholds(
     engine: TheEngine,
     predictor: ByEither,
     known: KnownScores,
-    scores: Annotated[Numbers, Form(default_factory=list, description="Scores to compare with it, a JSON list.")],
+    scores: Annotated[
+        Numbers, Form(default_factory=list, description="JSON list of scores to compare with the threshold.")
+    ],
     keep: Keep = 0.95,
-    rank: Annotated[int | None, Form(description="Which known score is the threshold, instead of `keep`.")] = None,
+    rank: Annotated[
+        int | None, Form(description="Rank of the known score to use as threshold, instead of `keep`.")
+    ] = None,
 ) -> Thresholds:
     """Of a detector with a single threshold, or of class names and the scores of known images."""
     _check_count("scores", scores, engine.limits.rows)
     if predictor.name is None:
         found = _calibrated(engine, predictor, known, keep).require_calibration()
     elif predictor.one_threshold is None:
-        raise InputError(f"detector: {predictor.name!r} has no single threshold, so none can be chosen.")
+        raise InputError(f"detector: {predictor.name!r} has no single threshold, so it cannot be changed.")
     else:
         found = predictor.one_threshold
     if rank is not None:
@@ -186,7 +190,7 @@ async def thresholds(
 
 @router.post(
     "/calibrate",
-    summary="A detector of your own, as a zip",
+    summary="Make a detector and download it as a zip",
     response_class=Response,
     responses={200: {"content": {"application/zip": {}}, "description": "The folder of a detector."}},
 )
@@ -223,7 +227,7 @@ async def calibrate(
     return Response(zipped, media_type="application/zip", headers=headers)
 
 
-@router.post("/explain", summary="Which part of an image decided")
+@router.post("/explain", summary="Explain a verdict with a heatmap")
 async def explain(
     request: Request,
     engine: TheEngine,
@@ -232,7 +236,7 @@ async def explain(
     method: Annotated[
         str, Form(max_length=100, description="auto, value-path, rollout, grad-cam or occlusion.")
     ] = "auto",
-    target: Annotated[str, Form(max_length=1000, description="class, score, or the name of a class.")] = "class",
+    target: Annotated[str, Form(max_length=1000, description="class, score, or a class name.")] = "class",
 ) -> Explained:
     """By a detector of the service, or with class names of your own."""
     ((name, data),) = await _read(files)
@@ -241,7 +245,7 @@ async def explain(
     return explained
 
 
-@router.get("/settings", summary="What can be requested")
+@router.get("/settings", summary="Settings of this service")
 async def settings(engine: TheEngine) -> ServiceSettings:
     """Scores for class names of a request, the default one, limits and samples."""
     return ServiceSettings(
@@ -278,7 +282,7 @@ async def _predicted(
     request: Request, engine: Engine, predictor: Predictor, files: Sequence[UploadFile], top_k: int
 ) -> VerdictList:
     if len(files) > engine.limits.files:
-        raise HTTPException(413, f"files: there are {len(files):,} images, and {engine.limits.files} are the most.")
+        raise HTTPException(413, f"files: there are {len(files):,} images; the limit is {engine.limits.files}.")
     work = engine.predict(predictor, await _read(files), top_k)
     answers = await while_connected(request, work, engine.limits.seconds)
     if all(answer.error is not None for answer in answers):
@@ -304,18 +308,18 @@ def _answer(predictor: Predictor, answers: list[ImageAnswer]) -> VerdictList:
 
 def _check_count(name: str, values: Sequence[Any], most: int) -> None:
     if len(values) > most:
-        raise HTTPException(413, f"{name} has {len(values):,} rows, and {most:,} are the most.")
+        raise HTTPException(413, f"{name} has {len(values):,} rows; the limit is {most:,}.")
 
 
 def split_names(texts: Sequence[str]) -> list[str]:
-    """Class names between commas or line ends. Unlike the command line's, a name here never stands for a file."""
+    """Class names between commas or line ends. Unlike on the command line, a name is never a file."""
     names = ",".join(texts).replace("\n", ",").split(",")
     return [name.strip() for name in names if name.strip()]
 
 
 def _calibrated(engine: Engine, predictor: Predictor, known: Sequence[float], keep: float) -> Detector:
     if not known:
-        raise InputError("files and known are both missing: send known images, or the scores that they were given.")
+        raise InputError("files and known are both missing: send known images, or their scores.")
     _check_count("known", known, engine.limits.rows)
     return predictor.calibrated(known, keep)
 

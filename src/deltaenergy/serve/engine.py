@@ -395,7 +395,7 @@ class Engine:
         if self.model is None:
             raise InputError("classes: this service has no model for class names of a request. Use its detectors.")
         if len(classes) > self.limits.classes:
-            raise InputError(f"classes has {len(classes):,} names, and {self.limits.classes:,} are the most.")
+            raise InputError(f"classes has {len(classes):,} names; the limit is {self.limits.classes:,}.")
         long = next((name for name in classes if len(name) > self.limits.name_length), None)
         if long is not None:
             raise InputError(f"classes: {long[:40]!r}… has more than {self.limits.name_length} characters.")
@@ -449,7 +449,7 @@ def decode(data: bytes, model: TowerModel, most_pixels: int) -> Pixels:
         header = open_header(io.BytesIO(data))
         if header.width * header.height > most_pixels:
             raise UnreadableImage(
-                f"it has {header.width:,} × {header.height:,} pixels, and {most_pixels / 1e6:g} megapixels are the most"
+                f"it has {header.width:,} × {header.height:,} pixels; the limit is {most_pixels / 1e6:g} megapixels"
             )
     with opened(data) as image:
         return np.asarray(model.preprocessing(image))

@@ -120,7 +120,7 @@ def make_engine(
     predictors: dict[str, Predictor] = {}
     for name, detector in detectors:
         if name in predictors:
-            raise InputError(f"Two detectors are called {name!r}: give each its own name.")
+            raise InputError(f"Two detectors are named {name!r}: give each its own name.")
         predictors[name] = Predictor.of_detector(name, detector)
     metrics = Metrics()
     watched = {name: Watch(name, monitor, path, metrics) for name, (monitor, path) in (watches or {}).items()}

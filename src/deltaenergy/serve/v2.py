@@ -123,8 +123,8 @@ def _images(given: Tensor, engine: Engine) -> list[tuple[str, bytes]]:
     if given.datatype != "BYTES" or given.shape != [len(given.data)] or not given.data:
         raise InputError("inputs: image must have datatype BYTES and shape [N], with N base64 texts as data.")
     if len(given.data) > engine.limits.files:
-        most = f"{engine.limits.files} are the most"
-        raise HTTPException(413, f"inputs: image has {len(given.data):,} images, and {most}.")
+        most = f"the limit is {engine.limits.files}"
+        raise HTTPException(413, f"inputs: image has {len(given.data):,} images; {most}.")
     return [(str(i), _from_base64(text, i)) for i, text in enumerate(given.data)]
 
 

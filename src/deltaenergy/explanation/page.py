@@ -290,7 +290,7 @@ def why_tables(why: WhyRejected) -> Markup:
         parts.append(table(columns, rows, caption=caption, numeric=frozenset({1, 2, 3}), highlighted=frozenset({0})))
     if why.images:
         parts.append(tag("h4", "The closest calibration images"))
-        parts.append(tag("ul", [tag("li", _neighbour(one)) for one in why.images], class_="pictures"))
+        parts.append(tag("ul", [tag("li", _neighbour(one)) for one in why.images], class_="images"))
     if why.words:
         rows = [[one.word, f"{one.similarity:.3f}", percent(one.share)] for one in why.words]
         caption = "The strongest negative words: their probability among all classes and words"
@@ -319,7 +319,7 @@ def _neighbour(one: NearImage) -> Markup:
     if one.thumbnail:
         shown = _image(images.jpeg_uri(one.thumbnail), alternative, 128)
     else:
-        shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
+        shown = tag("span", "no image", class_="no-image", role="img", aria_label=alternative)
     caption = tag(
         "figcaption",
         tag("span", one.named, class_="what"),
@@ -327,7 +327,7 @@ def _neighbour(one: NearImage) -> Markup:
         tag("span", f"score {score_value(one.score)}", class_="file"),
         tag("span", name, class_="file", title=one.name),
     )
-    return tag("figure", shown, caption, class_="picture")
+    return tag("figure", shown, caption, class_="image")
 
 
 def mistakes_section(evaluation: Evaluation, most: int) -> Section:

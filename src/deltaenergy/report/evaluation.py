@@ -348,7 +348,7 @@ def _all_images(evaluation: Evaluation) -> Section:
         for one in evaluation.sets
     ]
     lead = f"Sorted by {evaluation.primary}, most confident first. Mistakes have a frame."
-    return Section("pictures", "All images", join(galleries), lead)
+    return Section("images", "All images", join(galleries), lead)
 
 
 def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
@@ -392,7 +392,7 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
     galleries = join([gallery(heading, chosen) for heading, chosen in sure if chosen])
     return [
         Section("mistakes", "Mistakes", body, f"By {evaluation.primary} at its threshold."),
-        Section("pictures", "Most and least confident images", galleries),
+        Section("images", "Most and least confident images", galleries),
     ]
 
 
@@ -419,7 +419,7 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         if spec != primary
     ]
     body = join(
-        tag("ul", cards, class_="pictures")
+        tag("ul", cards, class_="images")
         if cards
         else tag("p", f"{primary} and {other} rank these images the same."),
         table(

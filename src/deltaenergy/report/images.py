@@ -113,7 +113,7 @@ def gallery(heading: str, images: Sequence[JudgedImage], *, note: Child = None, 
     return join(
         tag("h3", heading, " ", tag("span", f"({many})", class_="count")),
         tag("p", note, class_="small") if note else None,
-        tag("ul", [tag("li", card(image)) for image in images[:shown]], class_="pictures"),
+        tag("ul", [tag("li", card(image)) for image in images[:shown]], class_="images"),
     )
 
 
@@ -138,7 +138,7 @@ def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, det
     source = thumbnail(image.item) if embed or link is None else link
     alternative = f"{isolated(name)}: {judged}, closest class {isolated(image.label)}"
     if source is None:
-        shown = tag("span", "no image", class_="no-picture", role="img", aria_label=alternative)
+        shown = tag("span", "no image", class_="no-image", role="img", aria_label=alternative)
     else:
         # What is inside the page is there at once, and printed; files are read when they come into sight.
         waits = "lazy" if source == link else None
@@ -157,4 +157,4 @@ def card(image: JudgedImage, *, link: str | None = None, embed: bool = True, det
         tag("span", details, class_="file") if details else None,
         tag("a" if link else "span", name, class_="file", title=image.item.id, href=link),
     )
-    return tag("figure", shown, caption, class_="picture wrong" if image.missed else "picture")
+    return tag("figure", shown, caption, class_="image wrong" if image.missed else "image")

@@ -139,7 +139,7 @@ def _share(part: int, whole: int) -> str:
 def _images(flagged: Sequence[FlaggedImage], folder: Path) -> Section:
     cards = [tag("li", _card(one, folder)) for one in flagged]
     lead = f"The last {count(len(cards), 'rejected image')}, newest first."
-    return Section("pictures", "Which images", tag("ul", cards, class_="pictures"), lead)
+    return Section("images", "Which images", tag("ul", cards, class_="images"), lead)
 
 
 def _card(seen: FlaggedImage, folder: Path) -> Markup:
@@ -147,7 +147,7 @@ def _card(seen: FlaggedImage, folder: Path) -> Markup:
         # Its name came over the network: it must not lead to a file of this disk.
         said = [f"closest class {isolated(seen.label)}", f"score {score_value(seen.score)}", f"image {seen.number:,}"]
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
-        return tag("figure", tag("span", "not kept", class_="no-picture"), caption, class_="picture")
+        return tag("figure", tag("span", "not kept", class_="no-image"), caption, class_="image")
     item = ImageItem(seen.id, Path(seen.id))
     image = JudgedImage(item, seen.label, math.nan, seen.score, True)
     return card(image, link=file_link(item, folder), details=f"image {seen.number:,}")

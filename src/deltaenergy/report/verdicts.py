@@ -131,18 +131,18 @@ def _images(judged: Judged, detector: Detector, margin: Margin, folder: Path) ->
         total = tag("span", f"({count(len(members), 'image')})", class_="count")
         parts += [
             tag("h3", heading, " ", total, id=f"group-{position}"),
-            tag("ul", cards[:IN_SIGHT], class_="pictures"),
-            folded(f"{len(rest):,} more", tag("ul", rest, class_="pictures")) if rest else None,
+            tag("ul", cards[:IN_SIGHT], class_="images"),
+            folded(f"{len(rest):,} more", tag("ul", rest, class_="images")) if rest else None,
         ]
     body = join(
         _tools(list(filled)),
         tag("div", tag("ul", links, class_="jump") if len(links) > 1 else None, parts, id="groups"),
-        tag("ul", id="flat", class_="pictures", hidden=True),
+        tag("ul", id="flat", class_="images", hidden=True),
         tag("button", "Show more", id="more", type="button", hidden=True),
         Markup(DIALOG),
     )
     lead = "Borderline images come first in each group; check those."
-    return Section("pictures", "Images", body, lead)
+    return Section("images", "Images", body, lead)
 
 
 def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:

@@ -99,11 +99,11 @@ def _panel(found: Figure1, one: MaskedSet, panel: Panel) -> Markup:
             "figure",
             tag("img", src=jpeg_uri(image), alt=f"{isolated(name)}: {about}", width=224, height=224),
             tag("figcaption", facts),
-            class_="picture",
+            class_="image",
         )
         for image, about, facts in cells
     ]
-    return tag("ul", [tag("li", cell) for cell in figures], class_="pictures masked")
+    return tag("ul", [tag("li", cell) for cell in figures], class_="images masked")
 
 
 def _tables(found: Figure1) -> Markup:

@@ -16,14 +16,14 @@ from deltaenergy.report.images import JudgedImage, card, file_link
 from deltaenergy.report.page import Section, Tile, detector_page, figure, folded, table, tiles
 from deltaenergy.report.words import count, percent, score_value
 
-# Classes in sight; the others are folded.
+# Number of classes shown; the others are folded.
 CLASSES_SHOWN = 12
-# Both charts share the axis of time, and stand one below the other.
+# Both charts share the time axis, one above the other.
 SIZE = (720, 300)
 
 
 def monitor_page(monitor: Monitor, folder: Path, title: str | None = None, command: str | None = None) -> str:
-    """The whole page as one HTML document; `folder` is where it will lie, for its links to the files."""
+    """The whole page as one HTML document; `folder` is where it will be saved, for its links to the files."""
     detector, status = monitor.detector, monitor.status
     sections = [_summary(status)]
     if status.images:
@@ -144,7 +144,7 @@ def _images(flagged: Sequence[FlaggedImage], folder: Path) -> Section:
 
 def _card(seen: FlaggedImage, folder: Path) -> Markup:
     if not seen.file:
-        # Its name came over the network: it must not lead to a file of this disk.
+        # Its name came over the network: it must not link to a file on this disk.
         said = [f"closest class {isolated(seen.label)}", f"score {score_value(seen.score)}", f"image {seen.number:,}"]
         caption = tag("figcaption", [tag("span", text, class_="what") for text in said], tag("span", seen.id))
         return tag("figure", tag("span", "not kept", class_="no-image"), caption, class_="image")

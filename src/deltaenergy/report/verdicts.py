@@ -1,7 +1,7 @@
-"""The page of a detector's verdicts: by class, closest calls first, to be filtered, sorted and enlarged.
+"""The page of a detector's verdicts: by class, borderline first, with filters, sorting and enlarging.
 
-It works from a file, without network; without scripts too, which only filter, sort and enlarge. The images closest to
-the threshold are inside the page as small copies; those beyond `EMBEDDED` are shown from their own files.
+It works from a file, offline; scripts only filter, sort and enlarge. The images closest to the threshold are inside the
+page as small copies; those beyond `EMBEDDED` are shown from their files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deltaenergy.report.words import count, percent
 
 # Small copies inside the page, all groups together: about six megabytes.
 EMBEDDED = 800
-# Of each group so many are in sight; the others are folded.
+# Number of images shown per group; the others are folded.
 IN_SIGHT = 48
 SORTS = (
     ("", "by class, borderline first"),
@@ -55,7 +55,7 @@ def verdicts_page(
 ) -> str:
     """The whole page as one HTML document; `folder` is where it will be, for its links to the files.
 
-    Where the verdicts bring no `items`, the images are found again by their paths.
+    Without `items`, the images are found by their paths.
     """
     known, fdr = detector.require_threshold(), verdicts.fdr
     images = verdicts.items or [ImageItem(path, Path(path)) for path in verdicts.paths]
@@ -76,7 +76,7 @@ def verdicts_page(
 
 
 def dividing_lines(judged: Judged, detector: Detector, fdr: float | None) -> dict[str, float]:
-    """For each class the score that divides *known* from *none of these*: its threshold, unless `fdr` decided.
+    """For each class, the score between *known* and *none of these*: its threshold, unless `fdr` decided.
 
     Then the line is the lowest score that was kept: p-values rise with the score. A cross-fitted score has no line.
     """
@@ -146,7 +146,7 @@ def _images(judged: Judged, detector: Detector, margin: Margin, folder: Path) ->
 
 
 def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
-    """How far a verdict is from the other one: by its score, or where no line divides the scores, by its p-value."""
+    """How far a verdict is from flipping: by its score, or by its p-value if there is no threshold."""
 
     def margin(verdict: Verdict) -> float:
         distance = math.inf
@@ -161,7 +161,7 @@ def closeness(detector: Detector, lines: Mapping[str, float]) -> Margin:
 
 
 def _embedded_of_each(sizes: Sequence[int], total: int) -> list[int]:
-    """How many of each group are inside the page: as evenly as their sizes allow."""
+    """How many images of each group are embedded: as evenly as their sizes allow."""
     shares = [0] * len(sizes)
     left = min(total, sum(sizes))
     while left:
@@ -192,7 +192,7 @@ def _item(item: ImageItem, verdict: Verdict, margin: float, folder: Path, *, emb
 
 
 def _tools(names: Sequence[str | None]) -> Markup:
-    """Filters and orders; hidden until the script is there to obey them."""
+    """Filters and sort orders; hidden until the script runs."""
     classes = [name for name in names if name is not None]
 
     def choice(id_: str, label: str, options: Sequence[tuple[str, str]]) -> Markup:

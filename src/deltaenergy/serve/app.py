@@ -1,4 +1,4 @@
-"""The web application: the routes of /v1, errors as JSON, the two pages, and a guard around all of it."""
+"""The web application: the routes of /v1, errors as JSON, the two pages, and the guard around them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def detector_or_classes(
     template: Template = None,
     score: ScoreName = None,
 ) -> Predictor:
-    """A detector of the service, unless there are class names."""
+    """A detector of the service, unless class names are given."""
     if classes is None:
         return engine.detector(detector)
     return await class_list(request, engine, classes, template, score)
@@ -107,13 +107,13 @@ ByEither = Annotated[Predictor, Depends(detector_or_classes)]
 
 @router.get("/detectors", summary="Detectors of this service")
 async def detectors(engine: TheEngine) -> list[DetectorInfo]:
-    """Each with classes, score, threshold and what the threshold guarantees."""
+    """Classes, score, threshold and guarantee of each detector."""
     return [predictor.info() for predictor in engine.detectors.values()]
 
 
 @router.get("/detectors/{name}/scores", summary="Scores of a detector's calibration images")
 async def calibration_scores(engine: TheEngine, name: str) -> CalibrationScores:
-    """Ascending, for a histogram next to the threshold."""
+    """In ascending order, for a histogram next to the threshold."""
     predictor = engine.detector(name)
     assert predictor.detector is not None
     values, known = predictor.detector.calibration_scores, predictor.one_threshold
@@ -131,13 +131,13 @@ async def calibration_scores(engine: TheEngine, name: str) -> CalibrationScores:
 async def verdicts(
     request: Request, engine: TheEngine, files: Files, detector: DetectorName = None, top_k: TopK = 5
 ) -> VerdictList:
-    """By a detector of the service."""
+    """Uses a detector of the service."""
     return await _predicted(request, engine, engine.detector(detector), files, top_k)
 
 
 @router.post("/features", summary="Classify features")
 async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) -> VerdictList:
-    """Rows of unit features, as the detector's own model encodes images."""
+    """Rows of unit features from the detector's own model."""
     _check_count("features", asked.features, engine.limits.rows)
     predictor = engine.detector(asked.detector)
     work = engine.predict_features(predictor, asked.features, asked.top_k)
@@ -148,7 +148,9 @@ async def features(request: Request, engine: TheEngine, asked: FeaturesRequest) 
 async def classify(
     request: Request, engine: TheEngine, predictor: ByClasses, files: Files, top_k: TopK = 5
 ) -> VerdictList:
-    """The threshold is set from the names alone, and guarantees nothing; with `score` there is none, and no verdict."""
+    """The threshold comes from the class names and guarantees nothing. With `score` there is no threshold and no
+    verdict.
+    """
     return await _predicted(request, engine, predictor, files, top_k)
 
 
@@ -165,7 +167,7 @@ async def thresholds(
         int | None, Form(description="Rank of the known score to use as threshold, instead of `keep`.")
     ] = None,
 ) -> Thresholds:
-    """Of a detector with a single threshold, or of class names and the scores of known images."""
+    """For a detector with a single threshold, or for class names and scores of known images."""
     _check_count("scores", scores, engine.limits.rows)
     if predictor.name is None:
         found = _calibrated(engine, predictor, known, keep).require_calibration()
@@ -204,9 +206,9 @@ async def calibrate(
     template: Template = None,
     score: ScoreName = None,
 ) -> Response:
-    """From known images, or from the scores that they were given: the folder that `Detector.load` takes.
+    """Calibrates on known images, or on their scores, and returns a folder for `Detector.load`.
 
-    There may be more images than other requests allow. For more than fit into one request, send `known` instead.
+    More images are allowed than in other requests. If they do not fit into one request, send `known` instead.
     """
     if files:
         items = [ImageItem(f"{i}: {name}", data) for i, (name, data) in enumerate(await _read(files))]
@@ -238,7 +240,7 @@ async def explain(
     ] = "auto",
     target: Annotated[str, Form(max_length=1000, description="class, score, or a class name.")] = "class",
 ) -> Explained:
-    """By a detector of the service, or with class names of your own."""
+    """Uses a detector of the service, or your own class names."""
     ((name, data),) = await _read(files)
     work = engine.with_pixels(predictor, data, lambda pixels: explain_pixels(predictor, name, pixels, method, target))
     explained: Explained = await while_connected(request, work, engine.limits.seconds)
@@ -247,7 +249,7 @@ async def explain(
 
 @router.get("/settings", summary="Settings of this service")
 async def settings(engine: TheEngine) -> ServiceSettings:
-    """Scores for class names of a request, the default one, limits and samples."""
+    """Scores for class names, the default score, limits and sample photos."""
     return ServiceSettings(
         own_classes=engine.model is not None,
         scores=await asyncio.to_thread(scores_without_images),
@@ -265,7 +267,7 @@ async def settings(engine: TheEngine) -> ServiceSettings:
     responses={200: {"content": {"image/jpeg": {}}, "description": "A photo."}},
 )
 async def sample(number: int) -> Response:
-    """As the page shows them."""
+    """A sample photo, as on the page."""
     data = await asyncio.to_thread(_sample, number) if 0 <= number < len(_samples()) else None
     if data is None:
         raise HTTPException(404, "There is no such sample.")
@@ -332,7 +334,7 @@ def _calibrate(
     items: Sequence[ImageItem],
     keep: float,
 ) -> tuple[Detector, list[str]]:
-    """A detector by known images, and what a user should hear about it."""
+    """A detector calibrated on known images, and warnings about it."""
     chosen = make_score(score or DEFAULT_SCORE)
     fitted = chosen.needs_fit and Need.TEXTS not in chosen.needs
     predictor = engine.class_list(classes, template, "mcm" if fitted else chosen.spec)
@@ -374,7 +376,7 @@ def explain_pixels(predictor: Predictor, name: str, pixels: Pixels, method: str,
 
 @functools.cache
 def _samples() -> tuple[ImageItem, ...]:
-    """Sample photos, where the packages that hold them are installed."""
+    """Sample photos, if the packages with them are installed."""
     from deltaenergy.demo import sample_photographs
 
     try:
@@ -443,7 +445,7 @@ def create_app(engine: Engine, keys: Keys | None = None, cors: tuple[str, ...] =
         responses={status: {"model": Problem} for status in (400, 401, 404, 408, 413, 422, 429, 504)},
     )
     app.state.engine, app.state.keys = engine, keys
-    # For the description alone: the guard checks keys, before a body is read.
+    # Only for the description: the guard checks keys before a body is read.
     key = [Security(HTTPBearer(auto_error=False)), Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
     for routes in (router, v2.router, operation):
         app.include_router(routes, dependencies=key)
@@ -487,7 +489,7 @@ async def _on_http(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_fields(_: Request, error: Exception) -> JSONResponse:
-    """Where and what, without the values that were sent."""
+    """Where and what is wrong, without the values that were sent."""
     assert isinstance(error, RequestValidationError)
     found = []
     for one in error.errors()[:20]:

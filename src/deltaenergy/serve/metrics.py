@@ -10,7 +10,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """What is counted of a service."""
+    """The counters of a service."""
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()

@@ -61,7 +61,7 @@ class FeaturesRequest(BaseModel):
 
 
 class Thresholds(BaseModel):
-    """A threshold, what it guarantees, and what it makes of some scores."""
+    """A threshold, its guarantee, and its verdicts on the given scores."""
 
     threshold: float
     rank: int = Field(description="Rank of the threshold among the known images' scores, in ascending order.")
@@ -104,7 +104,7 @@ class DetectorInfo(BaseModel):
 
 
 class CalibrationScores(BaseModel):
-    """The scores of a detector's known images in ascending order; at most 2,000 of them, evenly taken."""
+    """The scores of a detector's known images in ascending order; at most 2,000, evenly spaced."""
 
     scores: list[float]
     images: int
@@ -120,7 +120,7 @@ class Sample(BaseModel):
 
 
 class ServiceSettings(BaseModel):
-    """What can be requested."""
+    """Settings of the service."""
 
     own_classes: bool = Field(description="Whether requests can bring their own class names.")
     scores: list[str] = Field(description="Scores for requests with their own class names.")

@@ -1,7 +1,7 @@
 """From pixels to a heatmap: what is explained, and how each method runs encoder, classifier and score for it.
 
-A *target* is what is explained of an image: the similarity of a class, or the score, by the scorer that gave the
-verdict. A method follows it through the image encoder and hands what it found to the pure function of its name.
+A *target* is what is explained: the similarity of a class, or the score. A method traces it through the image encoder
+and calls the pure function of its name.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ AUTO = "auto"
 CLASS, SCORE = "class", "score"
 # Gradients through a whole tower keep every block's activations: about 150 MB per image for a ViT-B/16.
 IMAGES_PER_STEP = 8
-# Of more class names than these, an error lists only the nearest.
+# With more class names than this, an error lists only the nearest.
 _FEW_NAMES = 20
 
-# What a score may use of n images -> y of each (n,).
+# Inputs of a score for n images -> y of each (n,).
 Target = Callable[[ScoreInputs], torch.Tensor]
 # The target for these rows of a batch.
 TargetOf = Callable[[torch.Tensor], Target]
@@ -64,7 +64,7 @@ def class_target(positions: torch.Tensor) -> Target:
 
 
 def score_target(scorer: Scorer) -> Target:
-    """The score. Tensors that the scorer learned in inference mode are copied, because they cannot have gradients."""
+    """The score. Tensors learned in inference mode are copied, because they cannot have gradients."""
     if isinstance(scorer, FoldScorer):
         return FoldScorer.of([_outside_inference(one) for one in scorer.scorers])
     return _outside_inference(scorer)
@@ -92,16 +92,16 @@ def class_position(name: str, classifier: Classifier, *, scored: bool) -> int:
 def classify_for_score(
     classifier: Classifier, features: torch.Tensor, patches: torch.Tensor | None, pixels: torch.Tensor
 ) -> ScoreInputs:
-    """What a score may use of images, with gradients to features and patches if these have them."""
+    """The inputs of a score, with gradients to features and patches if these have them."""
     wide = features.float() if features.dtype not in (torch.float32, torch.float64) else features
     outputs = classifier(Inputs(wide, patches, pixels=pixels))
     return ScoreInputs(outputs.similarities, wide, patches, pixels, outputs)
 
 
 def gradients(target: Target, inputs: ScoreInputs, wanted: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """∂y/∂w for each of the tensors, None for one that y does not depend on. Images do not depend on each other.
+    """∂y/∂w for each tensor, None if y does not depend on it. Images are independent of each other.
 
-    Raises `InputError` where y has no gradient at all: some scores sort, sample or take steps of their own.
+    Raises `InputError` if y has no gradient at all: some scores sort, sample or take steps.
     """
     spec = getattr(target, "spec", None)
     refusal = InputError(
@@ -113,7 +113,7 @@ def gradients(target: Target, inputs: ScoreInputs, wanted: Sequence[torch.Tensor
         found = torch.autograd.grad(values.sum(), list(wanted), allow_unused=True) if values.requires_grad else ()
     except DeltaEnergyError:
         raise
-    except (RuntimeError, TypeError) as error:  # torch's own: a step without a derivative, or without a graph
+    except (RuntimeError, TypeError) as error:  # from torch: a step without a derivative or a graph
         raise refusal from error
     if all(one is None for one in found):
         raise refusal
@@ -194,11 +194,11 @@ def check_method(name: str) -> None:
 
 
 def get_method(name: str, model: TowerModel, needs: frozenset[Need] = frozenset()) -> MapMethod:
-    """The method of that name; `auto` is the one that docs/results.md supports for a kind of encoder and what is used.
+    """The method of that name; `auto` chooses by the kind of encoder, as measured in the results.
 
     That is grad-cam for convolutional encoders and rollout for vision transformers with a class token. Occlusion is for
-    encoders that were not measured, for what runs the encoder itself, from pixels, and so gives no gradients, and for
-    transformers whose patches are used, which rollout does not follow.
+    all other encoders, for scores that run the encoder themselves (no gradients), and for transformers whose patches
+    are used, which rollout does not trace.
     """
     check_method(name)
     if name != AUTO:

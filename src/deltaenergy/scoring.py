@@ -363,12 +363,11 @@ def known_images(
     encoded: Sequence[Encoded],
     scorers: Sequence[Scorer],
     *,
-    labels: Sequence[Sequence[str | None] | None] | None = None,
     every: Sequence[int] | None = None,
 ) -> KnownImages:
     """What scorers that are not fitted yet learn from, of several sets one after the other; it is held in memory.
 
-    Of each set it is all images, or one of `every` so many. `labels` may be given for rows of features, without any.
+    Of each set it is all images, or one image in `every[set]`.
     """
     unfitted = [scorer for scorer in scorers if not scorer.fitted]
     needs = frozenset[Need]().union(*(scorer.score.needs for scorer in unfitted))
@@ -379,14 +378,11 @@ def known_images(
     unreadable: list[Unreadable] = []
     images = 0
     for number, one in enumerate(encoded):
-        step, own, done = every[number] if every else 1, labels[number] if labels else None, 0
+        step, done = every[number] if every else 1, 0
         for batch in one.batches(unfitted):
             count, start = len(batch.items), -done % step
             chosen = batch.items[start::step]
-            if own is None:
-                names += [item.label if item.label is None else sys.intern(item.label) for item in chosen]
-            else:
-                names += own[done + start : done + count : step]
+            names += [item.label if item.label is None else sys.intern(item.label) for item in chosen]
             items += chosen if Need.LABELS in needs else []  # what nobody asks for would pile up
             rows.append(np.arange(images + start, images + count, step))
             parts += _taught(one.classifier, batch, needs, start, step)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deltaenergy.core.labels import ClassFinder, class_indices, first_of_name
+from deltaenergy.core.labels import class_indices, first_of_name
 from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import Scored
@@ -155,39 +155,23 @@ def slack_of_changes(values: Floats, moved: Floats) -> float:
     return SLACK_OF_CHANGE * float(by_rounding.max(initial=0.0))
 
 
-def check_calibration(
-    keep: float, confidence: float | None, *, by_class: bool = False, labels: Sequence[str] | None = None
-) -> None:
+def check_calibration(keep: float, confidence: float | None, *, by_class: bool = False) -> None:
     """Raise `InputError` for settings of `Detector.calibrate` that make no sense, before any work."""
     check_keep(keep)
     check_confidence(confidence)
     if by_class and keep == 1:
         raise InputError("`by_class` needs `keep` below 1.")
-    if labels is not None and not by_class:
-        raise InputError("`labels` are for thresholds by class: pass `by_class=True` as well.")
 
 
-def true_classes(scored: Scored, classes: Sequence[str], labels: Sequence[str] | None) -> npt.NDArray[np.int64]:
+def true_classes(scored: Scored, classes: Sequence[str]) -> Ints:
     """The class of each image, by its first position in the class list."""
-    if labels is None:
-        if scored.items and all(item.label is None for item in scored.items):
-            raise InputError(
-                "by_class needs the class of each image. Pass a folder with one subfolder per class, a table with a "
-                "label column, or labels with rows of features."
-            )
-        positions_of_images = class_indices(scored.items, classes, "by_class")
-    else:
-        if len(labels) != len(scored.items) or scored.unreadable:
-            raise InputError(
-                f"labels must have one class name for each of the {len(scored.items)} rows, got {len(labels)}."
-            )
-        finder = ClassFinder(classes)
-        positions = [finder.find(str(label)) for label in labels]
-        for row, position in enumerate(positions):
-            if position is None:
-                raise finder.unknown("by_class", f"row {row}", [str(labels[row])])
-        positions_of_images = [position for position in positions if position is not None]
-    return np.array(first_of_name(classes), dtype=np.int64)[np.array(positions_of_images, dtype=np.int64)]
+    if scored.items and all(item.label is None for item in scored.items):
+        raise InputError(
+            "`by_class` needs the class of each image. Give a folder with one subfolder per class, a table with a "
+            "label column, or `labels` with rows of features."
+        )
+    positions = class_indices(scored.items, classes, "by_class")
+    return np.array(first_of_name(classes), dtype=np.int64)[np.array(positions, dtype=np.int64)]
 
 
 def check_numbers(scored: Scored, spec: str) -> None:

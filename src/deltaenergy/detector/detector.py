@@ -18,7 +18,6 @@ from deltaenergy.core.labels import first_of_name
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
-from deltaenergy.data.streams import ImageStream
 from deltaenergy.detector.calibration import (
     Calibration,
     check_calibration,
@@ -51,7 +50,7 @@ from deltaenergy.scoring import (
     score_images,
     stream_scores,
 )
-from deltaenergy.source import as_source
+from deltaenergy.source import as_source, require_images
 from deltaenergy.stats.thresholds import benjamini_hochberg, check_fdr, percent, slack_of
 
 if TYPE_CHECKING:
@@ -161,18 +160,16 @@ class Detector(HasRepr):
         ones rejected (docs/thresholds.md).
         """
         kinds = corruption_kinds(tolerate) if tolerate else ()
-        check_calibration(keep, confidence, by_class=by_class, labels=labels)
-        given = as_source(images)
+        check_calibration(keep, confidence, by_class=by_class)
+        given = as_source(images, labels)
         if kinds:
-            if not isinstance(given, ImageStream):
-                raise InputError("`tolerate` needs images, not features.")
-            given = as_source(half_corrupted(given, kinds))
+            given = as_source(half_corrupted(require_images(given, "`tolerate`"), kinds))
         check_runnable([self.score], Given.of([given], self.classifier).without(labels=unlabelled(given)))
         scorer = self.unfitted_scorer  # what it learned from other images is learned again
         encoded = Encoded(self.classifier, given, hold=not scorer.fitted, batch_size=batch_size, progress=progress)
         fitted: AnyScorer = scorer
         if not scorer.fitted:
-            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer], labels=[labels]), measured=False)
+            (fitted,) = cross_fit([scorer], known_images([encoded], [scorer]), measured=False)
         keep_features = keep_images or asks_words(self.classifier)
         scored = score_all(encoded, [fitted], known=True, keep_features=keep_features)
         warn_if_unknown(self.classifier, scored.items, scored.predicted, scored.features, stacklevel=2)
@@ -185,14 +182,7 @@ class Detector(HasRepr):
                 stacklevel=2,
             )
         self.calibrate_scored(
-            scored,
-            keep,
-            confidence,
-            scorer=fitted,
-            by_class=by_class,
-            labels=labels,
-            trained=trained,
-            keep_images=keep_images,
+            scored, keep, confidence, scorer=fitted, by_class=by_class, trained=trained, keep_images=keep_images
         )
         if kinds:
             found = self.require_calibration()
@@ -211,13 +201,12 @@ class Detector(HasRepr):
         *,
         scorer: AnyScorer | None = None,
         by_class: bool = False,
-        labels: Sequence[str] | None = None,
         trained: bool = False,
         keep_images: bool = False,
     ) -> Detector:
         """`calibrate` from scores of known images; those of a score that learns are by a cross-fitted `scorer`."""
         spec = self.score.spec
-        truth = true_classes(scored, self.classifier.classes, labels) if by_class else None
+        truth = true_classes(scored, self.classifier.classes) if by_class else None
         values, folds = scored.values[spec], None
         if not len(values):
             raise InputError("calibrate needs at least one readable known image.")

@@ -1,10 +1,10 @@
-"""Detectors on the Hugging Face hub: a repository holds the folder that `Detector.save` writes, and a model card.
+"""Detectors on the Hugging Face Hub: a repository has the folder that `Detector.save` writes, and a model card.
 
     detector.push_to_hub("me/pets", evaluation=result)
     Detector.load("hf:me/pets")                              # or hf:me/pets@REVISION; --detector hf:me/pets
 
-Only what a detector is made of is fetched: JSON and safetensors. The model that it was made with is not part of it, and
-is not downloaded because its name stands in a file.
+Only JSON and safetensors files are downloaded. The model is not part of the repository, and a name in a file does not
+download it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fetch_detector(name: str) -> Path:
     _check_repo(repo)
     try:
         return Path(snapshot_download(repo, revision=revision or None, allow_patterns=_PATTERNS))
-    except Exception as error:  # of many kinds: no network, no such repository or revision, no right to read it
+    except Exception as error:  # many types: no network, no such repository or revision, no permission to read it
         raise ModelUnavailableError(
             f"The detector {HUB}{name} could not be downloaded from the Hugging Face Hub: {_first_line(error)}\nCheck "
             f"the name and your permissions, or download it elsewhere with `hf download {repo}`, and pass the folder."
@@ -54,14 +54,14 @@ def push_detector(
     with_images: bool = False,
     message: str | None = None,
 ) -> str:
-    """Send a detector to the hub, with a model card; returns the address of the commit.
+    """Upload a detector to the Hub, with a model card; returns the URL of the commit.
 
     Args:
         detector: calibrated.
-        repo: owner/name; made if it does not exist.
-        evaluation: what `evaluate` found, for the card's figures.
-        private: whether only its owner can see a repository that is made now.
-        with_images: whether small pictures of calibration images may go along, where the detector keeps some.
+        repo: owner/name; created if it does not exist.
+        evaluation: result of `evaluate`, for the card.
+        private: whether a new repository is private.
+        with_images: allow to upload thumbnails of calibration images, if the detector stores them.
         message: of the commit.
     """
     from huggingface_hub import HfApi
@@ -85,10 +85,10 @@ def push_detector(
                 folder_path=str(folder),
                 commit_message=message or f"Detector by deltaenergy {__version__}",
                 allow_patterns=[*_PATTERNS, CARD],
-                # Tensors of the detector before, which no record names any more.
+                # Tensors of the previous detector, which no record names any more.
                 delete_patterns=[_PATTERNS[1]],
             )
-        except Exception as error:  # of many kinds: no network, not signed in, no right to write
+        except Exception as error:  # many types: no network, not signed in, no permission to write
             raise ModelUnavailableError(
                 f"The detector could not be uploaded to {repo!r}: {_first_line(error)}\nSign in with `hf auth login`, "
                 "and check your write permission for that repository."
@@ -97,7 +97,7 @@ def push_detector(
 
 
 def model_card(detector: Detector, repo: str, evaluation: Evaluation | None = None) -> str:
-    """The README.md of a repository: what it is, classes, calibration, measured figures, limits, how to use it."""
+    """The README.md of a repository: description, classes, calibration, results, limits, usage."""
     classifier, score = detector.classifier, detector.score
     classes = list(dict.fromkeys(classifier.classes))
     shown = ", ".join(_plain(name) for name in classes[:_CLASSES_SHOWN])
@@ -176,7 +176,7 @@ def _row(what: str, where: str, value: Estimate) -> str:
 
 
 def _plain(text: str) -> str:
-    """Names come from anywhere: in a card they are text, neither markup nor a new line."""
+    """Names come from anywhere: in a card they are plain text without markup or line breaks."""
     kept = " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
     return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in kept)
 

@@ -391,7 +391,7 @@ def known_images(
     if not parts:
         first = f"; the first is {unreadable[0].id}: {unreadable[0].reason}" if unreadable else ""
         who = ", ".join(scorer.spec for scorer in unfitted)
-        raise InputError(f"{who} needs at least one readable known image to learn from, and got none{first}.")
+        raise InputError(f"{who} needs at least one readable known image to learn from{first}.")
     inputs = ScoreInputs.join(parts)
     if Need.LABELS in needs:
         who = ", ".join(scorer.spec for scorer in unfitted if Need.LABELS in scorer.score.needs)
@@ -456,8 +456,8 @@ def deal_folds(labels: Sequence[str | int | None], *, measured: bool = True) -> 
     count = len(labels)
     if count < 2 and measured:
         raise InputError(
-            f"A score that learns from known images needs at least 2, to be measured on others, got {count}: give more "
-            "images, or use a score that does not learn."
+            f"A score that learns from known images needs at least 2, got {count}: pass more images, or use a score "
+            "that does not learn."
         )
     code_of = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     codes = np.array([code_of[label] for label in labels])

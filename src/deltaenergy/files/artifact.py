@@ -30,7 +30,7 @@ from deltaenergy.files.atomic import (
     write_json,
 )
 from deltaenergy.files.hashing import hash_file
-from deltaenergy.files.lock import FolderLock
+from deltaenergy.files.lock import lock_folder
 from deltaenergy.files.reading import check_ordinary, read_json, read_tensors
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def write_bound(folder: str | Path, name: str, record: Mapping[str, Any], tensor
     """Write an artefact, in place of an earlier one of the same name.
 
     Args:
-        folder: made if it does not exist; held by a `FolderLock` meanwhile.
+        folder: made if it does not exist; held by a `lock_folder` meanwhile.
         name: of the JSON file, such as `detector.json`.
         record: JSON values. The entry `format`, a text that begins with `deltaenergy`, marks the file as ours; the
             entries `tensors` and `checksum` are added.
@@ -61,7 +61,7 @@ def write_bound(folder: str | Path, name: str, record: Mapping[str, Any], tensor
     folder = Path(folder)
     if not str(record.get("format", "")).startswith("deltaenergy "):
         raise ValueError("record needs an entry 'format' that begins with 'deltaenergy '")
-    with FolderLock(folder):
+    with lock_folder(folder):
         previous = _named_before(folder / name)
         with temporary_folder(folder) as temporary:
             save_tensors(temporary / "tensors", tensors)
@@ -107,7 +107,7 @@ def remove_bound(folder: str | Path, name: str) -> None:
     folder = Path(folder)
     if not folder.is_dir():
         return
-    with FolderLock(folder):
+    with lock_folder(folder):
         previous = _named_before(folder / name)
         (folder / name).unlink(missing_ok=True)
         sync_folder(folder)

@@ -29,7 +29,7 @@ from deltaenergy.detector.verdict import Counts, verdict_columns
 from deltaenergy.detector.verdict_files import write_table
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.files import hash_value
-from deltaenergy.files.lock import FolderLock
+from deltaenergy.files.lock import lock_folder
 from deltaenergy.models.on import On
 from deltaenergy.scale.cluster import answering, connected
 from deltaenergy.scale.engines import with_errors
@@ -333,7 +333,7 @@ def _read_part(folder: StoreFolder, name: str) -> tuple[pa.Table, list[Unreadabl
 def _parts_folder(path: str) -> Iterator[StoreFolder]:
     """A folder of ours, which is removed if the block ends well. On a disk, only one run may use it."""
     folder = open_folder(path)
-    with contextlib.nullcontext() if folder.is_remote else FolderLock(folder.path):
+    with contextlib.nullcontext() if folder.is_remote else lock_folder(folder.path):
         folder.tidy()
         yield folder
         for name in folder.sizes():

@@ -119,7 +119,7 @@ GOOD = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
         (GOOD[:, :1], r"shape \(2, 1\)"),
         (GOOD[None], r"shape \(1, 2, 2\)"),
         (torch.tensor([[0.0, math.nan]]), r"NaN or infinite"),
-        (torch.tensor([[math.inf, -math.inf]]), r"NaN or infinite in 2 place"),
+        (torch.tensor([[math.inf, -math.inf]]), r"NaN or infinite"),
         (GOOD + 1, r"from 1 to 4.*from 0 to 3"),
         (GOOD - 1, r"from -1 to 2"),
         (GOOD.flip(0), "ascending"),

@@ -131,19 +131,12 @@ def reasons() -> Iterator[None]:
         raise UnreadableImage(_reason(error)) from error
 
 
-@contextlib.contextmanager
-def alone_with(image: Image.Image) -> Iterator[None]:
-    """No other thread loads this PIL image meanwhile."""
-    with _LOCKS[id(image) // 64 % len(_LOCKS)]:
-        yield
-
-
 def _open(source: ImageSource, held: contextlib.ExitStack, limits: DecodeLimits) -> Image.Image:
     if isinstance(source, Image.Image):
         # The budget first: a thread that waited for it with the lock in hand could stop another with the same lock.
         _check_size(source)
         held.enter_context(limits.budget.hold(source.width * source.height))
-        with alone_with(source):
+        with _LOCKS[id(source) // 64 % len(_LOCKS)]:
             rgb = _to_rgb(source, limits.strip_pixels)
         return rgb.copy() if rgb is source else rgb
     if isinstance(source, bytes):

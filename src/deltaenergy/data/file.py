@@ -196,15 +196,6 @@ def reason_of(error: Exception) -> str:
     return (text.splitlines() or [type(error).__name__])[0].rstrip(".: ")
 
 
-def why_not_a_file(path: Path) -> str | None:
-    """Why `path` cannot be opened as a regular file, as half a sentence; None if it can."""
-    try:
-        LocalFile(path).described()
-    except UnreadableImage as error:
-        return str(error)
-    return None
-
-
 def _stamp(status: os.stat_result) -> str:
     return f"{status.st_size} bytes, {status.st_mtime_ns} ns"
 

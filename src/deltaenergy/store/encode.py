@@ -6,15 +6,15 @@ Images with equal bytes are encoded once within a shard, and not at all if the s
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
 
+from deltaenergy.core.ahead import map_ahead
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.decode import Openable, UnreadableImage, reading_threads, reasons
 from deltaenergy.data.file import LocalFile
@@ -86,7 +86,9 @@ class ShardEncoder:
         items = [self._item(image) for image in images]
 
         def to_encode() -> Iterator[ImageItem]:
-            for position, read in enumerate(_read_ahead(items)):
+            threads = reading_threads(items, READ_THREADS)
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
+            for position, read in enumerate(map_ahead(pool, _read, items, 2 * threads)):
                 contents[position], errors[position] = read.content, read.error
                 if read.content is None or read.source is None:
                     continue
@@ -191,22 +193,6 @@ class _ReadImage(NamedTuple):
     content: str | None = None
     source: Content = None
     error: str | None = None
-
-
-def _read_ahead(images: Sequence[ImageItem]) -> Iterator[_ReadImage]:
-    """The images in order, some of them read before their turn."""
-    threads = reading_threads(images, READ_THREADS)
-    waiting: deque[Future[_ReadImage]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="read")
-    try:
-        for image in images:
-            waiting.append(pool.submit(_read, image))
-            if len(waiting) > 2 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _read(image: ImageItem) -> _ReadImage:

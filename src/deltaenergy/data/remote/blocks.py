@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from deltaenergy.core.lru import LruCache
 from deltaenergy.data.remote.client import RemoteObject, get_range
 from deltaenergy.data.remote.errors import Changed, Refused
 
@@ -221,23 +222,16 @@ class RemoteFileReader(RangeFile):
 
 def shared_reader(of: RemoteObject) -> BlockReader:
     """The reader that all who read images from this object share; the last ones are kept."""
-    with _readers_lock:
-        reader = _readers[of] = _readers.get(of) or BlockReader(of)
-        _readers.move_to_end(of)
-        while len(_readers) > _READERS:
-            _readers.popitem(last=False)
-        return reader
+    return _readers.get(of) or _readers.put(of, BlockReader(of))
 
 
 def use_cache(cache: BlockCache | None = None) -> None:
     """Begin again, as after a fork: requests that were on their way belong to the other process."""
-    global _cache, _readers_lock
-    _cache, _readers_lock = cache or BlockCache(), threading.Lock()
-    _readers.clear()
+    global _cache, _readers
+    _cache, _readers = cache or BlockCache(), LruCache(_READERS)
 
 
 _cache = BlockCache()
-_readers: OrderedDict[RemoteObject, BlockReader] = OrderedDict()
-_readers_lock = threading.Lock()
+_readers: LruCache[RemoteObject, BlockReader] = LruCache(_READERS)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=use_cache)

@@ -2,7 +2,7 @@
 of paths or images, a dataset of the Hugging Face Hub or of torch, a WebDataset archive, a feature store, unit features,
 a URL.
 
-Public functions begin with `as_source(images)`, and all others take the `Source` that it gives:
+Public functions start with `as_source(images)`, and all others take the `Source` that it gives:
 
     ImageStream   images, listed as they are gone through; nothing is decoded here
     Features      unit features in an array, and perhaps their classes
@@ -156,10 +156,10 @@ Source: TypeAlias = ImageStream | Features | Store | Rows
 
 
 def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
-    """What `images` stands for, in a stable order, each image with an id of its own; `labels` are those of features.
+    """What `images` stands for, in a stable order, each image with a unique id; `labels` are those of features.
 
     A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
-    unreadable when its turn comes, and all others are done.
+    unreadable when it is read, and all others are done.
     """
     if _are_features(images):
         return Features(images, labels)
@@ -180,9 +180,9 @@ def as_source(images: Any, labels: Sequence[str] | None = None) -> Source:
 
 
 def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool = False) -> Source:
-    """`as_source`, and the names of all images are read, so that whatever is wrong with them is said now.
+    """`as_source`, and the names of all images are read, so whatever is wrong with them is reported now.
 
-    They are not held in memory, unless with `hold`.
+    They are held in memory only with `hold`.
     """
     source = as_source(images, labels)
     if not isinstance(source, ImageStream) or source.listed is not None:
@@ -195,10 +195,10 @@ def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool 
 
 
 def image_stream(images: Any) -> ImageStream:
-    """The images that `images` stands for, in a stable order, each with an id of its own, a few at a time in memory.
+    """The images that `images` stands for, in a stable order, each with a unique id, a few at a time in memory.
 
     A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
-    unreadable when its turn comes, and all others are done.
+    unreadable when it is read, and all others are done.
     """
     source = as_source(images)
     return source if isinstance(source, ImageStream) else _stream_of(load_images(source))
@@ -286,7 +286,7 @@ def with_unique_ids(items: list[ImageItem]) -> list[ImageItem]:
 
 
 def _of_list(images: list[Any]) -> Source:
-    """The elements; what is wrong with one, as far as its type or name tells, is said at once."""
+    """The elements; what is wrong with one, as far as its type or name shows, is an error at once."""
     parts: list[Part] = []
     stored = False
     for position, element in enumerate(images):

@@ -1,6 +1,6 @@
 """One image by reference, and the record of an image that could not be read.
 
-What identifies an image without looking at it: a hash of its bytes, a cheap sign that they changed, and a line of
+What identifies an image without decoding it: a hash of its bytes, a cheap sign that they changed, and a line of
 text by which another process, or another machine, can open it.
 """
 

@@ -1,7 +1,7 @@
-"""Write files whole or not at all: in a temporary folder of our own beside the target, synced to disk, then renamed.
+"""Write files whole or not at all: in our own temporary folder next to the target, synced to disk, then renamed.
 
 A process that is killed leaves its temporary folder behind. Its name says who made it (`.deltaenergy-<machine>-<process
-id>-<random>.part`), and the next write beside it removes it once that process is gone. Nothing else is ever removed.
+id>-<random>.part`), and the next write next to it removes it once that process is gone. Nothing else is ever removed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def file_to_write(path: str | Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def temporary_folder(folder: Path, *, tidy: bool = True) -> Iterator[Path]:
-    """A new folder of our own inside `folder`, for files that are about to be moved up; gone after the block.
+    """A new folder inside `folder`, for files that are about to be moved up; gone after the block.
 
     A folder rather than a file, because some writers (safetensors) put their own temporary files next to theirs.
     Without `tidy`, what killed processes left is not looked for: in a folder of many files that takes long.
@@ -107,7 +107,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's list of names to disk, so that a rename survives a power cut, where the platform can do that."""
+    """Bring a folder's list of names to disk, so a rename survives a power cut, where the platform can do that."""
     if os.name == "nt":
         return
     try:
@@ -152,7 +152,7 @@ def is_temporary(name: str) -> bool:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` as UTF-8, all or nothing."""
-    # Bytes of file names that are no Unicode are written as \udcxx, which JSON reads as what it was.
+    # Bytes of file names that are not Unicode are written as \udcxx, which JSON reads as what it was.
     _replace(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -173,7 +173,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as readable JSON, all or nothing. NaN and infinity are no JSON: a `ValueError`."""
+    """Write `value` as readable JSON, all or nothing. NaN and infinity are not JSON: a `ValueError`."""
     _replace(path, json_bytes(value))
 
 
@@ -197,7 +197,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     try:
         save_file(_apart(tensors), str(path))
     except SafetensorError as error:
-        # safetensors reports a full disk as an error of its own, with the system's number in its text.
+        # safetensors reports a full disk as its own error, with the system's number in its text.
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error

@@ -46,7 +46,7 @@ def try_lock(path: Path, *, reentrant: bool = False, wait: float = 0) -> Iterato
     try:
         yield True
     finally:
-        if lock.lock_counter == 1:  # while it is held: whoever waits for it makes a new file
+        if lock.lock_counter == 1:  # while it is held: a process that waits for it makes a new file
             with contextlib.suppress(OSError):
                 path.unlink()
         lock.release()

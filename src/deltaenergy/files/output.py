@@ -86,7 +86,7 @@ def _write_beside(path: Path, write: Callable[[Path], object]) -> Path | None:
     if not path.parent.is_dir() or (other := _free_name(path, "kept")) is None:
         return None
     with contextlib.suppress(OSError, DeltaEnergyError):
-        # In a folder of our own first, so a second failure leaves nothing.
+        # In a temporary folder first, so a second failure leaves nothing.
         with temporary_folder(path.parent) as folder:
             write(folder / path.name)
             (folder / path.name).rename(other)

@@ -191,7 +191,7 @@ class TensorSpec:
 def check_tensors(
     tensors: Mapping[str, torch.Tensor], specs: Mapping[str, TensorSpec], file: str, *, prefixes: tuple[str, ...] = ()
 ) -> None:
-    """Raise `ArtifactError` unless the tensors are those of `specs`, besides finite ones that begin with a prefix."""
+    """Raise `ArtifactError` unless the tensors are those of `specs`, and finite ones that start with a prefix."""
     for name, spec in specs.items():
         if name not in tensors:
             raise ArtifactError(f"{file}: the tensor {name!r} is missing.")
@@ -204,7 +204,7 @@ def check_tensors(
 
 
 def check_finite(tensor: torch.Tensor, where: Where) -> None:
-    """Raise `ArtifactError` if a tensor of real numbers holds NaN or infinity."""
+    """Raise `ArtifactError` if a tensor of real numbers contains NaN or infinity."""
     import torch
 
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():

@@ -241,4 +241,4 @@ def _numbers(column: pa.ChunkedArray) -> tuple[list[int], npt.NDArray[Any]]:
 
 
 def _silent(done: int, total: int | None) -> None:
-    """Engines have progress bars of their own."""
+    """Engines have their own progress bars."""

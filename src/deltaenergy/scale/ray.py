@@ -198,7 +198,7 @@ def score_on_ray(
 
 @dataclass(frozen=True)
 class ScorePart:
-    """Some consecutive images: `content` is the record of a shard, or their list. The name tells what they are."""
+    """Some consecutive images: `content` is the record of a shard, or their list. The name says what they are."""
 
     name: str
     images: int
@@ -213,7 +213,7 @@ def parts_of_store(store: Store) -> Iterator[ScorePart]:
 
 
 def parts_of_images(stream: ImageStream, size: int) -> Iterator[ScorePart]:
-    """The images, `size` at a time, listed as the parts are asked for."""
+    """The images, `size` at a time, listed as the parts are needed."""
     images = iter(stream)
     for position in count():
         rows = [PlannedImage.of(item) for item in islice(images, size)]

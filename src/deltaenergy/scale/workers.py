@@ -151,7 +151,9 @@ def _given_up(work: Work, death: str) -> ArtifactError:
 
 def main() -> None:
     """Work until no shard is left, or the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one is interrupted, too, and decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the process that started this one is interrupted as well, and decides
     # Whatever else prints, the answers stay apart from it.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -215,7 +215,7 @@ def finished(folder: StoreFolder, plan: Plan) -> dict[int, ShardRecord]:
 
 
 def merged(manifest: Manifest, plan: Plan, records: Iterable[ShardRecord], *, complete: bool) -> Manifest:
-    """The manifest with the finished shards of a plan: in the place of those that they replace, or at the end."""
+    """The manifest with the finished shards of a plan: each where the one was that it replaces, or at the end."""
     new = {record.number: record for record in records}
     shards = [new.pop(record.number, record) for record in manifest.shards]
     shards += [new[shard.number] for shard in plan.shards if shard.number in new]

@@ -156,7 +156,7 @@ def prepare(
     changes = Changes(stream, folder, known[0].shards if known else (), retry_unreadable)
     new_images = changes.new_images()
     if known is None:
-        # So many that it does not matter how many more there are.
+        # With this many, it does not matter how many more there are.
         first = list(islice(new_images, MOST_SHARD * SHARDS))
         new_images = chain(first, new_images)
         known = _create(folder, model, settings, len(first))
@@ -220,7 +220,7 @@ class Joiner:
         before = None if again is None else manifest.shards[again]
         if before and (record.index_hash, record.features_hash) == (before.index_hash, before.features_hash):
             return before
-        # Without locks, the shard of whoever was first counts: another processor may round its features differently.
+        # Without locks, the shard that was written first counts: another processor may round its features differently.
         if not folder.put(record.name, data, if_absent=folder.is_remote):
             if (same := same_images(folder, record)) is not None:
                 return same
@@ -233,7 +233,7 @@ def join_here(
 ) -> None:
     """Encode the planned shards that no other process works on, and wait for the others.
 
-    Worker `first` of `step` takes shards first, first + step, …, and then helps with the rest in an order of its own.
+    Worker `first` of `step` takes shards first, first + step, …, and then helps with the rest in its own order.
     Cloud storage has no locks that would show what others work on: there two processes may encode the same shard. The
     second finds it finished.
     """
@@ -267,8 +267,8 @@ def _help_without_locks(work: Work, joiner: Joiner, workers: int, seconds: float
     """Encode shards of workers that are slow or gone, seldom the same as another helper.
 
     The fewer shards there are that their workers have not come to yet, the fewer of the others help at a time. These
-    wait for as long as a shard of their own took. If nothing was finished meanwhile, shards that were thought to be in
-    progress are probably nobody's: they count as well, and the next time more workers help.
+    wait for as long as one of their shards took. If nothing was finished meanwhile, shards that were thought to be in
+    progress are probably abandoned: they count as well, and the next time more workers help.
     """
     share, left, all_idle = 1 / workers, _unfinished(work), False
     while left:

@@ -40,15 +40,15 @@ MOST_NAMES = 1_000_000
 def path_images(text: str, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
     """The images of a local path or pattern; one given `alone` must be there.
 
-    Whether it is there is looked at now, what it contains as it is gone through.
+    Whether it is there is checked now; what it contains is listed as it is read.
 
     Args:
         text: the path or pattern.
         others: counts files in folders that are not images.
-        alone: whether nothing else was given. A missing file in a list is unreadable when its turn comes.
+        alone: whether nothing else was given. A missing file in a list is unreadable when it is read.
     """
     path = user_path(text)
-    # A listed name with an image's suffix needs no look at the disk: opening it later tells all there is to know.
+    # A listed name with an image's suffix needs no look-up: opening it later shows what it is.
     if not alone and not glob.has_magic(text) and path.suffix.lower() in EXTENSIONS:
         return iter([ImageItem(path.as_posix(), path)])
     if is_folder(path):
@@ -226,8 +226,8 @@ def does_not_exist(path: Path) -> InputError:
     except OSError:
         names = []
     same = [name for name in names if name.lower() == missing.name.lower()]
-    # Names are compared without their suffix: .jpg alone makes no two names alike. Of equal stems, the one with the
-    # wanted suffix is kept.
+    # Names are compared without their suffix, which makes no two names alike. Of equal stems, the one with the wanted
+    # suffix is kept.
     names.sort(key=lambda name: (Path(name).suffix.lower() == missing.suffix.lower(), name))
     by_stem = {Path(name).stem.lower(): name for name in names}
     matches = difflib.get_close_matches(missing.stem.lower(), by_stem, n=2, cutoff=0.65)

@@ -166,7 +166,7 @@ def _has_bytes(kind: pa.DataType) -> bool:
 class _Position:
     """Where a row group is being read: `row` is the next one of the file, and `last` has those from `start` to it.
 
-    Whoever follows starts inside a batch, which must not have to be read again.
+    A second reader starts inside a batch, which must not have to be read again.
     """
 
     group: int

@@ -1,7 +1,7 @@
 """Large objects read through blocks of some megabytes that all threads of the process share.
 
 Images in an archive are small and next to each other, and threads ask for them nearly in order. So what is fetched are
-blocks of 4 MiB, each once: whoever asks while one is on its way waits for it, and the last ones are kept, up to 64 MiB.
+blocks of 4 MiB, each once: a thread that needs one on its way waits for it, and the last ones are kept, up to 64 MiB.
 While an object is read in a row, further blocks are requested ahead, several at a time, since most of a request is
 waiting. How many depends on how much was read in a row: what is fetched in vain, where reading ends in the middle, is
 at most an eighth.
@@ -107,7 +107,7 @@ class BlockReader:
 
     def __init__(self, of: RemoteObject, caution: int = _CAUTION) -> None:
         if of.size is None:
-            raise Refused(of.url, "its server does not tell its size")
+            raise Refused(of.url, "its server does not send its size")
         self.of, self.size, self._caution = of, of.size, caution
         self._lock = threading.Lock()
         self._last, self._run = -1, 0
@@ -157,7 +157,7 @@ class RangeReader:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, or to the end of the object. Raises as `get_range` does."""
-        if self.size <= _cache.block_bytes:  # whoever reads the images will need all of it
+        if self.size <= _cache.block_bytes:  # all of it will be needed for the images
             return self._blocks.read(start, end)
         cache, pieces, end = _cache, [], min(end, self.size)
         while start < end:
@@ -226,7 +226,7 @@ def shared_reader(of: RemoteObject) -> BlockReader:
 
 
 def use_cache(cache: BlockCache | None = None) -> None:
-    """Begin again, as after a fork: requests that were on their way belong to the other process."""
+    """Start again, as after a fork: requests that were on their way belong to the other process."""
     global _cache, _readers
     _cache, _readers = cache or BlockCache(), LruCache(_READERS)
 

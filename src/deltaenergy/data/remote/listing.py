@@ -47,7 +47,7 @@ def url_images(given: str, others: OtherFiles, *, alone: bool) -> Iterator[Image
     Args:
         given: the URL.
         others: counts files in folders that are not images.
-        alone: whether nothing else was given. A missing image in a list is unreadable when its turn comes.
+        alone: whether nothing else was given. A missing image in a list is unreadable when it is read.
     """
     url = checked_url(given)
     if len(names := braces(url)) > 1 and (alone or suffix_of(url) not in EXTENSIONS):

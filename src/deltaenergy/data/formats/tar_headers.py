@@ -2,7 +2,7 @@
 
 Python's tarfile takes 30 to 80 µs per member, which is minutes for a million. Headers of the common kinds (POSIX and
 GNU, plain, with a pax header before, or with a long name) are read here, in about a fifth of that. At the first header
-that is not plainly one of these, tarfile continues from the same place: only it decides what is rare, damaged, or the end.
+that is not plainly one of these, tarfile continues from there: only it decides what is rare, damaged, or the end.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def join_on_ray(
     settings, so_far = worker_settings(work), ShardProgress(work, progress)
     with connected(address, workers) as cluster:
         device, actors = cluster.room(device, workers)
-        settings |= {"device": device, "threads": 1 if device == "cpu" else None}
+        settings |= {"device": device}
         shards = [cluster.put({"shard": position}) for position in range(len(work.plan.shards))]
         for row in cluster.map(shards, ShardTask, settings, device=device, actors=actors):
             so_far(row["shard"], work.plan.shards[row["shard"]].images, True)
@@ -74,7 +74,7 @@ class ShardTask:
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         with answering(row) as answer:
             if self._joiner is None:
-                _use_threads(self._settings["threads"])
+                _use_one_core(self._settings["device"])
                 opened = open_work(self._settings)
                 if opened is None:  # another run has finished the store
                     return answer
@@ -183,10 +183,11 @@ def score_on_ray(
     task = ScoreTask(files, device, batch_size, top_k, str(Path.cwd()) if local else None)
     source = as_source(images)
     check_has(source, detector.score.needs | detector.classifier.needs_to_predict, "This detector")
+    parts: Iterator[ScorePart]
     if isinstance(source, Store):
         source.check_model(detector.classifier.model)
         task = replace(task, store=source.folder.address, manifest=replace(source.manifest, shards=()))
-        parts = parts_of_store(source)
+        parts = map(part_of_shard, count(), source.manifest.shards)
     elif has_pixels(source):
         parts = parts_of_images(image_stream(source), WINDOW_BATCHES * batch_size)
     else:
@@ -205,11 +206,9 @@ class ScorePart:
     content: bytes
 
 
-def parts_of_store(store: Store) -> Iterator[ScorePart]:
-    """A part for each shard."""
-    for position, record in enumerate(store.manifest.shards):
-        name = f"{position:06d}-{hash_value([record.index_hash, record.features_hash])}.parquet"
-        yield ScorePart(name, record.images, json.dumps(asdict(record)).encode())
+def part_of_shard(position: int, record: ShardRecord) -> ScorePart:
+    name = f"{position:06d}-{hash_value([record.index_hash, record.features_hash])}.parquet"
+    return ScorePart(name, record.images, json.dumps(asdict(record)).encode())
 
 
 def parts_of_images(stream: ImageStream, size: int) -> Iterator[ScorePart]:
@@ -240,7 +239,7 @@ class ScoreTask:
     def load(self) -> Detector:
         from deltaenergy.detector.detector import Detector
 
-        _use_threads(1 if self.device == "cpu" else None)  # as many processes as cores compute side by side
+        _use_one_core(self.device)
         if self.working_folder is not None:
             try:
                 os.chdir(self.working_folder)  # where relative paths of images start
@@ -343,8 +342,9 @@ def _parts_folder(path: str) -> Iterator[StoreFolder]:
             Path(folder.path).rmdir()
 
 
-def _use_threads(threads: int | None) -> None:
+def _use_one_core(device: str) -> None:
+    """As many actors as cores compute side by side."""
     import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if device == "cpu":
+        torch.set_num_threads(1)

@@ -40,7 +40,6 @@ from deltaenergy.store.plan import (
     read_plan,
     read_rows,
     remove_plan,
-    rows_name,
 )
 from deltaenergy.store.shard import (
     DTYPES,
@@ -162,7 +161,7 @@ def prepare(
         known = _create(folder, model, settings, len(first))
         plan = _clean(folder, *known)
     manifest, data = known
-    theirs = {rows_name(shard) for shard in plan.shards} if plan else None
+    theirs = {shard.rows_file for shard in plan.shards} if plan else None
 
     def put(name: str, rows: bytes) -> None:
         if theirs is None or (name in theirs and (not folder.exists(name) or folder.read(name) != rows)):
@@ -194,7 +193,8 @@ class Joiner:
     def __init__(self, work: Work, model: EncodesImages) -> None:
         self._work = work
         self._positions = {record.number: position for position, record in enumerate(work.manifest.shards)}
-        self._encoder = ShardEncoder(model, Store(work.folder, work.manifest), work.in_memory)
+        held = len(work.manifest.shards)
+        self._encoder = ShardEncoder(model, Store(work.folder, work.manifest), work.in_memory, held)
 
     def take(self, position: int, report: Report) -> bool:
         """See to it that a planned shard is finished; False if another process works on it."""
@@ -215,7 +215,7 @@ class Joiner:
         folder, manifest, shard = self._work.folder, self._work.manifest, self._work.plan.shards[position]
         held, again = len(manifest.shards), self._positions.get(shard.number)
         images = read_rows(folder, shard)
-        index, arrays = self._encoder.encode(images, held=held, again=again, progress=progress)
+        index, arrays = self._encoder.encode(images, again=again, progress=progress)
         record, data = pack_shard(shard.number, shard.version, held, index, arrays)
         before = None if again is None else manifest.shards[again]
         if before and (record.index_hash, record.features_hash) == (before.index_hash, before.features_hash):
@@ -341,11 +341,8 @@ def explain_write_errors(folder: StoreFolder) -> Iterator[None]:
 
 def usual_shard_size(images: int, patches: bool) -> int:
     """Images per shard: the largest power of two for which there are 128 shards, within bounds."""
-    most = MOST_SHARD_WITH_PATCHES if patches else MOST_SHARD
-    size = LEAST_SHARD
-    while size < most and 2 * size * SHARDS <= images:
-        size *= 2
-    return size
+    size = 1 << max((images // SHARDS).bit_length() - 1, 0)
+    return min(max(size, LEAST_SHARD), MOST_SHARD_WITH_PATCHES if patches else MOST_SHARD)
 
 
 def _open(folder: StoreFolder, model: EncodesImages, settings: StoreSettings) -> tuple[Manifest, bytes] | None:

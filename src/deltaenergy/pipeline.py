@@ -26,7 +26,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import ClassNames, check_detector_folder, one_score
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, TuningGain, can_tune_again, measure_gain
-from deltaenergy.files import FolderLock, read_json, write_json
+from deltaenergy.files import lock_folder, read_json, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.models.on import On
 from deltaenergy.models.precomputed import PrecomputedModel
@@ -136,7 +136,7 @@ def tune_detector(
         check_fits(candidate, loaded, names, shots * len(names), recipe or {})
     _check_score(scored, methods, to_calibrate, loaded)
     run_folder = out / RUN_FOLDER
-    with FolderLock(out):
+    with lock_folder(out):
         if overwrite:
             clear_run_folder(run_folder)
         sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -29,7 +30,7 @@ from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.detector.verdict_tables import check_own, holds_verdicts, read_verdicts
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, check_writable
+from deltaenergy.files import check_writable, lock_folder
 from deltaenergy.monitor.evidence import (
     EXPONENTS,
     STAKES,
@@ -319,8 +320,8 @@ class Monitor(HasRepr):
         }
 
 
-def _lock_of(path: str | Path) -> FolderLock:
-    return FolderLock(Path(os.path.realpath(path)).parent)
+def _lock_of(path: str | Path) -> AbstractContextManager[None]:
+    return lock_folder(Path(os.path.realpath(path)).parent)
 
 
 def _name(text: str) -> str:

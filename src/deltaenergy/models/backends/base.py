@@ -83,9 +83,9 @@ class BackendModel(TowerModel):
         self.text, self.preprocessing = base.text, base.preprocessing
         self.backend, self._precision = backend, precision
         self.fingerprint = f"{base.fingerprint}+{tag}"
-        self.closed = f"runs on the backend {backend!r}, where it is closed. Load it with `backend='torch'`"
+        self.closed = f"runs on the backend {backend!r}, which has no gradients. Load it with `backend='torch'`"
         if backend == "torch":
-            self.closed = "runs in 8 bits, where it is closed. Load it with `precision='fp32'`"
+            self.closed = "runs in 8 bits, which has no gradients. Load it with `precision='fp32'`"
         self.why_no_vision = self.closed
 
     @property
@@ -106,7 +106,7 @@ class BackendModel(TowerModel):
 
     def _run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
         if torch.is_grad_enabled() and pixels.requires_grad:
-            raise InputError(f"Gradients through the image tower are asked for, but {self.name!r} {self.closed}.")
+            raise InputError(f"Gradients through the image encoder were requested, but {self.name!r} {self.closed}.")
         side = self.preprocessing.crop
         if pixels.ndim != 4 or tuple(pixels.shape[1:]) != (3, side, side) or not len(pixels):
             raise InputError(
@@ -169,8 +169,8 @@ def opened_export(
         return open_folder(target)
     except OSError as error:
         warnings.warn(
-            f"The exported tower could not be kept ({error}): it is made again each time. Set DELTAENERGY_CACHE to a "
-            "folder with space.",
+            f"The exported encoder could not be cached ({error}), so it is made again each time. Set DELTAENERGY_CACHE "
+            "to a folder with space.",
             stacklevel=2,
         )
     with tempfile.TemporaryDirectory(prefix="deltaenergy-") as folder:

@@ -142,7 +142,7 @@ def fit_logistic(
     return Weights(weight.detach(), bias.detach() - weight.detach() @ mean)
 
 
-def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int, grid: Sequence[float] = GRID) -> float:
+def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int) -> float:
     """The C with the lowest cross-entropy on held-out images; the smaller one of two that are alike.
 
     Cross-entropy rather than accuracy: it also asks how sure the probe is, which scores are made of, and it does not
@@ -152,15 +152,15 @@ def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int, grid: S
     folds = [fold for fold in range(FOLDS) if bool((fold_of == fold).any())]
     if not folds:
         return USUAL_C
-    z, losses = features.double(), [0.0] * len(grid)
+    z, losses = features.double(), [0.0] * len(GRID)
     for fold in folds:
         held_out = fold_of == fold
         weights: Weights | None = None
-        for position, c in enumerate(sorted(grid)):
+        for position, c in enumerate(GRID):
             weights = fit_logistic(z[~held_out], labels[~held_out], classes, c, start=weights, tolerance=ROUGH)
             logits = weights.logits(z[held_out])
             losses[position] += float(nn.functional.cross_entropy(logits, labels[held_out], reduction="sum"))
-    return sorted(grid)[losses.index(min(losses))]
+    return GRID[losses.index(min(losses))]
 
 
 def held_out_in(labels: torch.Tensor, folds: int = FOLDS) -> torch.Tensor:

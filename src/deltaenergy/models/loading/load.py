@@ -50,7 +50,6 @@ def load_model(
         calibration_images: for int8 on OpenVINO, some hundred images of the kind that the model will see.
         download: whether a hub model that is not in the local cache may be downloaded.
     """
-    check_backend(backend, precision, calibration_images)
     if precision != "auto" and dtype != "auto":
         raise InputError("precision and dtype set the same thing: pass only one.")
     if precision != "auto":
@@ -84,7 +83,10 @@ def load_recorded(recorded: Mapping[str, Any], device: str | torch.device) -> To
 def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype, download: bool) -> TowerModel:
     name = str(name_or_path)
     if not isinstance(name_or_path, Path) and name in MODELS:
-        return _registered(name, target, dtype)
+        model = MODELS.get(name)(target, dtype)
+        if not isinstance(model, TowerModel):
+            raise InputError(f"The loader of the model {name!r} returned {type(model).__name__}, not a TowerModel.")
+        return model
     folder = Path(name_or_path).expanduser()
     from deltaenergy.models.loading.checkpoint import load_checkpoint
     from deltaenergy.models.loading.hub import WELL_KNOWN, find_snapshot, is_repository
@@ -108,13 +110,6 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
         return load(name, folder).to(target, dtype)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}") from error
-
-
-def _registered(name: str, device: torch.device, dtype: torch.dtype) -> TowerModel:
-    model = MODELS.get(name)(device, dtype)
-    if not isinstance(model, TowerModel):
-        raise InputError(f"The loader of the model {name!r} returned {type(model).__name__}, not a TowerModel.")
-    return model
 
 
 def _lite(device: torch.device, dtype: torch.dtype) -> TowerModel:

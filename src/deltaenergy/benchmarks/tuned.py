@@ -1,4 +1,4 @@
-"""Tuned classifiers of a benchmark: tuned once per case, seed and tuner, and kept in the results folder."""
+"""Tuned classifiers of a benchmark: tuned once per case, seed and tuner, and saved in the results folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tuned_classifier(
     validation: Sequence[ImageItem] | None = None,
     search: bool = False,
 ) -> Classifier:
-    """The classifier from `folder` if it is there, else tuned, with checkpoints, and written there.
+    """The classifier from `folder`, or tuned with checkpoints and written there.
 
     On `validation` images the best epoch is kept, and with `search` the best of the row's grid.
     """
@@ -62,7 +62,7 @@ def tuned_classifier(
     if not (whole / RECORD).is_file():
         check_fits(method, model, planned.names, len(sample.items), recipe)
         needs, views = method.needs_to_train, method.views_of(DEFAULT_VIEWS)
-        # The views of a sample are encoded once for all tuners that look at the same things.
+        # The views of a sample are encoded once for all tuners with the same needs.
         seen = "-".join(sorted(need.name.lower() for need in needs))
         cache = folder / f"views-{views}-{sample.hash}-{seen}-{model.fingerprint[:16]}"
         tuned = tune(

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Lack, Need
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.store.folder import StoreFolder, open_folder

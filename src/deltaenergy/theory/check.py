@@ -22,8 +22,7 @@ from deltaenergy.theory.bound import BoundCheck, check_bound
 from deltaenergy.theory.false_positives import FalsePositives, false_positive_rates
 from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_gaps
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
-from deltaenergy.theory.many_classes import ManyClasses, many_classes_at
-from deltaenergy.theory.separation import PairCheck, check_pairs, gradient_identities
+from deltaenergy.theory.separation import ManyClasses, PairCheck, check_pairs, gradient_identities, many_classes_at
 
 # Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
 HESSIAN_IMAGES = 512

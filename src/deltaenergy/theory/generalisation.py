@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.prompt import PromptClassifier
-from deltaenergy.theory.hessian import hessian_product, largest_eigenvector
+from deltaenergy.theory.hessian import hessian_product, power_iteration
 
 # ϵ in nats, the number of random directions, and of halvings to find how far one may go.
 LEVEL, RANDOM, HALVINGS = 0.01, 2, 12
@@ -107,7 +107,7 @@ def _gap(
     (gradient,) = torch.autograd.grad(target_risk(point), point)
     directions = [
         gradient,
-        *(largest_eigenvector(product, optimum, generator) for product in products.values()),
+        *(power_iteration(product, optimum, generator)[2] for product in products.values()),
         *(torch.randn(optimum.shape, generator=generator).to(optimum) for _ in range(RANDOM)),
     ]
     left, curvature, expanded, slope = abs(at_target - at_source), 0.0, 0.0, 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from deltaenergy.explanation.energy import energy_figure
+from deltaenergy.explanation.energy import TAU, C, energy_figure
 from deltaenergy.explanation.explanation import jpeg_uri, overlay
 from deltaenergy.report.charts import HistogramRow, histogram_chart
 from deltaenergy.report.html import Child, Markup, isolated, join, tag
@@ -144,8 +144,8 @@ def _tables(report: TheoryReport) -> list[Section]:
 def figure1_sections(found: Figure1) -> list[Section]:
     """Claims; ΔEnergy; some images of both sets; numbers."""
     energy_lead = (
-        f"ΔEnergy is how much the energy rises when the {found.c} most similar classes are reset to 0, each on its own "
-        f"(τ = {found.tau:g}). Below the histogram, the known and the unknown image in the middle of their sets."
+        f"ΔEnergy is how much the energy rises when the {C} most similar classes are reset to 0, each on its own "
+        f"(τ = {TAU:g}). Below the histogram, the known and the unknown image in the middle of their sets."
     )
     map_lead = (
         f"Yellow is what supports the class predicted before masking, by {found.method}. Then the same image with "

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,38 +76,23 @@ def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -
     return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
 
 
-class PooledRows(Sequence[tuple["EvaluatedSet", int]]):
-    """Some images of several sets, one after the other: the set of each, and its row there."""
-
-    def __init__(self, sets: Sequence[EvaluatedSet], rows: npt.NDArray[np.int64]) -> None:
-        """`rows` count through all sets."""
-        self._sets, self._rows = sets, rows
-        self._ends = np.cumsum([len(image_set) for image_set in sets])
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[EvaluatedSet, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> PooledRows: ...
-    def __getitem__(self, index: int | slice) -> tuple[EvaluatedSet, int] | PooledRows:
-        if isinstance(index, slice):
-            return PooledRows(self._sets, self._rows[index])
-        row = int(self._rows[index])
-        number = int(np.searchsorted(self._ends, row, side="right"))
-        return self._sets[number], row - (int(self._ends[number - 1]) if number else 0)
-
-
-def pooled_scores(evaluation: Evaluation) -> tuple[PooledRows, dict[str, npt.NDArray[np.float64]]]:
-    """Every image of an evaluation by set and row, and all scores in that order.
+def pooled_scores(
+    evaluation: Evaluation,
+) -> tuple[Callable[[int], tuple[EvaluatedSet, int]], dict[str, npt.NDArray[np.float64]]]:
+    """The scores of all images of an evaluation; and what gives the set of a row of these, and its row there.
 
     Images without a number by some score are left out, since they have no place in its order.
     """
     sets = evaluation.sets
     values = {spec: np.concatenate([image_set.scored.values[spec] for image_set in sets]) for spec in evaluation.scores}
     complete = ~np.any([np.isnan(scores) for scores in values.values()], axis=0)
-    return PooledRows(sets, np.flatnonzero(complete)), {spec: scores[complete] for spec, scores in values.items()}
+    rows, ends = np.flatnonzero(complete), np.cumsum([len(image_set) for image_set in sets])
+
+    def place(row: int) -> tuple[EvaluatedSet, int]:
+        number = int(np.searchsorted(ends, rows[row], side="right"))
+        return sets[number], int(rows[row]) - (int(ends[number - 1]) if number else 0)
+
+    return place, {spec: scores[complete] for spec, scores in values.items()}
 
 
 @dataclass(frozen=True)
@@ -132,17 +117,17 @@ def disagreement_with(first: str, values: Mapping[str, Any], count: int = 8) -> 
     return ScoreDisagreement(first, second, rank_correlation(values[first], values[second]), images)
 
 
-def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any] | None:
+def disagreement_record(evaluation: Evaluation) -> dict[str, Any] | None:
     """The primary score beside the one least like it, as JSON values; None where a single score was evaluated."""
-    where, values = pooled_scores(evaluation)
-    if len(values) < 2 or not where:
+    place, values = pooled_scores(evaluation)
+    if len(values) < 2 or not len(values[evaluation.primary]):
         return None
 
     def image_of(row: int) -> dict[str, Any]:
-        image_set, own_row = where[row]
+        image_set, own_row = place(row)
         return {"set": image_set.name, "image": image_set.scored.items[own_row].id}
 
-    return disagreement_with(evaluation.primary, values, count).to_dict(image_of)
+    return disagreement_with(evaluation.primary, values).to_dict(image_of)
 
 
 def _two(first: Any, second: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

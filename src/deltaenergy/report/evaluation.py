@@ -9,7 +9,7 @@ import numpy as np
 
 from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
-from deltaenergy.evaluation.disagreement import disagreements, least_alike, pooled_scores, rank_correlation
+from deltaenergy.evaluation.disagreement import disagreement_with, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.evaluation.summary import (
     KEPT,
@@ -399,18 +399,16 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
 
 def _disagreement_section(evaluation: Evaluation) -> Section | None:
     """The primary score beside the one least like it; None with a single score, or with hardly any image."""
-    where, values = pooled_scores(evaluation)
-    if len(values) < 2 or len(where) < LEAST_IMAGES:
-        return None
+    place, values = pooled_scores(evaluation)
     primary = evaluation.primary
-    other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
-    found = disagreements(values[primary], values[other], SHOWN)
+    if len(values) < 2 or len(values[primary]) < LEAST_IMAGES:
+        return None
+    found = disagreement_with(primary, values, SHOWN)
+    other, total = found.second, len(values[primary])
     images = {id(one): judged_images(evaluation, one) for one in evaluation.sets}
     cards = []
-    for one in found:
-        if not one.difference:
-            continue
-        in_set, row = where[one.row]
+    for one in found.images:
+        in_set, row = place(one.row)
         said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
         details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
         cards.append(tag("li", card(images[id(in_set)][row], details=details)))
@@ -431,7 +429,7 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         ),
     )
     lead = (
-        f"Scores have different units, so the rank of an image among all {len(where):,} is compared. These images "
+        f"Scores have different units, so the rank of an image among all {total:,} is compared. These images "
         f"differ most between {primary} and {other}, the score whose ranking is least like its own. An image that "
         "one score keeps and another rejects is worth a look."
     )

@@ -22,12 +22,12 @@ from deltaenergy.evaluation.choose import (
     choose,
     choose_from_features,
     disagreement_of,
-    given_to_choose,
+    features_only,
     labelled_features,
     rank,
 )
 from deltaenergy.evaluation.leave_out import folds, resampled_auroc, wins_by_class
-from deltaenergy.scores.availability import every_score
+from deltaenergy.scores.availability import Given, every_score
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scoring import deal_folds
 
@@ -272,7 +272,7 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
 
 def test_candidates_need_no_more_than_choose_gives() -> None:
     """Whatever needs there will be: a score with another one is left out, not tried."""
-    given = given_to_choose()
+    given = features_only(Given())
     assert set(given.lacks) == set(Need) - {Need.FEATURES, Need.TEXTS, Need.ID_DATA}
     assert all(score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in candidate_scores(given)[0])
 

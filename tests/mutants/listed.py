@@ -649,8 +649,8 @@ mutant(
 mutant(
     "evaluation.run._score_sets",
     "every known set takes the folds of the first",
-    "_from_row(scorer, row)",
-    "_from_row(scorer, 0)",
+    "one.folds[row:]",
+    "one.folds",
     "evaluation/test_cross_fitted.py",
 )
 mutant(

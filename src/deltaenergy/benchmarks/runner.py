@@ -33,7 +33,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import check_writable, hash_strings, hash_value
 from deltaenergy.models.base import require_towers
@@ -326,13 +326,15 @@ class Runner:
             classifier,
             list(ready.values()),
             sets,
-            by_name=False,
-            correct_only=self.rules.correct_only,
-            pooled=False,
-            resamples=0,
-            batch_size=self.batch_size,
+            EvaluationRules(
+                resamples=0,
+                batch_size=self.batch_size,
+                by_name=False,
+                correct_only=self.rules.correct_only,
+                pooled=False,
+                allow_empty=True,
+            ),
             progress=self.announce(f"{planned.case.name}: {', '.join(row.label for row in ready)}"),
-            allow_empty=True,
         )
         unreadable = tuple({image.id: image for image in evaluation.unreadable}.values())
         return [

@@ -20,8 +20,7 @@ from deltaenergy.data.items import StoredRow, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import Evaluation, Group, members, pools
+from deltaenergy.evaluation.results import Evaluation, Group, members, pools, provenance_of
 from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel

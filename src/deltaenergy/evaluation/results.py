@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deltaenergy import __version__
 from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.labels import first_of_name
 from deltaenergy.data.items import Unreadable
@@ -20,6 +24,7 @@ from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimat
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.detector.calibration import Calibration
     from deltaenergy.detector.names import NamesRule
     from deltaenergy.scoring import AnyScorer, Scored
@@ -338,3 +343,31 @@ def _pools_or_sets(sets: Sequence[EvaluatedSet], group: Group, pooled: bool) -> 
 
 def _flat(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
+    """Everything but the date decides the numbers: equal entries and equal pictures give equal results."""
+    return {
+        "model": classifier.model.describe(),
+        "classifier": {
+            **classifier.describe(),
+            "templates": _templates(classifier),
+            "batch_dependent": classifier.batch_dependent,
+        },
+        "classes": list(classifier.classes),
+        "classes_hash": classifier.classes_hash,
+        **settings,
+        "device": str(classifier.model.device),
+        "precision": str(classifier.model.dtype).removeprefix("torch."),
+        "versions": {
+            "deltaenergy": __version__,
+            "Python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
+        },
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _templates(classifier: Classifier) -> list[str]:
+    """The prompts of a zero-shot classifier; tuned ones say in their method what they use."""
+    return list(classifier.templates) if classifier.method.name == "zero-shot" else []

@@ -18,8 +18,15 @@ from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import DeltaEnergyError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
+from deltaenergy.evaluation.results import (
+    EvaluatedSet,
+    Evaluation,
+    Group,
+    accuracy_rows,
+    detection_rows,
+    kept_rows,
+    provenance_of,
+)
 from deltaenergy.evaluation.sets import (
     LoadedSet,
     grouped_sets,

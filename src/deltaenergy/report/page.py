@@ -240,7 +240,7 @@ def detector_page(
     script: str = "",
 ) -> str:
     """A whole page about what a detector said: `sections`, and how the detector was made."""
-    from deltaenergy.evaluation.provenance import provenance_of  # imports torch
+    from deltaenergy.evaluation.results import provenance_of  # imports torch
 
     promise = None if guarantee is None else str(guarantee)
     provenance = provenance_of(detector.classifier, command=command, guarantee=promise)

@@ -33,7 +33,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import average_ranks
-from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.evaluation.results import provenance_of
 from deltaenergy.explanation.energy import TAU, C, EnergyParts, energy_parts
 from deltaenergy.explanation.maps import grad_cam, occlusion, value_path
 from deltaenergy.explanation.methods import (

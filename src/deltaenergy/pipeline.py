@@ -141,7 +141,7 @@ def tune_detector(
     with FolderLock(out):
         if overwrite:
             clear_run_folder(run_folder)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:

@@ -20,7 +20,7 @@ from deltaenergy.data.items import StoredRow, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.results import Evaluation, Group, members, pools, provenance_of
+from deltaenergy.evaluation.results import Evaluation, Group, flat, members, pools, provenance_of
 from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel
@@ -76,9 +76,7 @@ class Comparison:
                     "closed": row.closed,
                     "open": row.open or None,
                     "images": row.images,
-                    "difference": row.change.value,
-                    "difference_low": row.change.low,
-                    "difference_high": row.change.high,
+                    **flat("difference", row.change),
                 }
                 for row in self.differences
             ],

@@ -211,7 +211,7 @@ class Evaluation(HasRepr):
 
         return {
             "accuracy": [
-                {"set": row.set, "group": row.group.value, "images": row.images, **_flat("accuracy", row.accuracy)}
+                {"set": row.set, "group": row.group.value, "images": row.images, **flat("accuracy", row.accuracy)}
                 for row in self.accuracy
             ],
             "detection": [
@@ -222,7 +222,7 @@ class Evaluation(HasRepr):
                     "open": row.open,
                     "closed_images": row.closed_images,
                     "open_images": row.open_images,
-                    **{key: v for name, estimate in row.metrics.items() for key, v in _flat(name, estimate).items()},
+                    **{key: v for name, estimate in row.metrics.items() for key, v in flat(name, estimate).items()},
                 }
                 for row in self.detection
             ],
@@ -233,7 +233,7 @@ class Evaluation(HasRepr):
                     "set": row.set,
                     "group": row.group.value,
                     "images": row.images,
-                    **_flat("kept", row.kept),
+                    **flat("kept", row.kept),
                 }
                 for row in self.kept
             ],
@@ -341,7 +341,8 @@ def _pools_or_sets(sets: Sequence[EvaluatedSet], group: Group, pooled: bool) -> 
     return pools(sets, group) if pooled else [image_set.name for image_set in sets if image_set.group is group]
 
 
-def _flat(name: str, estimate: Estimate) -> dict[str, float]:
+def flat(name: str, estimate: Estimate) -> dict[str, float]:
+    """A value and its interval, as columns of a table."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 

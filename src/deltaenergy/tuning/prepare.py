@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ import torch
 from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
@@ -35,8 +34,6 @@ TEST_VIEWS_FILE = "views-test.safetensors"
 # uses the name; the files in it are the only ones that are ever removed.
 RUN_FOLDER = ".deltaenergy-tuning"
 _SEARCHED, _METHOD = "search-*", "method-"
-# Told what is being done; gives the progress callback for it.
-ProgressStage = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 @dataclass(frozen=True)
@@ -121,8 +118,15 @@ def prepare_training(
             check_has(source, needs, who)
             if has_pixels(source):
                 train_views = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
+            elif views == "live":
+                raise InputError(
+                    "views='live' draws from pictures, and only their features are stored. Leave views out."
+                )
             else:
-                train_views, views = _stored_views(model, sample, source, views, needs), "test"
+                stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
+                patches = None if stored.patches is None else stored.patches.half()[:, None]
+                train_views = _cached(model, sample, EncodedViews(stored.features[:, None], patches))
+                views = "test"
             return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
@@ -135,16 +139,6 @@ def prepare_training(
                 stacklevel=3,
             )
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
-
-
-def _stored_views(
-    model: Model, sample: FewShot, source: Source, views: int | str, needs: frozenset[Need]
-) -> TrainViews:
-    if views == "live":
-        raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
-    stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
-    patches = None if stored.patches is None else stored.patches.half()[:, None]
-    return _cached(model, sample, EncodedViews(stored.features[:, None], patches))
 
 
 def _views_of(
@@ -296,7 +290,6 @@ class TrainSets:
     views: int | str
     methods: Sequence[Method]
     cache: Path
-    announce: ProgressStage
     _sets: dict[int | str, TrainSet] = field(default_factory=dict)
 
     def of(self, method: Method) -> TrainSet:
@@ -316,7 +309,7 @@ class TrainSets:
             return self._sets[kind]
         # A sample once drawn, with its unreadable images replaced, serves every kind of view.
         first = next(iter(self._sets.values()), None)
-        with self.announce("Encoding images") as progress:
+        with stage("Encoding images") as progress:
             prepared = prepare_training(
                 self.model,
                 self.classes,

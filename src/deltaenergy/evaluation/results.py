@@ -199,11 +199,6 @@ class Evaluation(HasRepr):
         named = np.array(first_of_name(self.classes), dtype=np.int64)[image_set.scored.predicted]
         return known.rejects(image_set.scored.by_fold.get(spec, values), named)
 
-    @property
-    def given_thresholds(self) -> frozenset[str]:
-        """The scores whose verdicts are those of a detector."""
-        return frozenset(self.calibrations)
-
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""
         from deltaenergy.evaluation.classification import classification
@@ -244,13 +239,13 @@ class Evaluation(HasRepr):
         }
 
 
-def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
-    """The names to report for a group: its sets, and all of them together if there are several.
+def pools(sets: Iterable[EvaluatedSet], group: Group, pooled: bool = True) -> list[str]:
+    """The names to report for a group: its sets, and if `pooled` all of them together, if there are several.
 
     Of ID sets only the pool is reported: their threshold is a common one.
     """
     names = [image_set.name for image_set in sets if image_set.group is group]
-    if len(names) < 2:
+    if len(names) < 2 or not pooled:
         return names
     together = f"all {group.value} sets"
     return [together] if group is Group.ID else [*names, together]
@@ -281,8 +276,7 @@ def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[Accurac
     """Of each closed set with labels, and with `pooled` of all ID and of all shifted sets together."""
     rows = []
     for group in (Group.ID, Group.SHIFTED):
-        names = [image_set.name for image_set in sets if image_set.group is group]
-        for name in dict.fromkeys([*names, *(pools(sets, group) if pooled else [])]):
+        for name in dict.fromkeys([*pools(sets, group, pooled=False), *pools(sets, group, pooled)]):
             chosen = members([image_set for image_set in sets if image_set.group is group], name)
             labelled = sum(int(image_set.labelled.sum()) for image_set in chosen)
             if labelled:
@@ -303,8 +297,8 @@ def detection_rows(
     opened = [image_set for image_set in sets if image_set.group is Group.OPEN]
     for group in (Group.ID, Group.SHIFTED):
         mine = [image_set for image_set in sets if image_set.group is group]
-        for closed in _pools_or_sets(sets, group, pooled):
-            for open_name in _pools_or_sets(sets, Group.OPEN, pooled):
+        for closed in pools(sets, group, pooled):
+            for open_name in pools(sets, Group.OPEN, pooled):
                 for spec in scores:
                     known, unknown = values_of(mine, closed, spec), values_of(opened, open_name, spec)
                     if not len(known) or not len(unknown):
@@ -337,10 +331,6 @@ def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
     return rows
 
 
-def _pools_or_sets(sets: Sequence[EvaluatedSet], group: Group, pooled: bool) -> list[str]:
-    return pools(sets, group) if pooled else [image_set.name for image_set in sets if image_set.group is group]
-
-
 def flat(name: str, estimate: Estimate) -> dict[str, float]:
     """A value and its interval, as columns of a table."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
@@ -352,7 +342,8 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
         "model": classifier.model.describe(),
         "classifier": {
             **classifier.describe(),
-            "templates": _templates(classifier),
+            # Tuned classifiers say in their method what they use.
+            "templates": list(classifier.templates) if classifier.method.name == "zero-shot" else [],
             "batch_dependent": classifier.batch_dependent,
         },
         "classes": list(classifier.classes),
@@ -367,8 +358,3 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
         },
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _templates(classifier: Classifier) -> list[str]:
-    """The prompts of a zero-shot classifier; tuned ones say in their method what they use."""
-    return list(classifier.templates) if classifier.method.name == "zero-shot" else []

@@ -86,7 +86,7 @@ def evaluation_page(
     # A few images come first; of many, the numbers do.
     small = sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
     images = [_all_images(evaluation)] if small else _chosen_images(evaluation, folder)
-    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
+    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.calibrations)
     found = [
         _summary(evaluation),
         *([*images, *metrics] if small else [*metrics, *images]),
@@ -146,7 +146,7 @@ def _found(evaluation: Evaluation) -> Child:
     said = [f"The class is right {' and '.join(named)}."] if named else []
     if opened := numbers.get((KEPT, Group.OPEN)):
         at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known images,"
-        if evaluation.primary in evaluation.given_thresholds:
+        if evaluation.primary in evaluation.calibrations:
             kept = shares.get((KEPT, Group.ID), percent(0))
             rule = evaluation.calibrations[evaluation.primary]
             which = (
@@ -448,7 +448,7 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.thresholds[evaluation.primary] is None:
         return "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
-    if evaluation.primary in evaluation.given_thresholds:
+    if evaluation.primary in evaluation.calibrations:
         return "The vertical line is the detector’s own threshold."
     return f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
 

@@ -1,4 +1,4 @@
-"""What the checks are made of: a tiny model, random images and features, all that a score may look at, refusals."""
+"""Helpers of the checks: a tiny model, random images and features, inputs of scores, refusals."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def tiny_model(
     seed: int = 0,
     name: str = "tiny-clip",
 ) -> ClipModel:
-    """A CLIP with random weights, made in memory in a moment: two real towers, no file, no download.
+    """A CLIP with random weights, made in memory: two real towers, no file, no download.
 
-    It looks at 32 × 32 pixels in 16 patches. The same seed gives the same weights and fingerprint.
+    It takes 32 × 32 pixels in 16 patches. The same seed gives the same weights and fingerprint.
     """
     from transformers import CLIPConfig, CLIPModel
 
@@ -75,7 +75,7 @@ def tiny_model(
         torch.manual_seed(seed)
         module = CLIPModel(config)
     with torch.no_grad():
-        # Default initialisation gives nearly equal texts; wider weights make prompts tell apart.
+        # Default initialisation gives nearly equal texts; wider weights make prompts distinct.
         for parameter_name, parameter in module.named_parameters():
             if parameter.ndim > 1 and "embedding" not in parameter_name:
                 parameter.mul_(3)
@@ -115,7 +115,7 @@ def random_pixels(count: int, seed: int) -> torch.Tensor:
 
 
 def random_pictures(count: int, seed: int = 0) -> list[Image.Image]:
-    """Pictures of noise."""
+    """Images of noise."""
     rng = np.random.default_rng(seed)
     return [Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)) for _ in range(count)]
 
@@ -127,7 +127,7 @@ def random_features(count: int, seed: int = 8) -> npt.NDArray[np.float32]:
 
 
 def inputs_of(classifier: Classifier, pixels: torch.Tensor) -> ScoreInputs:
-    """All that a score may look at or learn from, for preprocessed images, in the model's precision."""
+    """All inputs of a score, for preprocessed images, in the model's precision."""
     model = classifier.model
     assert isinstance(model, TowerModel)
     with torch.inference_mode():
@@ -142,7 +142,7 @@ def inputs_of(classifier: Classifier, pixels: torch.Tensor) -> ScoreInputs:
 
 @contextlib.contextmanager
 def refused(kind: type[DeltaEnergyError], *words: str) -> Iterator[None]:
-    """The block must raise an error of this kind whose message holds the words."""
+    """The block must raise an error of this type whose message contains the words."""
     try:
         yield
     except kind as error:

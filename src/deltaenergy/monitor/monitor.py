@@ -43,8 +43,16 @@ from deltaenergy.monitor.evidence import (
     log_shift_bets,
     log_shift_evidence,
 )
-from deltaenergy.monitor.history import LONGEST_NAME, FlaggedImage, History
-from deltaenergy.monitor.state import check_version, read_state, restore, state_of, write_state
+from deltaenergy.monitor.state import (
+    LONGEST_NAME,
+    FlaggedImage,
+    History,
+    check_version,
+    read_state,
+    restore,
+    state_of,
+    write_state,
+)
 from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:

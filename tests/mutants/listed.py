@@ -528,7 +528,7 @@ mutant(
     "training/test_checkpoints.py",
 )
 mutant(
-    "tuning.prepare._encode_or_load",
+    "tuning.prepare._views_of",
     "views of another seed are taken from the cache",
     "str(sample.seed), ",
     "",

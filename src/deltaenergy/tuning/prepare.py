@@ -146,11 +146,24 @@ def _views_of(
     cache: Path | None,
     progress: Progress | None,
 ) -> TrainViews:
-    if views != "live":
-        return _cached(model, sample, _encode_or_load(model, sample, views, needs, cache, progress))
-    live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
-    live.mean_features()  # every image is read once now, to find unreadable images before training
-    return live
+    """Live views, or encoded ones: now, or read from the cache of an interrupted run."""
+    if views == "live":
+        live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
+        live.mean_features()  # every image is read once now, to find unreadable images before training
+        return live
+    kinds = sorted(need.value for need in needs & OF_IMAGES)
+    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
+    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
+    if path is not None and path.exists():
+        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
+        if "features" in kept:
+            return _cached(model, sample, EncodedViews(**kept))
+    count: int | Literal["test"] = views if isinstance(views, int) else "test"
+    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
+    if path is not None:
+        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
+            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
+    return _cached(model, sample, encoded)
 
 
 def _cached(model: Model, sample: FewShot, encoded: EncodedViews) -> CachedViews:
@@ -249,30 +262,6 @@ def _identity(item: ImageItem) -> object | None:
 def hash_features(features: torch.Tensor) -> str:
     """Identity of features: their images, and what made them."""
     return hashlib.blake2b(features.float().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
-
-
-def _encode_or_load(
-    model: TowerModel,
-    sample: FewShot,
-    views: int | str,
-    needs: frozenset[Need],
-    cache: Path | None,
-    progress: Progress | None,
-) -> EncodedViews:
-    """Encode the views, or read them from the cache of an interrupted run."""
-    kinds = sorted(need.value for need in needs & OF_IMAGES)
-    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
-    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
-    if path is not None and path.exists():
-        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
-        if "features" in kept:
-            return EncodedViews(**kept)
-    count: int | Literal["test"] = views if isinstance(views, int) else "test"
-    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
-    if path is not None:
-        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
-            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
-    return encoded
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from deltaenergy.evaluation.choose import (
     candidate_scores,
     choose,
     choose_from_features,
-    disagreement_of,
     features_only,
     labelled_features,
     rank,
@@ -303,4 +302,4 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
     assert told[0]["image"] == f"row {found.images[0].row}"
     with pytest.raises(InputError, match="two candidate scores"):
         alone = choose_from_features(classifier, known.features, known.truth, ["mcm"], resamples=20)
-        disagreement_of(classifier, known, alone)
+        replace(alone, classifier=classifier, known=known).disagreement()

@@ -121,8 +121,19 @@ class Choice(HasRepr):
         return Detector(classifier, self.best).calibrate(known.features, keep)
 
     def disagreement(self, count: int = 8) -> ScoreDisagreement:
-        """The images on which the best score and its rival disagree most (`disagreement_of`)."""
-        return disagreement_of(*self._required(), self, count)
+        """The best score and a rival: of those that may be as good, the most different; else the second best.
+
+        All classes are on the class list here, so every image is known.
+        """
+        classifier, known = self._required()
+        if len(self.ranking) < 2:
+            raise InputError("A disagreement needs two candidate scores, got one.")
+        rivals = [candidate.spec for candidate in self.ranking[1:] if candidate.behind.low <= 0]
+        inputs = _inputs(classifier, known.features)
+        with torch.inference_mode():
+            scorers = bind(classifier, [make_score(spec) for spec in (self.best, *(rivals or [self.ranking[1].spec]))])
+        fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
+        return disagreement_with(self.best, score_inputs(fitted, inputs, known=True), count)
 
     def _required(self) -> tuple[Classifier, KnownFeatures]:
         if self.classifier is None or self.known is None:
@@ -311,23 +322,6 @@ def rank(
         )
         for i in order
     ]
-
-
-def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice, count: int = 8) -> ScoreDisagreement:
-    """The best score and a rival: of those that may be as good, the most different; else the second best.
-
-    All classes are on the class list here, so every image is known.
-    """
-    if len(choice.ranking) < 2:
-        raise InputError("A disagreement needs two candidate scores, got one.")
-    rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
-        choice.ranking[1].spec
-    ]
-    inputs = _inputs(classifier, known.features)
-    with torch.inference_mode():
-        scorers = bind(classifier, [make_score(spec) for spec in (choice.best, *rivals)])
-    fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
-    return disagreement_with(choice.best, score_inputs(fitted, inputs, known=True), count)
 
 
 def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:

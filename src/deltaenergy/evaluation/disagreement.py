@@ -10,9 +10,8 @@ finds the image more known than the second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,14 +67,6 @@ def disagreements(first: Any, second: Any, count: int = 8) -> list[Disagreement]
     return [Disagreement(int(row), float(a[row]), float(b[row])) for row in order]
 
 
-def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -> tuple[str, str]:
-    """The two scores that rank the images least alike; with `among`, one of them is from there."""
-    pairs = [pair for pair in combinations(values, 2) if among is None or set(pair) & set(among)]
-    if not pairs:
-        raise InputError(f"A disagreement needs two scores, got {len(values)}.")
-    return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
-
-
 def pooled_scores(
     evaluation: Evaluation,
 ) -> tuple[Callable[[int], tuple[EvaluatedSet, int]], dict[str, npt.NDArray[np.float64]]]:
@@ -112,7 +103,8 @@ class ScoreDisagreement:
 
 def disagreement_with(first: str, values: Mapping[str, Any], count: int = 8) -> ScoreDisagreement:
     """The score `first` and the score of `values` that ranks the images least like it."""
-    second = next(spec for spec in least_alike(values, [first]) if spec != first)
+    others = [spec for spec in values if spec != first]
+    second = min(others, key=lambda spec: rank_correlation(values[first], values[spec]))
     images = [image for image in disagreements(values[first], values[second], count) if image.difference]
     return ScoreDisagreement(first, second, rank_correlation(values[first], values[second]), images)
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from deltaenergy.benchmarks.tiny import byte_tokenizer
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.errors import DeltaEnergyError
@@ -56,7 +57,7 @@ def tiny_model(
     """
     from transformers import CLIPConfig, CLIPModel
 
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer(WORDS)
     common: dict[str, Any] = {"hidden_act": "quick_gelu", "num_hidden_layers": layers, "num_attention_heads": 4}
     config = CLIPConfig(
         text_config={
@@ -81,25 +82,6 @@ def tiny_model(
                 parameter.mul_(3)
     model = ClipModel(name, module, tokenizer, Preprocessing(resize=SIDE, crop=SIDE))
     return model.to(torch.device("cpu"), dtype)
-
-
-def _tokenizer() -> Any:
-    """A byte-level tokenizer of CLIP's kind: every byte alone and at the end of a word, and a few words."""
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import CLIPTokenizer
-
-    alphabet = sorted(ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*alphabet, *(f"{letter}</w>" for letter in alphabet)])}
-    merges: dict[tuple[str, str], None] = {}
-    for word in WORDS:
-        first, *rest = [*word[:-1], f"{word[-1]}</w>"]
-        for part in rest:
-            merges[(first, part)] = None
-            first += part
-            vocabulary.setdefault(first, len(vocabulary))
-    for special in ("<|startoftext|>", "<|endoftext|>"):
-        vocabulary[special] = len(vocabulary)
-    return CLIPTokenizer(vocab=vocabulary, merges=list(merges), model_max_length=77)
 
 
 @functools.cache

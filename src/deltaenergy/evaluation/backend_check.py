@@ -31,7 +31,7 @@ from deltaenergy.core.labels import class_names
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.opening import ClassNames, one_score
+from deltaenergy.detector.opening import one_score
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
@@ -148,12 +148,11 @@ def check_model(
     *,
     on: str | On,
     score: str | Score | None = None,
-    classes: str | Sequence[str] | None = None,
     calibration_images: Any = None,
 ) -> BackendAgreement:
     """Load a model on torch in fp32 and as `on` says, and compare both (`check_agreement`).
 
-    Without `classes`, the class folders of `images` name them.
+    The class folders of `images` name the classes.
     """
     on = On.of(on)
     if on.backend in (None, "torch") and on.precision in ("auto", "fp32"):
@@ -162,7 +161,7 @@ def check_model(
     known, unknown = (
         [] if given is None else list(require_images(given, "check_model")) for given in (images, open_images)
     )
-    names = ClassNames(classes).classes or class_names(known)
+    names = class_names(known)
     if not names:
         raise InputError(f"`images` {images}: the images have no classes. Sort them into class folders.")
     chosen = one_score(DEFAULT_SCORE if score is None else score)

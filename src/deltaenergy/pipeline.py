@@ -139,7 +139,7 @@ def tune_detector(
     with lock_folder(out):
         if overwrite:
             clear_run_folder(run_folder)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:

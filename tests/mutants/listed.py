@@ -528,7 +528,7 @@ mutant(
     "training/test_checkpoints.py",
 )
 mutant(
-    "tuning.prepare._encode_or_load",
+    "tuning.prepare._views_of",
     "views of another seed are taken from the cache",
     "str(sample.seed), ",
     "",
@@ -649,8 +649,8 @@ mutant(
 mutant(
     "evaluation.run._score_sets",
     "every known set takes the folds of the first",
-    "_from_row(scorer, row)",
-    "_from_row(scorer, 0)",
+    "one.folds[row:]",
+    "one.folds",
     "evaluation/test_cross_fitted.py",
 )
 mutant(

@@ -94,12 +94,7 @@ class GainRow:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("accuracy", "auroc", "accuracy_gain", "auroc_gain")
-        measured_values: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
-        measured = {
-            name: None if estimate is None else estimate._asdict() for name, estimate in measured_values.items()
-        }
-        return {"method": self.method, **measured, "note": self.note}
+        return {name: value._asdict() if isinstance(value, Estimate) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

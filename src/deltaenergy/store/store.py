@@ -342,5 +342,4 @@ def _unreadable(index: pa.Table) -> list[Unreadable]:
 
 
 def no_patches(path: Path | str) -> InputError:
-    """The error for a store that was made without patch features."""
     return InputError(f"{path} has no patch features. Make a store that has them, with `patches=True`.")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deltaenergy.core.registry import Registry
-from deltaenergy.errors import ArtifactError, InputError, did_you_mean
+from deltaenergy.errors import ArtifactError, InputError, did_you_mean, first_line
 from deltaenergy.models.backends import HALF, ON_CPU, check_backend, on_backend
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
@@ -130,9 +130,8 @@ def _device(device: str | torch.device) -> torch.device:
             raise RuntimeError("it has no numbers")
         torch.empty(1, device=chosen).cpu()
     except Exception as error:  # torch says that a device is not there in many ways
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"`device` {str(device)[:60]!r} cannot be used: {reason}. Use cpu, cuda, cuda:0, …, or auto."
+            f"`device` {str(device)[:60]!r} cannot be used: {first_line(error)}. Use cpu, cuda, cuda:0, …, or auto."
         ) from error
     return chosen
 

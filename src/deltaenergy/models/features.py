@@ -1,4 +1,4 @@
-"""Unit features that a user gives as an array: checked, and as torch takes them."""
+"""Unit features from a user's array: checked and converted for torch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def native_array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers as torch takes them: neither negative strides nor foreign byte order, nor long doubles.
+    """The same numbers for torch: without negative strides, foreign byte order or long doubles.
 
-    What must not be written to is copied, since a tensor cannot say so.
+    Read-only arrays are copied, because tensors cannot be read-only.
     """
     wide = values.dtype.kind == "f" and values.dtype.itemsize > 8
     values = values.astype(np.float64 if wide else values.dtype.newbyteorder("="), copy=False)
@@ -31,7 +31,7 @@ def check_features(
 ) -> torch.Tensor:
     """Features as float32, or an error that says what is wrong with them.
 
-    There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
+    Errors call them `what`; `rows` are the user's row numbers if only some are passed.
     """
     if isinstance(features, np.ndarray):
         features = native_array(features)

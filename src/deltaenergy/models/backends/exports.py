@@ -1,4 +1,4 @@
-"""Exported towers in the user's cache: `backends/<hash of fingerprint, backend and precision>/`, whole or not there.
+"""Exported towers in the user's cache: `backends/<hash of fingerprint, backend and precision>/`, written atomically.
 
 A folder is made under a temporary name and renamed. One that the backend cannot open is made again.
 """
@@ -23,16 +23,16 @@ Opened = TypeVar("Opened")
 def opened_export(
     tower: str, make: Callable[[Path], None] | None, open_folder: Callable[[Path], Opened]
 ) -> Opened | None:
-    """What `open_folder` makes of the export of a tower: of the cached one if it can be opened, else of one made now.
+    """Open the export of a tower: from the cache if possible, else made now.
 
     Args:
-        tower: what is exported, and how: the fingerprint and a tag.
+        tower: the fingerprint of the model and a tag.
         make: writes the export's files into an empty folder; None if it cannot be made, which gives None.
         open_folder: loads them.
     """
     target = cache_folder() / "backends" / hash_strings([FORMAT, tower])
     if target.is_dir():
-        with contextlib.suppress(Exception):  # of whatever kind the backend's library has, as for another version's
+        with contextlib.suppress(Exception):  # any error of the backend's library, such as for another version
             return open_folder(target)
     if make is None:
         return None
@@ -45,7 +45,7 @@ def opened_export(
                 sync_file(file)
             if target.exists():
                 target.rename(temporary / "old")
-            with contextlib.suppress(FileExistsError):  # another run was faster; its export is as good
+            with contextlib.suppress(FileExistsError):  # another run was faster
                 new.rename(target)
             sync_folder(target.parent)
         return open_folder(target)

@@ -2,11 +2,11 @@
 
 An image with pooled features f (or a patch with the features at its place) becomes
     e = normalise( normalise((g − μ) A) + softmax(W g + b) S ),   g = f + U relu(V (f − μ)),
-where W, b are the image tower's own classifier, A keeps what an image looks like, the rows of S are what the 1,000
-classes mean (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter.
-A text, whose tower is only 256 wide, is spread over the whole space by one unit for each of the 1,000 classes,
+where W, b are the image tower's own classifier, A keeps the appearance of an image, the rows of S are the meanings of
+the 1,000 classes (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter. A text, whose tower is only 256
+wide, is spread over the whole space by one unit for each of the 1,000 classes,
     t = normalise( p + Y gelu(X p + x) ),   p = normalise(projected state at the end token),
-so that the names of known things come to be where their images are.
+so the names of known things are near their images.
 Three constant coordinates then give two unit vectors e, t the cosine α e·t + β, in the range of CLIP's:
     image (√α e, √β, 0, √γ),   text (√α t, √β, √γ, 0),   γ = 1 − α − β.
 """

@@ -1,8 +1,7 @@
 """`lite`, the bundled model: works offline, on a CPU, in milliseconds.
 
-A demonstration model: no substitute for CLIP, and no basis for benchmark claims. Its image tower has seen the 1,000
-classes of ImageNet and nothing else; other names are guessed from what words mean. README.md beside this file is its
-model card.
+A demo model; do not benchmark with it. Its image tower was trained only on the 1,000 classes of ImageNet; other names
+are guessed from the meaning of words. README.md next to this file is its model card.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ PREPROCESSING = Preprocessing(resize=IMAGE_SIZE, crop=IMAGE_SIZE, mean=(127 / 25
 
 
 class _Towers(nn.Module):
-    """All weights of the model in one module, so that they move, cast and hash together."""
+    """All weights of the model in one module, to move, cast and hash them together."""
 
     def __init__(self, network: EfficientNetLite0, head: JointHead, text: LiteText, refiner: Refiner) -> None:
         super().__init__()
@@ -87,7 +86,7 @@ class LiteModel(ConvolutionalModel):
         return torch.cat([self.towers.network.feature_map(part) for part in parts])
 
     def features_of(self, places: torch.Tensor) -> torch.Tensor:
-        """What the map holds at a place, or its mean -> unit features."""
+        """The map at a place, or its mean -> unit features."""
         return self.cosines.image(self.towers.head(places, self.towers.network._fc))
 
 
@@ -102,11 +101,11 @@ def _say_what_it_is() -> None:
 def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
     """The model from the files that are installed with the package; never touches the network.
 
-    Says once per process, as a warning of this module's logger, what the model is not for.
+    Warns once per process that it is a demo model.
     """
     _say_what_it_is()
     config = read_json(FOLDER / "config.json")
-    # Without memory, which the weights bring along, and without using up the user's random numbers.
+    # Without allocating memory or changing the user's random state.
     with torch.device("meta"):
         head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
         text = LiteText(config["text_config"])

@@ -2,7 +2,7 @@
 
     v_m(z) = v_m + π(z),   π(z) = W2 relu(W1 z + b1) + b2  (D → D/16 → W),   s_k = z · t_k(v(z))
 
-Every image has text features of its own. The shared prefix is per image then, and still serves all its classes.
+Every image has its own text features. The shared prefix is then per image, and still serves all its classes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaenergy.core.specs import Count
 from deltaenergy.models.base import Model
 
 REDUCTION = 16
-# Images whose text features are computed together in use; each brings K of them.
+# Images whose text features are computed together in evaluation; each has K of them.
 IMAGES_AT_ONCE = 16
 
 

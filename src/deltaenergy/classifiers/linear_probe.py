@@ -1,10 +1,10 @@
-"""Linear probe: logistic regression on the image features, blind to class names (Radford et al., ICML 2021).
+"""Linear probe: logistic regression on the image features, without class names (Radford et al., ICML 2021).
 
     s_k = (w_k · z + b_k) / L,   W, b = argmin mean_i CE(W z_i + b, y_i) + ‖W‖² / (2 C N)
 
-L is the model's logit scale, so that softmax(L s) is the probability that the probe was fitted to give, and C is chosen
-by cross-validated cross-entropy: that sets the size of the logits, and with it what a temperature means to a score.
-The solver is exact and has no random numbers (`logistic.py`). It learns from the test view of each image.
+L is the model's logit scale, so softmax(L s) is the fitted probability, and C is chosen by cross-validated
+cross-entropy: that sets the size of the logits, and so the meaning of a score's temperature. The solver is exact and
+has no random numbers (`logistic.py`). It learns from the test view of each image.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LinearProbeClassifier(Classifier):
         self.c.fill_(c)
 
     def texts(self) -> torch.Tensor:
-        """The directions of the weights, which stand in the place of class texts."""
+        """The directions of the weights, instead of class texts."""
         return nn.functional.normalize(self.weight, dim=-1)
 
     def forward(self, x: Inputs) -> Outputs:
@@ -65,7 +65,7 @@ class LinearProbeClassifier(Classifier):
 @register_method
 @dataclass(frozen=True)
 class LinearProbe(Method):
-    """`c` is the inverse strength of the penalty; none: chosen by cross-validation on the training images."""
+    """`c` is the inverse strength of the penalty; none means chosen by cross-validation."""
 
     name = "linear-probe"
     summary = "logistic regression on the image features; needs no class texts"

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression with an L2 penalty, and its C by cross-validation: what a linear probe solves.
+"""Multinomial logistic regression with an L2 penalty, and its C by cross-validation, for a linear probe.
 
     min over W, b:   mean_i CE(W z_i + b, y_i) + ‖W‖² / (2 C N)
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-# With unit features anything below says "all classes are alike", anything above fits every few-shot sample exactly.
+# With unit features, smaller values make all classes alike, larger values fit every few-shot sample exactly.
 GRID = (0.1, 1.0, 10.0, 100.0, 1000.0)
 FOLDS = 5
-# Where no class has two images there is nothing to choose by.
+# If no class has two images, C cannot be chosen.
 USUAL_C = 10.0
 EXACT, ROUGH = 1e-8, 1e-4
 STEPS = {EXACT: 2000, ROUGH: 100}
@@ -46,7 +46,7 @@ def fit_logistic(
 ) -> Weights:
     """The minimiser, from `start` or zero, to a gradient whose largest entry is at most `tolerance`."""
     wide, count = features.double(), len(labels)
-    # What all images have in common is the bias's affair: without it the problem is the same, and far rounder.
+    # The bias absorbs the mean of all images: without it the problem is the same and better conditioned.
     mean = wide.mean(dim=0)
     z = wide - mean
     if start is None:
@@ -63,7 +63,7 @@ def fit_logistic(
     )
 
     def loss() -> torch.Tensor:
-        # The gradient by hand: it is one product, and the graph of autograd would cost as much again.
+        # The gradient by hand: it is one product, and autograd would double the cost.
         logs = nn.functional.log_softmax(z @ weight.T + bias, dim=1)
         pull = (logs.exp() - targets) / count
         weight.grad, bias.grad = pull.T @ z + weight / (c * count), pull.sum(dim=0)
@@ -75,10 +75,10 @@ def fit_logistic(
 
 
 def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int, grid: Sequence[float] = GRID) -> float:
-    """The C with the lowest cross-entropy on held-out images; the smaller one of two that are alike.
+    """The C with the lowest cross-entropy on held-out images; on ties the smaller C.
 
-    Cross-entropy rather than accuracy: it also asks how sure the probe is, which scores are made of, and it does not
-    tie. Folds are fixed: image j of its class is held out in fold j mod 5. A class of one image is always trained on.
+    Cross-entropy rather than accuracy: it also measures confidence, which scores depend on, and has no ties. Folds are
+    fixed: image j of its class is held out in fold j mod 5. A class of one image is always trained on.
     """
     fold_of = held_out_in(labels)
     folds = [fold for fold in range(FOLDS) if bool((fold_of == fold).any())]

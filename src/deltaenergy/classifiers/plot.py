@@ -3,8 +3,8 @@
     s_k = Σ_pn T_pn u_p·t_kn,   T = argmax_T Σ T_pn u_p·t_kn + ε H(T), rows 1/P, columns 1/N,   L = CE(L · s_k, y)
 
 u_p are the unit patch features, t_kn the texts of N learned contexts; no gradient flows through the plan T. With
-`pooled` (as released for ImageNet) the image feature is compared too, s_k = ½ (z·t̄_k + Σ T u·t) with t̄_k the unit mean
-of the texts before normalisation, and training is at 2L.
+`pooled` (as released for ImageNet) the image feature is also compared, s_k = ½ (z·t̄_k + Σ T u·t) with t̄_k the unit
+mean of the texts before normalisation, and training is at 2L.
 
 The paper's patches are those of a ResNet's attention pool. On a vision transformer patches take the value path of the
 last block, which is our choice.
@@ -53,7 +53,7 @@ class TextsClassifier(Classifier):
         """The texts (N, K, D) of the present contexts before they are finished, with gradients."""
 
     def all_texts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unit texts (N, K, D), and the unit mean (K, D) of the raw ones: being learned, or as kept."""
+        """Unit texts (N, K, D), and the unit mean (K, D) of the raw texts: learned or cached."""
         if not self.training:
             return self.class_prompts, self.text_features
         raw = self.raw_texts()
@@ -67,7 +67,7 @@ class TextsClassifier(Classifier):
 
 
 class PlotClassifier(TextsClassifier):
-    """Patches are carried to the texts of every class."""
+    """Patches are transported to the texts of every class."""
 
     method: Plot
     needs_to_predict = frozenset({Need.FEATURES, Need.PATCHES})
@@ -86,7 +86,7 @@ class PlotClassifier(TextsClassifier):
         return self.prompts.each(self.contexts)
 
     def forward(self, x: Inputs) -> Outputs:
-        """What the transport of patches to texts brings."""
+        """The value of the transport of patches to texts."""
         features, patches = x.need(Need.FEATURES), x.need(Need.PATCHES)
         texts, pooled = (part.to(patches) for part in self.all_texts())
         carried = transported(torch.einsum("bpd,nkd->bkpn", patches, texts), self.method.epsilon)
@@ -121,7 +121,7 @@ class Plot(Method):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the similarities of all patches with all texts, where the number of patches is known beforehand."""
+        """The cost of the similarities of all patches with all texts, if the number of patches is known."""
         vision = getattr(model, "vision", None)
         if vision is None:
             return None

@@ -6,9 +6,9 @@ by Sinkhorn's iteration (Cuturi, NeurIPS 2013) on logarithms, where nothing unde
 
     f_p = −log P − lse_n(s_pn/ε + g_n),   g_n = −log N − lse_p(s_pn/ε + f_p),   T = exp(s/ε + f + g)
 
-Every problem stops by itself when its rows are right to 1e-6, or after 100 steps, the most that PLOT's code takes: no
-image depends on others of its batch. A few parts with very different cosines can need more: four parts and four texts
-whose cosines differ by 0.6 miss by up to 1e-3 at ε = 0.05. Many patches do not.
+Every problem stops on its own when its rows are exact to 1e-6, or after 100 steps, the limit in PLOT's code, so no
+image depends on its batch. A few parts with very different cosines can need more: four parts and four texts whose
+cosines differ by 0.6 miss by up to 1e-3 at ε = 0.05. Many patches do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 MAX_STEPS = 100
 ROW_ERROR = 1e-6
-# Similarities whose plans are computed together: about 100 MB with what is kept on the way.
+# Similarities whose plans are computed together: about 100 MB with intermediates.
 ENTRIES_AT_ONCE = 2**22
 
 
@@ -48,7 +48,7 @@ def transport_plan(similarities: torch.Tensor, epsilon: float) -> torch.Tensor:
     goes_on = torch.ones_like(scaled[..., :1, :1], dtype=torch.bool)
     for _ in range(MAX_STEPS - 1):
         better = of_rows(g)
-        # With the present f and g a row sums to exp(f − better)/P.
+        # With the current f and g a row sums to exp(f − better)/P.
         error = (torch.expm1(f - better).abs() * math.exp(-rows)).amax(dim=-2, keepdim=True)
         goes_on = goes_on & (error > ROW_ERROR)
         if not goes_on.any():

@@ -2,7 +2,7 @@
 
     score = Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m,   μ_m and σ_m the mean and deviation of ΔE_{τ_m,c_m} over ID images
 
-A small τ separates near unknowns, a large one far unknowns (`docs/scores.md`); the sum needs no choice between them.
+A small τ separates near unknowns, a large τ far unknowns; the sum needs no choice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def multi_delta_energy(
     taus: Sequence[Positive] = TAUS,
     cs: Sequence[Count] = CS,
 ) -> torch.Tensor:
-    """The standardised sum of each row (formula above); `means` and `deviations` hold μ_m and σ_m."""
+    """The standardised sum of each row (formula above); `means` and `deviations` are μ_m and σ_m."""
     _check_lengths(taus=taus, cs=cs, means=means, deviations=deviations)
     terms = [
         (delta_energy.kernel(similarities, tau, c) - mean) / deviation

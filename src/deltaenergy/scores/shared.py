@@ -1,4 +1,4 @@
-"""What several scores share: the largest probability and its temperature, and standard units over ID images."""
+"""Shared by several scores: the largest probability and its temperature, and standardisation over ID images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from deltaenergy.core.specs import Positive
 from deltaenergy.scores.base import Score
 
-# Some units in the last place of single precision, relative to the largest value.
+# A few units in the last place of single precision, relative to the largest value.
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 
@@ -28,10 +28,10 @@ class Tempered(Score):
 
 
 def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Mean and deviation of each term over ID images; one that is the same for all of them is only centred."""
+    """Mean and deviation of each term over ID images; a constant term is only centred."""
     values = [term.double() for term in terms]
     deviations = torch.stack([term.std(correction=0) for term in values])
-    # What rounding alone made of equal values is no deviation: similarities are computed in single precision.
+    # Differences by rounding are not a deviation: similarities are computed in single precision.
     least = torch.stack([ROUNDING * term.abs().max() for term in values])
     means = torch.stack([term.mean() for term in values])
     return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}

@@ -1,7 +1,7 @@
-"""Features of candidate words: tens of thousands of prompts, in chunks that are kept on disk.
+"""Features of candidate words: tens of thousands of prompts, in chunks cached on disk.
 
-A chunk is stored under a hash of the model and its prompts, so an interrupted run goes on where it stopped, and
-another class list, or another pool that shares words in a chunk, need not encode them again.
+A chunk is stored under a hash of the model and its prompts, so an interrupted run resumes, and another class list, or
+another pool with the same chunk, need not encode it again.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.labels import class_names
+from deltaenergy.core.classes import class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -26,7 +26,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import ClassNames, check_detector_folder, one_score
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, TuningGain, can_tune_again, measure_gain
-from deltaenergy.files import FolderLock, read_json, write_json
+from deltaenergy.files import lock_folder, read_json, write_json
 from deltaenergy.models.base import Model
 from deltaenergy.models.on import On
 from deltaenergy.models.precomputed import PrecomputedModel
@@ -136,10 +136,10 @@ def tune_detector(
         check_fits(candidate, loaded, names, shots * len(names), recipe or {})
     _check_score(scored, methods, to_calibrate, loaded)
     run_folder = out / RUN_FOLDER
-    with FolderLock(out):
+    with lock_folder(out):
         if overwrite:
             clear_run_folder(run_folder)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:

@@ -14,7 +14,7 @@ from deltaenergy.classifiers.saved import RECORD
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, hash_value
+from deltaenergy.files import hash_value, lock_folder
 from deltaenergy.files.atomic import is_temporary, remove_litter
 from deltaenergy.files.lock import NAME as LOCK
 
@@ -82,6 +82,6 @@ def tuned_classifier(
     # Now, or after a run that was killed between its last two steps.
     clear_run_folder(checkpoints)
     if any(path.name == LOCK or is_temporary(path.name) for path in whole.iterdir()):
-        with FolderLock(whole):
+        with lock_folder(whole):
             remove_litter(whole)
     return Classifier.load(whole, model)

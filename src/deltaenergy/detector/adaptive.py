@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.verdicts import Verdicts, VerdictStream
 from deltaenergy.errors import InputError
 from deltaenergy.scores.adaptive import Adapter, Memory, make_adapter
-from deltaenergy.scoring import Scored, stream_scores
+from deltaenergy.scoring import NOTHING_SCORED, Scored, stream_scores
 from deltaenergy.source import Features
 from deltaenergy.stats.thresholds import check_keep, threshold_of
 
@@ -78,7 +79,7 @@ class AdaptiveDetector:
     def stream(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> VerdictStream:
         """Verdicts from a fresh memory, `adapter.batch` images at a time; without a threshold, `is_ood` is None."""
         batches = self.batches(images, batch_size=batch_size, progress=progress)
-        return VerdictStream(self._judge(batch) for batch in batches)
+        return VerdictStream(self._judge(batch) for batch in chain([NOTHING_SCORED], batches))
 
     def batches(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Iterator[Scored]:
         """Results for each `adapter.batch` images in turn, scored with a fresh memory that learns from them."""
@@ -88,7 +89,7 @@ class AdaptiveDetector:
         return self._adapt(self.adapter.begin(self.classifier, self._prepared), _regroup(found, self.adapter.batch))
 
     def _judge(self, batch: Scored) -> Verdicts:
-        values = batch.values[self.adapter.spec]
+        values = batch.values.get(self.adapter.spec, np.zeros(0))
         return Verdicts(
             [item.id for item in batch.items],
             self.classifier.classes,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.classes import first_of_name
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.calibration import (
@@ -264,11 +265,8 @@ class Detector(HasRepr):
         expectation at most that share of the rejected images is known (`thresholds.benjamini_hochberg` on the p-values
         of all these images).
         """
-        if fdr is not None:
-            self.check_controls(fdr)
-        stream = self._stream(images, top_k, batch_size, progress, fdr)
-        verdicts = Verdicts.concat([self.judge(NOTHING_SCORED, top_k), *stream.batches()])
-        return verdicts if fdr is None else self.control(verdicts, fdr)
+        stream = self.stream(images, fdr=fdr, top_k=top_k, batch_size=batch_size, progress=progress)
+        return Verdicts.concat(stream.batches())
 
     def control(self, verdicts: Verdicts, fdr: float) -> Verdicts:
         """The same images with new verdicts: in expectation at most the share `fdr` of the rejected images is known."""
@@ -294,27 +292,45 @@ class Detector(HasRepr):
             )
 
     def stream(
-        self, images: Any, *, top_k: int = 1, batch_size: int = 32, progress: Progress | None = None
+        self,
+        images: Any,
+        *,
+        fdr: float | None = None,
+        top_k: int = 1,
+        batch_size: int = 32,
+        progress: Progress | None = None,
     ) -> VerdictStream:
         """The verdicts of `predict` one by one, in bounded memory.
 
-        Wrong arguments raise at once; images are read as the stream is read.
+        Wrong arguments raise at once; images are read as the stream is read. With `fdr`, the first verdict comes when
+        all images have been scored.
         """
-        return self._stream(images, top_k, batch_size, progress)
-
-    def _stream(
-        self, images: Any, top_k: int, batch_size: int, progress: Progress | None, fdr: float | None = None
-    ) -> VerdictStream:
         self.require_threshold()
-        batches = stream_scores(
-            self.classifier,
-            [self.scorer],
-            images,
-            top_k=top_k,
-            batch_size=batch_size,
-            progress=progress,
+        return VerdictStream(self.batches(images, fdr=fdr, top_k=top_k, batch_size=batch_size, progress=progress))
+
+    def batches(
+        self,
+        images: Any,
+        *,
+        fdr: float | None = None,
+        top_k: int = 1,
+        batch_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Iterator[Verdicts]:
+        """The same as tables: an empty one, then one for each batch, or with `fdr` one for all images.
+
+        Without a threshold, `is_ood` is None.
+        """
+        if fdr is not None:
+            self.check_controls(fdr)
+        scored = stream_scores(
+            self.classifier, [self.scorer], images, top_k=top_k, batch_size=batch_size, progress=progress
         )
-        return VerdictStream(self.judge(batch, top_k, fdr) for batch in batches)
+        parts = (self.judge(batch, top_k, fdr) for batch in chain([NOTHING_SCORED], scored))
+        return parts if fdr is None else self._controlled(parts, fdr)
+
+    def _controlled(self, parts: Iterable[Verdicts], fdr: float) -> Iterator[Verdicts]:
+        yield self.control(Verdicts.concat(parts, keep_items=True), fdr)
 
     def judge(self, scored: Scored, top_k: int = 1, fdr: float | None = None) -> Verdicts:
         """Verdicts from scores; without a threshold, `is_ood` is None.

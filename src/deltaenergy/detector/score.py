@@ -34,7 +34,6 @@ from deltaenergy.scores.adaptive import make_adapter
 from deltaenergy.scores.availability import check_runnable, unlabelled
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.delta_energy_words import DeltaEnergyWords
-from deltaenergy.scoring import NOTHING_SCORED, stream_scores
 from deltaenergy.source import Source, list_images
 from deltaenergy.stats.thresholds import check_fdr, check_keep
 
@@ -111,8 +110,7 @@ class Scoring(VerdictStream):
 
 def join_parts(parts: list[Verdicts], unreadable: list[Unreadable]) -> Verdicts:
     """The batches of a stream as one table, with the images."""
-    items = [item for part in parts for item in part.items]
-    return replace(Verdicts.concat(parts), items=items, unreadable=unreadable)
+    return replace(Verdicts.concat(parts, keep_items=True), unreadable=unreadable)
 
 
 def score(
@@ -184,20 +182,9 @@ def score(
     def judge(detector: Judge) -> Iterator[Verdicts]:
         assert isinstance(detector, Detector)
         with stage("Scoring") as progress:
-            batches = stream_scores(
-                detector.classifier,
-                [detector.scorer],
-                listed,
-                top_k=top_k,
-                batch_size=source.on.batch_size,
-                progress=progress,
+            yield from detector.batches(
+                listed, fdr=fdr, top_k=top_k, batch_size=source.on.batch_size, progress=progress
             )
-            parts = (detector.judge(batch, top_k, fdr) for batch in batches)
-            if fdr is None:
-                yield from parts
-            else:
-                whole = [detector.judge(NOTHING_SCORED, top_k), *parts]
-                yield detector.control(join_parts(whole, [image for part in whole for image in part.unreadable]), fdr)
 
     has_threshold = source.has_threshold or known is not None or isinstance(asked, DeltaEnergyWords)
     return Scoring(images, listed, load, judge, has_threshold=has_threshold, top_k=top_k, fdr=fdr)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.inline import Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema
@@ -57,12 +57,11 @@ class Verdicts(HasRepr, Sequence[Verdict]):
     more_like: Sequence[str | None] = ()
 
     @classmethod
-    def concat(cls, parts: Iterable[Verdicts]) -> Verdicts:
-        """The verdicts of several batches, without the images themselves."""
+    def concat(cls, parts: Iterable[Verdicts], *, keep_items: bool = False) -> Verdicts:
+        """The verdicts of several batches; the images themselves only if they are to be kept."""
         found = list(parts)
-        if len(found) == 1:
-            return replace(found[0], items=())
-        judged = [part for part in found if len(part)] or found[:1]
+        items = [item for part in found for item in part.items] if keep_items else []
+        judged = [part for part in found if len(part)] or found[-1:]
         return replace(
             judged[0],
             paths=[path for part in judged for path in part.paths],
@@ -74,7 +73,7 @@ class Verdicts(HasRepr, Sequence[Verdict]):
             if judged[0].is_ood is None
             else np.concatenate([part.is_ood for part in judged if part.is_ood is not None]),
             unreadable=[image for part in found for image in part.unreadable],
-            items=(),
+            items=items,
             more_like=[word for part in judged for word in part.more_like],
         )
 

@@ -174,7 +174,7 @@ class Score(Settings):
         return Scorer(self, classifier, tensors, fitted=bool(state) or not self.needs_fit)
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Tensors that depend on the classifier alone."""
+        """Tensors that depend only on the classifier."""
         return {}
 
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:

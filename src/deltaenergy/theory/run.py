@@ -64,7 +64,7 @@ def check_paper(
         against: folder of a detector that was tuned without EBM, for Theorem 4.
         domains: whether `known` has folders DOMAIN/CLASS/ rather than CLASS/.
         method: heatmap of Figure 1.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "theory")
     check_method(method)

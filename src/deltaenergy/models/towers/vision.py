@@ -35,7 +35,7 @@ class VisionOutputs:
 
 
 class VisionTower:
-    """The image tower of a model in transformers' CLIP layout.
+    """The image encoder of a model in transformers' CLIP layout.
 
     Args:
         transformer: transformers' CLIPVisionModel (`embeddings`, `pre_layrnorm`, `encoder.layers`, `post_layernorm`).

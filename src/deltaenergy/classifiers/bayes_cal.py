@@ -6,7 +6,7 @@
     IRM  = Σ_e (mean_{i∈e} [Σ_k p_ik a_ik − a_iy])²,   a = L z·t: the squared derivative of domain e's mean
            cross-entropy by a factor on its logits
     g_i  = (1 − z zᵀ) Tᵀ (p_i − onehot_i): the direction in which an image feature would lower its cross-entropy
-    KL   = Σ [log(σ0/σ) + (σ² + (μ − μ0)²)/(2σ0²) − ½],   μ0 where μ began
+    KL   = Σ [log(σ0/σ) + (σ² + (μ − μ0)²)/(2σ0²) − ½],   μ0 the initial μ
 
 It is served with the mean, v = μ: a coop classifier. The released code (`as_released`) adds σ²⊙ε, has another KL with
 σ0 = σ at the start, and builds the cos² term without a graph, so it has no gradient.

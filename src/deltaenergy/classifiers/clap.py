@@ -1,6 +1,6 @@
 """CLAP: a linear probe that starts at the class texts and is kept near them (Silva-Rodríguez et al., CVPR 2024).
 
-    t_k = norm(w_k),   s_k = z · t_k,   loss CE(L s, y) + (1/K) Σ_k λ_k ‖w_k − ℓ t⁰_k‖²,   w begins as ℓ t⁰
+    t_k = norm(w_k),   s_k = z · t_k,   loss CE(L s, y) + (1/K) Σ_k λ_k ‖w_k − ℓ t⁰_k‖²,   w starts as ℓ t⁰
     λ_k = mean over the images of class k of softmax(L z·t⁰)_k
 
 The multiplier of a class is how well zero-shot knows it: classes with good texts stay near them, others are learned. λ

@@ -73,7 +73,7 @@ class CoCoOpClassifier(PromptClassifier):
 @register_method
 @dataclass(frozen=True)
 class CoCoOp(PromptMethod):
-    """Four context vectors begun as "a photo of a", and a small network that shifts them."""
+    """Four context vectors initialised as "a photo of a", and a small network that shifts them."""
 
     name = "cocoop"
     summary = "a learned context that a small network shifts for each image"

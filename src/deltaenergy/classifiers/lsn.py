@@ -67,7 +67,7 @@ class LsnClassifier(Classifier):
         return torch.stack([self.prompts(context) for context in self.contexts])
 
     def keep_texts(self) -> None:
-        """Not the negatives while validation asks, which looks at the positives alone."""
+        """Not the negatives for validation, which uses only the positives."""
         super().keep_texts()
         if not self.phase:
             self.negative_features = self.negative_texts()

@@ -75,7 +75,7 @@ class NegPromptClassifier(Classifier):
         return self.prompts.each(self.negative_contexts)
 
     def keep_texts(self) -> None:
-        """Not the negatives while validation asks, which looks at the positives alone."""
+        """Not the negatives for validation, which uses only the positives."""
         super().keep_texts()
         if not self.phase:
             self.negative_features = self.negative_texts()

@@ -20,7 +20,7 @@ def set_linear(generator: torch.Generator, *weights: nn.Parameter) -> None:
 
 
 def set_normal(generator: torch.Generator, *values: nn.Parameter) -> None:
-    """Values ~ N(0, 0.02²), as contexts and tokens begin, one after the other."""
+    """Values ~ N(0, 0.02²), as contexts and tokens start, one after the other."""
     for value in values:
         value.data.copy_(INITIAL_DEVIATION * torch.randn(value.shape, generator=generator))
 

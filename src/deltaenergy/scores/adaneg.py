@@ -1,9 +1,9 @@
 """AdaNeg: confident images become proxies next to the texts (Zhang & Zhang, NeurIPS 2024).
 
-Each class and each of NegLabel's negatives has a memory of `length` places, the first of which holds its text. With
-S_nl NegLabel's score (5 groups), an image goes to its nearest class if S_nl > θ + g(1 − θ), to its nearest negative if
-S_nl < θ − gθ (θ = g = 0.5: above 0.75, below 0.25). A full memory drops its image of highest entropy, of the softmax
-over the classes or over the negatives, for one of lower. A label's proxy is the direction of its memory:
+Each class and each of NegLabel's negatives has a memory of `length` places, the first of which has its text. With S_nl
+NegLabel's score (5 groups), an image goes to its nearest class if S_nl > θ + g(1 − θ), to its nearest negative if S_nl
+< θ − gθ (θ = g = 0.5: above 0.75, below 0.25). A full memory drops its image of highest entropy, of the softmax over
+the classes or over the negatives, for one of lower. A label's proxy is the direction of its memory:
 
     task      Σ_i f_i                              sample    Σ_i e^{−β(1 − cos(z, f_i))} f_i, for each image z
 

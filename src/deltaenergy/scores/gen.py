@@ -2,8 +2,8 @@
 
     score = −Σ_{k among the M largest} p_k^γ (1 − p_k)^γ,   p = softmax(s/T)
 
-A small γ weighs small probabilities almost as much as large ones, so many classes count. γ = 0.1 and M = 100 are the
-published values for ImageNet; with fewer than M classes all of them count. 1 − p_1 is the sum of the other
+A small γ weighs small probabilities almost as much as large ones, so low-ranked classes also count. γ = 0.1 and M = 100
+are the published values for ImageNet; with fewer than M classes all of them count. 1 − p_1 is the sum of the other
 probabilities, never a difference: near 1 a difference has no digits left, which the power 0.1 would amplify.
 """
 

@@ -100,9 +100,9 @@ def encode_candidates(
 ) -> torch.Tensor:
     """Unit features (M, D): row i is the direction of the mean of the un-normalised vectors of `prompts[i]`.
 
-    With `resume`, finished chunks are read from the cache folder and new ones written there. A chunk is stored under a
-    hash of the model and its prompts, so an interrupted run resumes, and another class list, or another pool with the
-    same chunk, need not encode it again.
+    With `resume`, finished chunks are read from the cache folder, and new chunks are written there. A chunk is stored
+    under a hash of the model and its prompts, so an interrupted run resumes, and another class list, or another pool
+    with the same chunk, need not encode it again.
     """
     total = sum(map(len, prompts))
     done = 0

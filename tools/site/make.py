@@ -38,7 +38,7 @@ SECTIONS = {
 }
 # Links from a page of docs/ to files of the repository, which the site does not have.
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
-# Scripts, styles, pictures and fonts that a page would ask another host for. Links to follow are no such thing.
+# Scripts, styles, images and fonts that a page would load from another host. Links to follow are no such thing.
 _ELSEWHERE = re.compile(
     r"""<(?:script|img|source|iframe)[^>]+src=["']?https?:|<link[^>]+href=["']?https?:[^>]+stylesheet"""
 )

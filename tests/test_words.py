@@ -99,8 +99,8 @@ PHRASES = {
 BANNED = re.compile(
     "|".join((*(rf"\b{phrase}\b" for phrase in PHRASES), r"\d[ \u00a0]%", r"\w(?<!softmax)\(s\)", r"\[default:")), re.I
 )
-# Values, not sentences: a prompt of PLOT++, and a name of a column with images.
-VALUES = {"one picture of a", "picture"}
+# A value, not a sentence: a prompt of PLOT++.
+VALUES = {"one picture of a"}
 
 
 def banned(text: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_messages_and_help() -> None:
         f"{path.relative_to(ROOT)}:{line}: {words}"
         for path in SOURCES
         for line, text in strings(ast.parse(path.read_text(encoding="utf-8")))
-        if text not in VALUES and (words := banned(text))
+        if " " in text and text not in VALUES and (words := banned(text))
     ]
     assert not found, "PHRASES says what to write instead"
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.labels import class_names
+from deltaenergy.core.classes import class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.core.labels import class_names
+from deltaenergy.core.classes import class_names
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector

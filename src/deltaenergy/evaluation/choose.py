@@ -20,10 +20,10 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
-from deltaenergy.core.display import HasRepr
-from deltaenergy.core.labels import class_indices, class_names, first_of_name
+from deltaenergy.core.classes import class_indices, class_names, first_of_name
 from deltaenergy.core.needs import OF_IMAGES, Lack, Need
 from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deltaenergy import __version__
-from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.classes import first_of_name
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.inline import Shot, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE

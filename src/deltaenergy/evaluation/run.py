@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.core.labels import class_names, first_of_name
+from deltaenergy.core.classes import class_names, first_of_name
 from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
-from deltaenergy.classifiers.logistic import held_out_in
+from deltaenergy.classifiers.linear_probe import held_out_in
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.needs import Need

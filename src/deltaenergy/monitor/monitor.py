@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.opening import DetectorSource

@@ -12,7 +12,7 @@ import torch
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
 from deltaenergy.classifiers.ebm import Ebm
 from deltaenergy.classifiers.prompt import PromptClassifier
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress, stage
 from deltaenergy.core.text import counted

@@ -1,7 +1,7 @@
 """What a number of images costs: `python docs/tables/scale_cost.py [CPU milliseconds per image] [cores]`.
 
-A model in a few lines, with its assumptions: each image takes the same time, cores do not slow each other down, and a
-core that fetches images waits for none. What was measured is the time of an image; the rest is multiplication.
+Assumptions: each image takes the same time, cores do not slow each other down, and no core waits for images. Only the
+time per image was measured; the rest is multiplication.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STEPS = {
     "ViT-B/16, torch int8": (0.2, 1.5, 2.9, 304, 0.02, 0.1),
     "ViT-B/16, torch fp32": (0.2, 1.9, 3.4, 498, 0.3, 0.1),
 }
-PLAN_MS = 0.02  # of the driver alone, the one part that is not shared out
+PLAN_MS = 0.02  # in the driver, the only part that is not distributed
 IMAGE_BYTES, FEATURE_DIM, INDEX_BYTES = 88_000, 512, 100
 SHARD, SHARD_RECORD_BYTES = 1_024, 350
 

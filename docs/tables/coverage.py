@@ -5,7 +5,7 @@
 Known images are drawn from a known distribution: uniform scores, scores with ties, a cloud of features, and the PACS
 images if FOLDER contains CLIP features (see clip_data.py). The share of new images that a threshold keeps is computed,
 not estimated; only the mean over the draws has an error. For cross-fitted scores, images are drawn without replacement,
-and the images that were not drawn are the new ones.
+and the images that were not drawn are the new images.
 """
 
 from __future__ import annotations

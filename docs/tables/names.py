@@ -319,7 +319,7 @@ def main() -> None:
     print()
     people = lite_people(options.folder) if options.lite else [clip_people(options.folder)]
     rows = ([one.family, len(one.right), 100 * float(rule(one).mean())] for one in people)
-    print_table(f"{name}-persons", ["persons, number of classes", "images", "kept"], rows, options.csv)
+    print_table(f"{name}-persons", ["persons, number of classes", "images", "kept"], rows, None)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ FEW: dict[str, Rule] = {
 
 
 class Case(NamedTuple):
-    """One test: terms of the known images, then of the unknown ones; which known images are classified correctly."""
+    """One test: terms of the known, then of the unknown images; which known images are classified correctly."""
 
     family: str
     kind: str

@@ -1,4 +1,4 @@
-"""How objects show themselves: one line in a terminal, a small table in a notebook."""
+"""How objects are displayed: one line in a terminal, a small table in a notebook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def in_table(kind: str, facts: Mapping[str, object]) -> str:
 
 
 class HasRepr:
-    """A class that says what it is by `_repr_fields`, in order of importance."""
+    """A class that describes itself by `_repr_fields`, most important first."""
 
     def _repr_fields(self) -> dict[str, object]:
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """Labels and class names: one way to find a label in a class list, and one way from labelled images to a class list.
 
-A label is a folder's name, a cell of a table, or what a user typed. It stands for the class of the very same name if
-there is one, else for the first class that differs from it in nothing but case, `_`, `-`, accents' encoding or spaces.
+A label is a folder's name, a cell of a table, or typed text. It means the class of exactly that name if there is one,
+else the first class that differs only in case, `_`, `-`, accents' encoding or spaces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaenergy.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from deltaenergy.data.items import ImageItem
 
-# A longer class list would bury the message it is meant to help with.
+# A longer class list would bury the message.
 MOST_SHOWN = 50
 
 
@@ -28,7 +28,7 @@ def normal_name(name: str) -> str:
 
 
 def first_of_name(classes: Sequence[str]) -> list[int]:
-    """For each class the first position with the same name, so that duplicates count as one class."""
+    """For each class the first position with the same name, so duplicates count as one class."""
     first: dict[str, int] = {}
     return [first.setdefault(normal_name(name), position) for position, name in enumerate(classes)]
 
@@ -48,19 +48,19 @@ class ClassFinder:
         return self._alike.get(normal_name(label)) if exact is None else exact
 
     def unknown(self, what: str, image: str, labels: Iterable[str]) -> InputError:
-        """The error for labels (one per image) that are no class; `image` is the first image that has one."""
+        """The error for labels (one per image) that are not a class; `image` is the first such image."""
         counts = Counter(labels)
         first = next(iter(counts))
         others = [repr(label) for label in counts if label != first]
         more = f" Neither are {_listed(others)}." if others else ""
         return InputError(
             f"{what}: {image} is of class {first!r}, which is not among the {len(self.classes)} classes."
-            f"{self.near(first)}{more} Add the class, rename the folder, or take the images out "
-            f"({counts.total()} in all)."
+            f"{self.near(first)}{more} Add the class, rename the folder, or remove the images ({counts.total()} in "
+            "all)."
         )
 
     def near(self, label: str) -> str:
-        """The tail of a message on a label that is no class: the nearest names, and all of them where they are few."""
+        """The end of a message on an unknown label: the nearest names, and all of them if they are few."""
         if len(self.classes) <= MOST_SHOWN:
             return did_you_mean(normal_name(label), self.classes)
         near = difflib.get_close_matches(normal_name(label), self.classes, n=2)
@@ -68,9 +68,10 @@ class ClassFinder:
 
 
 def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str) -> list[int]:
-    """The position of each image's class. Images without a label, or of no class, are an error; `what` begins it.
+    """The position of each image's class. Images without a label, or with an unknown label, are an error that starts
+    with `what`.
 
-    What stands there without a label because it cannot be read, such as a broken link, has position −1.
+    Unreadable items without a label, such as a broken link, have position −1.
     """
     finder = ClassFinder(classes)
     found: list[int] = []
@@ -80,8 +81,8 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
             continue
         if item.label is None:
             raise InputError(
-                f"{what}: {item.id} has no class label. Give a folder with one subfolder per class, or a table with a "
-                "label column; for features give labels."
+                f"{what}: {item.id} has no class label. Pass a folder with one subfolder per class, or a table with a "
+                "label column; for features pass labels."
             )
         position = finder.find(item.label)
         if position is None:
@@ -92,7 +93,7 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
 
 
 def class_names(items: Iterable[ImageItem]) -> list[str]:
-    """The class list that labelled images stand for: their labels as they come, `_` read as a space, none twice."""
+    """The class list of labelled images: their distinct labels in order, with `_` read as a space."""
     names: dict[str, str] = {}
     for item in items:
         if item.label is not None and normal_name(item.label):

@@ -1,8 +1,7 @@
-"""Names in terminals and spreadsheets: what could steer a terminal, turn a line round or start a formula is shown.
+"""Safe names in terminals and spreadsheets: control characters, bidirectional controls and formulas are escaped.
 
-File and class names come from anywhere. Terminals obey control characters, bidirectional overrides make `gpj.exe`
-read as `exe.jpg`, and spreadsheets run a cell that begins with `=`. JSON, JSON lines and Parquet keep names as they
-are.
+File and class names come from anywhere. Terminals obey control characters, bidirectional overrides make `gpj.exe` read
+as `exe.jpg`, and spreadsheets run a cell that starts with `=`. JSON, JSON lines and Parquet keep names as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
 _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
-# Apostrophes in front count too, so a reader can take off the one that was added.
+# Leading apostrophes also count, so a reader can remove the one that was added.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
@@ -32,9 +31,9 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def to_json(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
-    """`value` as JSON that every reader takes, and no terminal obeys; names come out of it as they were.
+    """`value` as JSON that every reader accepts, without control characters; names survive a round trip.
 
-    What is not a number (a score of NaN, an infinity), which JSON has not, is null.
+    NaN and infinity, which JSON does not have, are null.
     """
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -49,7 +48,7 @@ def _finite(value: Any) -> Any:
 
 
 def to_cell(text: str) -> str:
-    """`text` for a cell of a CSV file: visible, and with an apostrophe before what a spreadsheet takes for a formula.
+    """`text` for a cell of a CSV file: visible, with an apostrophe before what a spreadsheet would read as a formula.
 
     >>> to_cell("=1+1.png")
     "'=1+1.png"

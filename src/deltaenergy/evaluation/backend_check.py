@@ -1,11 +1,11 @@
-"""Whether a model on another backend is as good as on torch, measured in what users see: labels and verdicts.
+"""Whether a model on another backend gives the same labels and verdicts as on torch.
 
-Both towers see the same pixels, in turns. Class texts, score and class list are the same. Every other in-distribution
-image sets thresholds, one on torch's features and one on the backend's; the others, and those of the open set, are
-judged three times: torch by its threshold, the backend by torch's threshold, the backend by its own.
+Both towers get the same pixels, in turns. Class texts, score and class list are the same. Every other known image sets
+thresholds, one on torch's features and one on the backend's; the rest, and the open set, get three verdicts: torch by
+its threshold, the backend by torch's threshold, the backend by its own.
 
-They are called equal only if no label and no verdict differs, and the images are enough for that to mean something.
-With k of n images judged otherwise, at most the share p of new images like these is, with 95% confidence, where
+They are equal only if no label and no verdict differs among enough images. If k of n images differ, at most the share p
+of new images like these differs, with 95% confidence, where
 
     P(Binomial(n, p) ≤ k) = 0.05        (Clopper & Pearson, Biometrika 1934);   for k = 0:  p = 1 − 0.05^(1/n)
 
@@ -56,22 +56,22 @@ LEAST_IMAGES = 4
 
 @dataclass(frozen=True)
 class BackendAgreement:
-    """What was found. Shares and differences are of the backend against torch.
+    """The result. Differences are of the backend against torch.
 
     Attributes:
-        images: that were read, in-distribution and of the open set; each has a label from both.
-        judged: those that did not set thresholds; each has verdicts from both.
-        known: the in-distribution ones among `images`.
-        labels_differ: of the in-distribution images.
+        images: readable images, known and open; each has a label from both.
+        judged: images that did not set thresholds; each has verdicts from both.
+        known: the known images among `images`.
+        labels_differ: of the known images.
         open_labels_differ: of the open set, whose labels mean little.
-        verdicts_differ: of those judged, by torch's threshold.
-        own_verdicts_differ: of those judged, the backend by its own threshold.
-        judged_differ: of those judged, with another label or any other verdict.
+        verdicts_differ: of the judged images, by torch's threshold.
+        own_verdicts_differ: of the judged images, the backend by its own threshold.
+        judged_differ: judged images with another label or any other verdict.
         largest_score_difference: of one image, by the score that was fitted on torch.
-        score_deviation: the standard deviation of torch's scores, to hold it against.
+        score_deviation: the standard deviation of torch's scores, for comparison.
         least_cosine: between the two features of one image.
         auroc, difference: of torch; the backend's minus that, with its paired 95% interval. None without an open set.
-        milliseconds: of torch and of the backend, per image, in the tower alone.
+        milliseconds: per image, of torch and of the backend, tower only.
         ratios: torch's time over the backend's, of each batch.
     """
 
@@ -99,12 +99,12 @@ class BackendAgreement:
 
     @property
     def bound(self) -> float:
-        """At most this share of new images like these is judged otherwise, with 95% confidence."""
+        """At most this share of new images like these differs, with 95% confidence."""
         return upper_share(self.judged_differ, self.judged, 1 - CONFIDENCE)
 
     @property
     def differs(self) -> bool:
-        """Whether any label or verdict is another."""
+        """Whether any label or verdict differs."""
         return bool(self.labels_differ or self.open_labels_differ or self.judged_differ)
 
     @property
@@ -114,24 +114,24 @@ class BackendAgreement:
 
     @property
     def speed(self) -> float:
-        """How many times as fast as torch."""
+        """Speed relative to torch."""
         return self.milliseconds[0] / self.milliseconds[1]
 
     def conclusion(self) -> str:
         """One sentence: equal, different, or not enough images to say."""
-        share = f"with 95% confidence at most {self.bound:.2%} of images like these would be judged otherwise"
+        share = f"with 95% confidence at most {self.bound:.2%} of images like these would get another label or verdict"
         if self.equal:
             return f"Equal: no label and no verdict differs, and {share}."
         if not self.differs:
             needed = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - MOST_SHARE))
             return (
-                f"Not shown to be equal: nothing differs among {self.judged} judged images, but {share}. "
-                f"{needed} of them would be enough."
+                f"Not shown to be equal: nothing differs among {self.judged} images, but {share}. {needed} images "
+                "would be enough."
             )
         differ = self.judged_differ
         if not differ:
             return f"Not equal: {self.labels_differ} of the images that set thresholds get another label."
-        return f"Not equal: {differ} of {self.judged} judged images get another label or verdict; {share}."
+        return f"Not equal: {differ} of {self.judged} images get another label or verdict; {share}."
 
     def to_dict(self) -> dict[str, Any]:
         found = {name: value for name, value in asdict(self).items() if name not in ("unreadable", "difference")}
@@ -189,17 +189,17 @@ def check_agreement(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> BackendAgreement:
-    """Run both models over the same images and compare what they say of them.
+    """Run both models on the same images and compare labels, verdicts and speed.
 
     Args:
         reference: on torch.
         candidate: the same weights on another backend.
         classes: for zero-shot labels.
-        images: in-distribution.
+        images: known images.
         open_images: of none of the classes, for the AUROC and for more verdicts.
         score: one that works on features.
         templates: prompts.
-        keep: the share that thresholds are to accept.
+        keep: share of known images that thresholds keep.
         batch_size: images per step of both towers.
         progress: of the encoding.
     """
@@ -267,7 +267,7 @@ def _other(first: Sequence[Verdict], second: Sequence[Verdict]) -> npt.NDArray[n
 
 @dataclass
 class _SideBySide:
-    """Features of the same pixels by both towers, each timed, in turns so that neither is always first."""
+    """Features of the same pixels by both towers, each timed, alternating which is first."""
 
     reference: TowerModel
     candidate: TowerModel
@@ -301,7 +301,7 @@ class _SideBySide:
         seconds = [0.0, 0.0]
         for position in (0, 1) if len(self.times) % 2 else (1, 0):
             began = time.perf_counter()
-            features = models[position].image_features(pixels).float().cpu()  # which waits for a GPU
+            features = models[position].image_features(pixels).float().cpu()  # waits for a GPU
             seconds[position] = time.perf_counter() - began
             self.features[position].append(features.numpy())
         self.times.append((len(images), seconds[0], seconds[1]))
@@ -313,6 +313,6 @@ class _SideBySide:
         return tuple(1000 * sum(times[i] for times in self.times) / images for i in (1, 2))  # type: ignore[return-value]
 
     def ratios(self) -> tuple[float, ...]:
-        """Of each whole batch; the last may be too small to say much."""
+        """Of each full batch; the last may be too small."""
         whole = self.times[0][0]
         return tuple(first / second for count, first, second in self.times if count == whole)

@@ -1,8 +1,8 @@
 """Choose a score and its temperature from known images only.
 
-The classes are split at random into folds. With one fold's classes taken off the class list, its images are unknowns
-whose truth is known, and every candidate score is ranked by how well it tells them from the images of the others: by
-its AUROC, the mean over the folds.
+The classes are split at random into folds. Each fold's classes are removed from the class list in turn, so its images
+are unknowns, and candidate scores are ranked by how well they separate these from the other images: by AUROC, the mean
+over the folds.
 
 Images are encoded once and compared with all classes once; a fold only removes columns.
 """
@@ -40,8 +40,7 @@ from deltaenergy.scoring import KnownImages, bind, cross_fit, score_images, scor
 from deltaenergy.source import Source, items_of, list_images, load_images
 from deltaenergy.stats.metrics import Estimate, RankedScores
 
-# Settings that are candidates beside every score of the registry that can run on features. Each τ stands with the c
-# that it is best known with; `deltaenergy methods` says what the names mean.
+# Candidates in addition to every registered score that can run on features. Each τ is paired with its usual c.
 CANDIDATES = (
     "delta-energy",
     "delta-energy(tau=0.02)",
@@ -57,15 +56,18 @@ CANDIDATES = (
     "energy",
     "entropy",
 )
-# What a candidate may need; whatever else there is to need, choose does not give.
+# What a candidate may need.
 TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
-FEATURES_ALONE = Lack("choose compares scores of features alone", "choose compares scores of features alone.")
+FEATURES_ALONE = Lack(
+    "choose compares only scores that need no more than features",
+    "choose compares only scores that need no more than features.",
+)
 NEAR_ONLY = (
-    "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
-    "on pictures of a wholly other kind (far unknowns): check the choice with `deltaenergy evaluate` if you have some."
+    "Left-out classes resemble the others, so this ranks scores for near unknowns only. For images of a wholly "
+    "different kind (far unknowns), check the choice with `deltaenergy evaluate`."
 )
 LOG = logging.getLogger(__name__)
-# Means that differ by rounding alone are equal.
+# Means that differ only by rounding are equal.
 DECIMALS = 9
 
 
@@ -75,11 +77,11 @@ class OnlyStandIns(UserWarning):
 
 @dataclass(frozen=True)
 class Candidate:
-    """How one score told images of left-out classes from the others, averaged over the folds.
+    """How well one score separates images of left-out classes from the others, averaged over the folds.
 
     Attributes:
-        spec: what `make_score` and `--score` take.
-        auroc: what it is ranked by.
+        spec: for `make_score` and `--score`.
+        auroc: what candidates are ranked by.
         behind: how far its AUROC is below the best candidate's, on the same resamples; the best is 0 behind itself.
         fpr95: share of unknown images kept when 95% of the others are.
 
@@ -102,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True, repr=False)
 class Choice(HasRepr):
-    """Candidates from best to worst, and what they were ranked on."""
+    """Candidates from best to worst, and the images they were ranked on."""
 
     ranking: list[Candidate]
     classes: int
@@ -124,7 +126,7 @@ class Choice(HasRepr):
 
     def _required(self) -> tuple[Classifier, KnownFeatures]:
         if self.classifier is None or self.known is None:
-            raise InputError("This choice was made from features alone: use what `choose` returns.")
+            raise InputError("This choice was made from features: use what `choose` returns.")
         return self.classifier, self.known
 
     @property
@@ -133,7 +135,7 @@ class Choice(HasRepr):
 
     @property
     def caveat(self) -> str:
-        """What the ranking cannot know."""
+        """The limits of the ranking."""
         return NEAR_ONLY
 
     def _repr_fields(self) -> dict[str, object]:
@@ -164,7 +166,7 @@ class Choice(HasRepr):
 
 @dataclass(frozen=True)
 class KnownFeatures:
-    """Unit features on the model's device, the position and the name of each image's class, and those not read."""
+    """Unit features on the model's device, the position and the name of each image's class, and unreadable images."""
 
     features: torch.Tensor
     truth: Ints
@@ -184,20 +186,19 @@ def choose(
     confidence: float = 0.95,
     on: str | On = "auto",
 ) -> Choice:
-    """Rank scores by how well they detect classes left off the class list.
+    """Rank scores by how well they detect classes that are left out of the class list.
 
     Args:
-        by: a classifier that knows all classes, class names, or a detector or its folder, for its classifier.
+        by: a classifier with all classes, class names, or a detector or its folder (for its classifier).
         images: known images whose class is known (a folder with one folder per class, a table with labels), or unit
             features with `labels`.
-        scores: candidates, or `all`; those that need patches or pixels cannot take part. By default
-            `candidate_scores`.
+        scores: candidates, or `all`; scores that need patches or pixels are refused. Default: `candidate_scores`.
         labels: class name of each row of features.
-        folds: into how many parts the classes are split; each is left out once. At most one per class.
+        folds: number of parts of the classes; each is left out once. At most one per class.
         seed: of the split and the resamples.
-        resamples: how many the intervals come from; classes are resampled with all their images.
+        resamples: number of bootstrap resamples behind each interval; classes are resampled with all their images.
         confidence: of the intervals.
-        on: where a model is loaded, and images per batch.
+        on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "choose")
     known_images = list_images(images, labels=labels, hold=True)
@@ -239,16 +240,16 @@ def choose_from_features(
 ) -> Choice:
     """`choose` from unit features (N, D) and the position of each image's class in the class list.
 
-    `progress` is told how many folds are done.
+    `progress` gets the number of finished folds.
     """
     candidates = [make_score(score) for score in scores]
-    # A name that stands twice is one class: its columns come and go together.
+    # Duplicate names are one class: their columns are removed together.
     name_of = np.array(first_of_name(classifier.classes))
     seen, member = np.unique(name_of[truth], return_inverse=True)
     if len(seen) < 2:
-        raise InputError(f"choose needs images of at least two classes, and found {len(seen)}.")
+        raise InputError(f"choose needs images of at least two classes, found {len(seen)}.")
     if folds < 2:
-        raise InputError(f"folds must be at least 2, got {folds!r}: with one fold no class would be kept.")
+        raise InputError(f"folds must be at least 2, got {folds!r}.")
     parts = leave_out.folds(len(seen), folds, seed)
     resampled = leave_out.resample_classes(parts, resamples, seed)
     inputs = _inputs(classifier, features)
@@ -275,7 +276,7 @@ def choose_from_features(
         if progress is not None:
             progress(number, len(parts))
     choice = Choice(
-        # A resample that has none of a fold's classes counts for the other folds only.
+        # A resample with none of a fold's classes counts only for the other folds.
         rank(
             [score.spec for score in candidates],
             np.mean(aurocs, axis=0),
@@ -314,12 +315,12 @@ def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, conf
 
 
 def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice, count: int = 8) -> ScoreDisagreement:
-    """The best score beside a rival: of those that may be as good, the least like it; else the second best.
+    """The best score and a rival: of those that may be as good, the most different; else the second best.
 
-    All classes are on the class list here, so every image is a known one.
+    All classes are on the class list here, so every image is known.
     """
     if len(choice.ranking) < 2:
-        raise InputError("A disagreement takes two candidate scores, and there is one.")
+        raise InputError("A disagreement needs two candidate scores, got one.")
     rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
         choice.ranking[1].spec
     ]
@@ -343,7 +344,7 @@ def labelled_features(
     if needs := classifier.needs_to_predict & OF_IMAGES:
         raise InputError(
             f"A classifier by {classifier.method.name} needs {', '.join(sorted(need.value for need in needs))}: choose "
-            "compares scores of features alone."
+            "compares only scores that need no more than features."
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))
@@ -357,7 +358,7 @@ def labelled_features(
 
 
 def given_to_choose(sources: Iterable[Source] = (), classifier: Classifier | None = None) -> Given:
-    """What choose has for scores: features, whatever the images are."""
+    """The inputs for scores: only features."""
     return _features_only(Given.of(sources, classifier))
 
 
@@ -367,7 +368,7 @@ def _features_only(given: Given) -> Given:
 
 
 def candidate_scores(given: Given) -> tuple[list[Score], str | None]:
-    """`CANDIDATES` and every score and named setting that is cheap and can run; and one line on the others."""
+    """`CANDIDATES`, every cheap score and named setting that can run, and one line on the others."""
     usable, left_out = runnable_scores(given)
     unique = {score.spec: score for score in (*map(make_score, CANDIDATES), *usable)}
     return list(unique.values()), left_out

@@ -12,7 +12,7 @@ from deltaenergy.classifiers.base import Classifier
 
 
 def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
-    """Everything but the date decides the numbers: equal entries and equal pictures give equal results."""
+    """Everything but the date decides the numbers: equal entries and equal images give equal results."""
     return {
         "model": classifier.model.describe(),
         "classifier": {
@@ -35,5 +35,5 @@ def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
 
 
 def _templates(classifier: Classifier) -> list[str]:
-    """The prompts of a zero-shot classifier; tuned ones say in their method what they use."""
+    """The prompts of a zero-shot classifier; tuned classifiers record theirs in the method."""
     return list(classifier.templates) if classifier.method.name == "zero-shot" else []

@@ -1,4 +1,4 @@
-"""What an evaluation found, as plain data: for the terminal, for JSON and tables, and for the report."""
+"""The results of an evaluation as plain data, for the terminal, JSON, tables and the report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Group(StrEnum):
-    """What a set of images is: known classes, known classes in another style, or no known class."""
+    """The kind of a set: known classes, known classes shifted in style, or no known class."""
 
     ID = "known"
     SHIFTED = "shifted"
@@ -35,10 +35,10 @@ class Group(StrEnum):
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """One set of images with all that was computed for it. Row i of every array belongs to `scored.items[i]`.
+    """One set of images with its results. Row i of every array belongs to `scored.items[i]`.
 
-    `labels` are positions of classes (−1 where unknown), `counted` the images that count for detection, `scorers` what
-    scored them, by spec: a cross-fitted one has the folds of these images first.
+    `labels` are positions of classes (−1 if unknown), `counted` the images that count for detection, `scorers` the
+    scorers by spec: cross-fitted scorers have the folds of these images first.
     """
 
     name: str
@@ -70,7 +70,7 @@ class AccuracyRow:
 
 @dataclass(frozen=True)
 class DetectionRow:
-    """How well one score tells a closed set (ID or shifted) from an open one."""
+    """How well one score separates a closed set (ID or shifted) from an open set."""
 
     score: str
     closed: str
@@ -94,16 +94,16 @@ class KeptRow:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(HasRepr):
-    """Everything that was found.
+    """The results of an evaluation.
 
     Attributes:
         classes: the class names.
         sets: the sets in the order given: ID, shifted, open.
         scores: each score's `spec` with what it is (summary, formula, paper).
-        primary: the score whose pictures and verdicts a report shows.
+        primary: the score whose images and verdicts a report shows.
         keep: the ID share that thresholds keep, and the rate of the FPR columns.
-        thresholds: by score, from the ID sets or a detector; None where that was cross-fitted.
-        calibrations: by score, of a detector that was given, or of class names alone.
+        thresholds: by score, from the ID sets or a detector; None if that was cross-fitted.
+        calibrations: by score, of the detector or of class names.
         accuracy, detection, kept: the tables.
         provenance: how it was made.
     """
@@ -161,8 +161,8 @@ class Evaluation(HasRepr):
             raise InputError(f"score {spec!r} was not evaluated.{did_you_mean(spec, self.scores)}")
         rows = [row for row in self.detection if row.score == spec]
         if not rows:
-            raise InputError("There is no open set, so no curve: give open_sets to evaluate.")
-        # The score is named as well: several may be drawn into one figure.
+            raise InputError("There is no open set, so there is no curve: pass open_sets to evaluate.")
+        # With the name of the score: one plot may have several.
         named = {
             f"{spec}, {row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows
         }
@@ -185,7 +185,7 @@ class Evaluation(HasRepr):
         return RankedScores(*self.pair(row))
 
     def is_ood(self, image_set: EvaluatedSet, score: str | None = None) -> npt.NDArray[np.bool_]:
-        """The verdict on each image of a set: True where the score is below its threshold, or NaN."""
+        """The verdict on each image of a set: True if the score is below its threshold or NaN."""
         spec = score or self.primary
         values, known, threshold = image_set.scored.values[spec], self.calibrations.get(spec), self.thresholds[spec]
         if known is None:
@@ -240,9 +240,9 @@ class Evaluation(HasRepr):
 
 
 def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
-    """The names to report for a group: its sets, and all of them together if there are several.
+    """The names to report for a group: its sets, and their pool if there are several.
 
-    Of ID sets only the pool is reported: their threshold is a common one.
+    Of ID sets only the pool is reported: they share a threshold.
     """
     names = [image_set.name for image_set in sets if image_set.group is group]
     if len(names) < 2:
@@ -252,7 +252,7 @@ def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
 
 
 def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
-    """The sets that a name of `pools` stands for."""
+    """The sets behind a name of `pools`."""
     sets = list(sets)
     return [image_set for image_set in sets if image_set.name == name] or [
         image_set for image_set in sets if name == f"all {image_set.group.value} sets"
@@ -260,7 +260,7 @@ def members(sets: Iterable[EvaluatedSet], name: str) -> list[EvaluatedSet]:
 
 
 def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArray[np.float64]:
-    """The scores of all images that count, of the sets that a name stands for and that were scored; not to be changed.
+    """The scores of all images that count, of the scored sets under a name; do not change them.
 
     Those of a single set are not copied if all of its images count.
     """
@@ -273,7 +273,7 @@ def values_of(sets: Iterable[EvaluatedSet], name: str, score: str) -> npt.NDArra
 
 
 def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[AccuracyRow]:
-    """Of each closed set with labels, and with `pooled` of all ID and of all shifted sets together."""
+    """Accuracy of each labelled closed set, and with `pooled` of all ID and of all shifted sets."""
     rows = []
     for group in (Group.ID, Group.SHIFTED):
         names = [image_set.name for image_set in sets if image_set.group is group]
@@ -289,10 +289,10 @@ def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[Accurac
 def detection_rows(
     sets: Sequence[EvaluatedSet], scores: Sequence[str], keep: float, *, resamples: int, seed: int, pooled: bool
 ) -> list[DetectionRow]:
-    """Each score on each closed set against each open one; intervals only if there are resamples.
+    """Each score on each closed set against each open set; intervals only with resamples.
 
-    With `pooled`, sets of a group are also taken together. A pair of which one side has no image that counts is left
-    out, and so are sets that were not scored.
+    With `pooled`, sets of a group are also combined. Pairs without an image that counts, and sets that were not scored,
+    are skipped.
     """
     rows = []
     opened = [image_set for image_set in sets if image_set.group is Group.OPEN]
@@ -318,7 +318,7 @@ def detection_rows(
 
 
 def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
-    """The share of each set that each score's threshold accepts."""
+    """The share of each set that each score's threshold keeps."""
     rows = []
     for spec in evaluation.thresholds:
         for image_set in evaluation.sets:

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from deltaenergy.core.ahead import Result, Task, map_ahead
 from deltaenergy.core.progress import Progress, shown
 from deltaenergy.data.decode import UnreadableImage, reading_threads
 from deltaenergy.data.items import ImageItem, Unreadable, decoded
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import Model, TowerModel
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
 # Stored features cost nothing to compute: larger batches save the steps between them.
@@ -267,33 +265,20 @@ def decode_ahead(
     Those wait at the model's size. How many are decoded at a time, at their own size, the budget of pixels decides.
     """
 
-    def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
+    def read(item: ImageItem) -> tuple[ImageItem, npt.NDArray[np.float32] | str]:
         try:
             with decoded(item) as image:
-                return model.preprocessing(image)
+                return item, model.preprocessing(image)
         except UnreadableImage as error:
-            return str(error)
+            return item, str(error)
         except MemoryError:
-            return "not enough memory to resize it"
+            return item, "not enough memory to resize it"
 
     coming = iter(items)
     soon = list(islice(coming, ahead))
     threads = reading_threads((item.source for item in soon), max(DECODE_THREADS, cores))
-    ahead = max(ahead, threads)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
-    try:
-        for item in chain(soon, coming):
-            waiting.append((item, pool.submit(read, item)))
-            if len(waiting) >= ahead:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    finally:
-        # Also on an interrupt: what has not begun is dropped, and only the few images in work are waited for.
-        pool.shutdown(wait=True, cancel_futures=True)
+    yield from map_ahead(pool, read, chain(soon, coming), max(ahead, threads) - 1)
 
 
 def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
@@ -303,17 +288,8 @@ def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers:
     all. When it is closed, or a task fails, or on an interrupt, nothing more starts, and what runs is waited for.
     """
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tower")
-    try:
-        _use_one_core_each(pool, workers)
-        waiting: deque[Future[Result]] = deque()
-        for task in tasks:
-            waiting.append(pool.submit(work, task))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    _use_one_core_each(pool, workers)
+    yield from map_ahead(pool, work, tasks, workers)
 
 
 def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:

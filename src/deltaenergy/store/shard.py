@@ -4,10 +4,10 @@
     00003-1.arrow      a shard, one Arrow IPC file: row i is image i
 
 The columns of a shard are id, label, domain, content (a hash of the image's bytes), stamp (a cheap sign that they
-changed) and error, then features and, where asked for, patches. An image that cannot be read has an error, and null in
-place of features. The file's bytes are the index, then the features, then the rest of the index: each part has a hash
-of its own, so a store is checked without a look at its features. Shard 3 is written anew as `00003-2.arrow` when an
-image in it has changed; the number after the dash is the version of the store in which it was written.
+changed) and error, then features and, where requested, patches. An image that cannot be read has an error, and null
+instead of features. The file's bytes are the index, then the features, then the rest of the index: each part has its
+own hash, so a store is checked without reading its features. Shard 3 is written again as `00003-2.arrow` when an image
+in it has changed; the number after the dash is the version of the store in which it was written.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from deltaenergy.testing import METHOD_CHECKS, SCORE_CHECKS, check_method, check_score, tiny_model
 
-check_score("my-score(tau=2)")                        # all of them; the first that fails raises AssertionError
+check_score("my-score(tau=2)")                        # all checks; the first that fails raises AssertionError
 check_method("my-method")
 
 @pytest.mark.parametrize("check", SCORE_CHECKS, ids=lambda check: check.__name__)

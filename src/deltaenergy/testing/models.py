@@ -1,4 +1,4 @@
-"""A tiny CLIP with random weights, made in memory in a moment: two real towers, no file, no download."""
+"""A tiny CLIP with random weights, made in memory: two real towers, no file, no download."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tiny_model(
     seed: int = 0,
     name: str = "tiny-clip",
 ) -> ClipModel:
-    """A CLIP that looks at 32 × 32 pixels in 16 patches. The same seed gives the same weights and fingerprint."""
+    """A CLIP for 32 × 32 pixels in 16 patches. The same seed gives the same weights and fingerprint."""
     from transformers import CLIPConfig, CLIPModel
 
     tokenizer = _tokenizer()
@@ -44,7 +44,7 @@ def tiny_model(
         torch.manual_seed(seed)
         module = CLIPModel(config)
     with torch.no_grad():
-        # Default initialisation gives nearly equal texts; wider weights make prompts tell apart.
+        # Default initialisation gives nearly equal texts; wider weights make prompts distinct.
         for parameter_name, parameter in module.named_parameters():
             if parameter.ndim > 1 and "embedding" not in parameter_name:
                 parameter.mul_(3)

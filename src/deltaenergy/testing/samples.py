@@ -1,4 +1,4 @@
-"""What the checks are made of: random images and features, all that a score may look at, refusals."""
+"""Helpers of the checks: random images and features, inputs of scores, refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def random_pixels(count: int, seed: int) -> torch.Tensor:
 
 
 def random_pictures(count: int, seed: int = 0) -> list[Image.Image]:
-    """Pictures of noise."""
+    """Images of noise."""
     rng = np.random.default_rng(seed)
     return [Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)) for _ in range(count)]
 
@@ -64,7 +64,7 @@ def random_features(count: int, seed: int = 8) -> npt.NDArray[np.float32]:
 
 
 def inputs_of(classifier: Classifier, pixels: torch.Tensor) -> ScoreInputs:
-    """All that a score may look at or learn from, for preprocessed images, in the model's precision."""
+    """All inputs of a score, for preprocessed images, in the model's precision."""
     model = classifier.model
     assert isinstance(model, TowerModel)
     with torch.inference_mode():
@@ -79,7 +79,7 @@ def inputs_of(classifier: Classifier, pixels: torch.Tensor) -> ScoreInputs:
 
 @contextlib.contextmanager
 def refused(kind: type[DeltaEnergyError], *words: str) -> Iterator[None]:
-    """The block must raise an error of this kind whose message holds the words."""
+    """The block must raise an error of this type whose message contains the words."""
     try:
         yield
     except kind as error:

@@ -83,7 +83,7 @@ def name_list(name: str) -> NameList:
 
 
 def read_names(folder: Traversable, name: str) -> NameList:
-    """A list of a folder. One that was edited is an error: figures made with it would not be comparable."""
+    """A list of a folder. One that was edited is an error: results made with it would not be comparable."""
     hashes = cast("dict[str, str]", json.loads((folder / "hashes.json").read_text(encoding="utf-8")))
     if name not in hashes:
         raise InputError(f"Unknown name list {name!r}.{did_you_mean(name, hashes)}")

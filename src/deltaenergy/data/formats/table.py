@@ -295,7 +295,7 @@ def _jsonl(file: File) -> _Table:
         for record in records():
             if isinstance(record, _BadRow):
                 yield record
-            else:  # every line may have columns of its own
+            else:  # every line may have other columns
                 found = (find_column(record, known) for known in wanted)
                 yield [None if name is None else record[name] for name in found]
 

@@ -8,7 +8,7 @@ archive must not be compressed; nothing is ever unpacked to disk.
 
 Headers are between the images, and each is found only by the one before. So at a URL, to list an archive is to read
 through it, except for blocks without a header. What was found there is kept, packed, up to 64 MiB in all: about four
-million images. Whoever goes over more archives than that lists some of them again each time.
+million images. With more archives than that, some are listed again each time.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class TarContents:
 
 
 class TarLists:
-    """Lists of archives at URLs, packed. What makes room is drawn at random: whoever goes over more than fits, again
-    and again from the first, would never find one if the oldest had to go.
+    """Lists of archives at URLs, packed. What makes room is drawn at random: in repeated passes over
+    more than fits, the oldest would always be gone when it is needed.
     """
 
     def __init__(self, kept_bytes: int = 64 << 20) -> None:

@@ -90,7 +90,7 @@ def tree(
     listed comes once more, as CLOSED.
 
     Args:
-        folder: where to begin. If it cannot be listed, that is an `InputError`; without `strict` it is the one entry.
+        folder: where to start. If it cannot be listed, that is an `InputError`; without `strict` it is the one entry.
         strict: see `folder`.
         hidden: whether names that begin with a dot are given.
         enter: whether to look into a folder, by its parts.
@@ -130,7 +130,7 @@ def list_folder(folder: Path, *, hidden: bool = False) -> list[FolderEntry]:
 
 
 def list_or_problem(folder: Path, parts: tuple[str, ...] = (), *, hidden: bool = False) -> list[FolderEntry]:
-    """The entries of `folder`, whose own parts these are; if it cannot be listed, that alone."""
+    """The entries of `folder`, whose own parts these are; if it cannot be listed, only that."""
     try:
         return _list(folder, parts, hidden)
     except OSError as error:

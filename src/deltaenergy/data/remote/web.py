@@ -1,7 +1,7 @@
 """Files on web servers, over HTTP: whole, or in parts of one version.
 
 Time-outs, lost connections, answers that break off and the statuses 408, 425, 429, 500, 502, 503 and 504 are tried
-again, a few times, after waits that double and are drawn at random, so many workers do not come back all at once.
+again, a few times, after waits that double and are drawn at random, so workers do not come back all at once.
 Everything else is reported at once.
 
 A server is asked with GET only, and the answer is left early where its head is enough: servers of photos refuse HEAD.
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 class Web:
-    """Web servers, and when each last gave what was asked for. Connections do not survive a fork."""
+    """Web servers, and when each last gave what was requested. Connections do not survive a fork."""
 
     def __init__(self, limits: RequestLimits, sleep: Callable[[float], object] = time.sleep) -> None:
         self._limits, self._sleep = limits, sleep
@@ -39,7 +39,7 @@ class Web:
         self._clients: dict[int, httpx2.Client] = {}
 
     def head(self, url: str) -> tuple[int | None, str]:
-        """A file's size, if its server tells it, and its version: its tag, or else its date."""
+        """A file's size, if its server sends it, and its version: its tag, or else its date."""
 
         def read(answer: httpx2.Response) -> tuple[int | None, str]:
             size = answer.headers.get("Content-Length", "")

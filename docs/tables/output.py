@@ -31,14 +31,15 @@ def print_table(name: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     lines = ([f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)
     first = next(lines)
     marks = ["---:" if re.match(r"[*+–−\d-]", cell) and i else "---" for i, cell in enumerate(first)]
+    print("| " + " | ".join(columns) + " |\n|" + "|".join(marks) + "|")
     shown = []
-    for line in itertools.chain([columns, marks, first], lines):
+    for line in itertools.chain([first], lines):
         print("| " + " | ".join(line) + " |", flush=True)
-        shown.append(list(line))
+        shown.append(line)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(csv_rows(columns, shown[2:]))
+            csv.writer(file, lineterminator="\n").writerows(csv_rows(columns, shown))
 
 
 def csv_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -92,5 +92,5 @@ def test_cells_with_several_numbers_become_columns(output: ModuleType) -> None:
 
 def test_a_table_is_printed_and_written(output: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table("some", ["score", "value"], ([name, value] for name, value in [("x", 1.26), ("y", 2)]), tmp_path)
-    assert capsys.readouterr().out == "| score | value |\n| --- | ---: |\n| x | 1.3 |\n| y | 2 |\n"
+    assert capsys.readouterr().out == "| score | value |\n|---|---:|\n| x | 1.3 |\n| y | 2 |\n"
     assert (tmp_path / "some.csv").read_text(encoding="utf-8") == "score,value\nx,1.3\ny,2\n"

@@ -15,7 +15,7 @@ the other validation images.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def print_means(name: str, results: Runs, folder: Path | None) -> None:
 def print_differences(name: str, results: Runs, group: int, folder: Path | None) -> None:
     """Paired differences to `BASE`: bold where the interval over runs does not include zero.
 
-    † marks those that also hold when the runs of a group (the seeds of a domain) count as one.
+    † and the last column: nor does it when the runs of a group (the seeds of a domain) count as one.
     """
     columns = list(results[BASE][0])
 
@@ -169,8 +169,14 @@ def print_differences(name: str, results: Runs, group: int, folder: Path | None)
 
     print(f"\nDifference to {BASE}, run by run\n")
     others = ((method, runs) for method, runs in results.items() if method != BASE)
-    rows = ([method, *(cell(runs, column) for column in columns)] for method, runs in others)
-    print_table(f"{name}-vs-{BASE}", ["method", *columns], rows, folder)
+
+    def rows() -> Iterator[list[str]]:
+        for method, runs in others:
+            cells = [cell(runs, column) for column in columns]
+            marked = [column for column, shown in zip(columns, cells) if shown.endswith("†")]
+            yield [method, *cells, ", ".join(marked) or "–"]
+
+    print_table(f"{name}-vs-{BASE}", ["method", *columns, "excludes 0 with grouped runs"], rows(), folder)
 
 
 def main() -> None:

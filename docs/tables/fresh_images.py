@@ -1,4 +1,4 @@
-"""Print the table "Images that chose no setting" of docs/results/scores-on-lite.md.
+"""Print the table "Held-out images" of docs/results/scores-on-lite.md.
 
     python docs/tables/fresh_images.py FOLDER [--model lite] [--csv FOLDER]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ def add_csv(parser: argparse.ArgumentParser) -> None:
 
 def print_table(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], folder: Path | None) -> None:
     """Print rows as they come; with `folder`, write them to `folder`/`name`.csv at the end. Floats have one digit."""
-    lines = ([f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows)
+    lines = ([_shown(cell) for cell in row] for row in rows)
     first = next(lines)
     marks = ["---:" if re.match(r"[*+–−\d-]", cell) and i else "---" for i, cell in enumerate(first)]
     print("| " + " | ".join(columns) + " |\n|" + "|".join(marks) + "|")
@@ -40,6 +41,12 @@ def print_table(name: str, columns: Sequence[str], rows: Iterable[Sequence[objec
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(csv_rows(columns, shown))
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, float):
+        return "–" if math.isnan(cell) else f"{cell:.1f}"
+    return str(cell)
 
 
 def csv_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -29,7 +29,7 @@ from store_tests import OVERLAPS
 import deltaenergy as de
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.core.labels import class_indices, class_names
+from deltaenergy.core.classes import class_indices, class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError

@@ -17,7 +17,7 @@ import numpy as np
 
 from deltaenergy.classifiers.methods import Method, make_method
 from deltaenergy.classifiers.zero_shot import ZeroShot
-from deltaenergy.core.labels import class_names
+from deltaenergy.core.classes import class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import stage
 from deltaenergy.data.items import ImageItem, Unreadable
@@ -139,7 +139,7 @@ def tune_detector(
     with lock_folder(out):
         if overwrite:
             clear_run_folder(run_folder)
-        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder, stage)
+        sets = TrainSets(loaded, names, items, shots, seed, views, methods, run_folder)
         prepared = sets.of(methods[0])
         validation = None
         if validation_items is not None:

@@ -29,7 +29,7 @@ import torch
 
 from deltaenergy.classifiers.base import BLOCK_ENTRIES, Classifier, closest_classes
 from deltaenergy.core.arrays import ROW_BLOCK, GrowingArray, round_to_block
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, Unreadable

@@ -143,7 +143,6 @@ class Rows:
 
     @property
     def stores(self) -> list[Store]:
-        """The stores among them."""
         return [holder for holder in self.holders if isinstance(holder, Store)]
 
     @property
@@ -197,8 +196,7 @@ def list_images(images: Any, *, labels: Sequence[str] | None = None, hold: bool 
 def image_stream(images: Any) -> ImageStream:
     """The images that `images` stands for, in a stable order, each with a unique id, a few at a time in memory.
 
-    A path or pattern given alone must exist. In a list or table, a missing file is not an error here: it is reported as
-    unreadable when it is read, and all others are done.
+    A path or pattern given alone must exist; a missing file of a list or table is reported as unreadable.
     """
     source = as_source(images)
     return source if isinstance(source, ImageStream) else _stream_of(load_images(source))
@@ -316,7 +314,6 @@ def _stream_of(items: list[ImageItem]) -> ImageStream:
 
 
 def _are_features(value: Any) -> bool:
-    """Whether it is a 2-D float array or tensor."""
     if is_tensor(value):
         return bool(value.ndim == 2 and value.is_floating_point())
     return isinstance(value, np.ndarray) and value.ndim == 2 and np.issubdtype(value.dtype, np.floating)
@@ -331,7 +328,6 @@ def _place(given: str | os.PathLike[str]) -> str | Path:
 
 
 def _is_store(path: str | os.PathLike[str]) -> bool:
-    """Whether a feature store is there."""
     place = _place(path)
     return (isinstance(place, str) or place.suffix.lower() not in EXTENSIONS) and is_store(place)
 

@@ -78,7 +78,12 @@ def plan(
     planned: list[PlannedCase] = []
     skips: dict[Skip, None] = {}
     for case in spec.cases:
-        mine = [method.under(case.settings) for method in methods if _belongs(method, case, spec)]
+        # Tuners are timed on cases with training images, scores on the others.
+        mine = [
+            method.under(case.settings)
+            for method in methods
+            if spec.measures != "cost" or (method.tuner is None) == (case.train is None)
+        ]
         seeded = [method for method in mine if needs_seed(method)]
         fixed = [method for method in mine if not needs_seed(method)]
         turns: list[tuple[int | None, list[BenchmarkRow]]] = [(seed, seeded) for seed in seeds if seeded]
@@ -95,11 +100,6 @@ def plan(
             if found is not None:
                 planned.append(_with_methods(found, chosen, skips))
     return planned, list(skips)
-
-
-def _belongs(method: BenchmarkRow, case: Case, spec: BenchmarkSpec) -> bool:
-    """Tuners are timed on cases with training images, scores on the others."""
-    return spec.measures != "cost" or (method.tuner is None) == (case.train is None)
 
 
 def needs_seed(method: BenchmarkRow) -> bool:

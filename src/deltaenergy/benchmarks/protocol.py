@@ -129,20 +129,16 @@ def _load(name: str) -> dict[str, Any]:
 class TrainView(Preprocessing):
     """CLIP tuning's random view: a crop of 8–100% of the area and 3:4 to 4:3 in shape, resized; half are mirrored.
 
-    The randomness comes from the image's bytes and `seed`, so an image always gets the same view.
+    The randomness comes from the image's bytes, so an image always gets the same view.
     """
 
-    def __init__(self, base: Preprocessing, seed: int = 0) -> None:
+    def __init__(self, base: Preprocessing) -> None:
         super().__init__(**{name: getattr(base, name) for name in base.__dataclass_fields__})
-        object.__setattr__(self, "seed", seed)
-
-    if TYPE_CHECKING:
-        seed: int
 
     def frame(self, image: Image.Image) -> Image.Image:
         """A random crop, resized to the model's side."""
         image = image.convert("RGB")
-        digest = hashlib.blake2b(image.tobytes(), digest_size=8, salt=self.seed.to_bytes(8, "little")).digest()
+        digest = hashlib.blake2b(image.tobytes(), digest_size=8).digest()
         rng = np.random.default_rng(int.from_bytes(digest, "little"))
         return random_view(image, self, rng)
 

@@ -39,6 +39,7 @@ IDENTITY = (
 # Only some cells: the table's settings of the row, and fixed parameters of a search, as JSON; the batch if it matters.
 OPTIONAL = ("recipe", "grid", "fixed", "batch_size")
 MEASURED = ("closed", "kind", "open", "metric", "value", "n_closed", "n_open")
+WHOLE_NUMBERS = ("seed", "limit", "shots", "n_classes", "n_closed", "n_open", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,10 @@ class Results:
         return sorted(map(_read_cell, (self.folder / "cells").glob("*.json")), key=_cell_order)
 
     def runs(self) -> list[dict[str, Any]]:
-        return [_read_run(path) for path in sorted((self.folder / "runs").glob("*.json"))]
+        found = {path: read_json(path) for path in sorted((self.folder / "runs").glob("*.json"))}
+        for path, run in found.items():
+            _RUN(run, Where(str(path)))
+        return list(found.values())
 
     def write_run(self, record: Mapping[str, Any]) -> None:
         """Record what was requested and skipped; the same request replaces its record."""
@@ -113,8 +117,9 @@ class Results:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        cells, types = self.cells(), _arrow_types()
+        cells = self.cells()
         rows = [{**cell.identity, **row} for cell in cells for row in cell.rows]
+        types = {**dict.fromkeys(WHOLE_NUMBERS, pa.int64()), "value": pa.float64(), "search": pa.bool_()}
         named = (*IDENTITY, *OPTIONAL, *MEASURED)
         schema = pa.schema([(name, types.get(name, pa.string())) for name in named])
         columns = {name: [row.get(name) for row in rows] for name in schema.names}
@@ -213,12 +218,6 @@ def _read_cell(path: Path) -> Cell:
     )
 
 
-def _read_run(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(path)
-    _RUN(found, Where(str(path)))
-    return found
-
-
 def _cell_order(cell: Cell) -> tuple[Any, ...]:
     identity = cell.identity
     return (
@@ -230,10 +229,3 @@ def _cell_order(cell: Cell) -> tuple[Any, ...]:
         -1 if identity["seed"] is None else identity["seed"],
         cell.id,
     )
-
-
-def _arrow_types() -> dict[str, Any]:
-    import pyarrow as pa
-
-    whole = dict.fromkeys(("seed", "limit", "shots", "n_classes", "n_closed", "n_open", "batch_size"), pa.int64())
-    return {**whole, "value": pa.float64(), "search": pa.bool_()}

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from deltaenergy import __version__
 from deltaenergy.benchmarks.plan import FitImages, PlannedCase, fit_images, plan
-from deltaenergy.benchmarks.protocol import Protocol, get_protocol, in_train_view
+from deltaenergy.benchmarks.protocol import Protocol, Rules, get_protocol, in_train_view
 from deltaenergy.benchmarks.results import Cell, Results, Skip
 from deltaenergy.benchmarks.rows import BenchmarkRow, chosen_rows
 from deltaenergy.benchmarks.sets import DataRoot, template_of
@@ -33,7 +33,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import DeltaEnergyError, InputError, is_want_of_room
 from deltaenergy.evaluation.results import Evaluation, Group
-from deltaenergy.evaluation.run import evaluate_sets
+from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets
 from deltaenergy.evaluation.sets import LoadedSet
 from deltaenergy.files import check_writable, hash_strings, hash_value
 from deltaenergy.models.base import require_towers
@@ -79,7 +79,6 @@ def run_benchmark(
     seeds: Sequence[int] | None = None,
     limit: int | None = None,
     search: bool = False,
-    store: str | Path | None = None,
     batch_size: int | None = None,
     announce: ProgressStage = lambda _: None,
 ) -> Summary:
@@ -92,10 +91,7 @@ def run_benchmark(
     spec = rules.applied_to(spec)
     rows = chosen_rows(spec, methods)
     batch_size = batch_size or spec.batch_size
-    options = RunOptions(rules, limit, search, batch_size, announce)
     check_writable(results.folder, folder=True, argument="out")
-    if store is not None:
-        check_writable(Path(store), folder=True, argument="store")
     planned, skips = plan(spec, data, rows, seeds or spec.seeds, limit, as_released=rules.as_released)
     loaded = model() if callable(model) else model
     kind: type[Runner] = Runner
@@ -103,8 +99,8 @@ def run_benchmark(
         from deltaenergy.benchmarks.cost import CostRunner
 
         kind = CostRunner
-    features = FeatureCache(Path(store) if store else results.folder / "features", batch_size, announce)
-    run = kind(spec, loaded, results, features, options)
+    features = FeatureCache(results.folder / "features", batch_size, announce)
+    run = kind(spec, loaded, results, features, rules, limit, search, batch_size, announce)
     for skip in skips:
         run.note(skip)
     for case in planned:
@@ -115,28 +111,24 @@ def run_benchmark(
     return run.summary
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The settings of a run."""
+@dataclass
+class Runner:
+    """One run over all cases."""
 
+    spec: BenchmarkSpec
+    model: Model
+    results: Results
+    features: FeatureCache
     protocol: Protocol
     limit: int | None
     search: bool
     batch_size: int
     announce: ProgressStage
+    summary: Summary = field(default_factory=Summary)
 
-
-class Runner:
-    """One run over all cases."""
-
-    def __init__(
-        self, spec: BenchmarkSpec, model: Model, results: Results, features: FeatureCache, options: RunOptions
-    ) -> None:
-        self.spec, self.model, self.results, self.features = spec, model, results, features
-        self.protocol, self.limit, self.search = options.protocol, options.limit, options.search
-        self.rules = options.protocol.rules
-        self.batch_size, self.announce = options.batch_size, options.announce
-        self.summary = Summary()
+    @property
+    def rules(self) -> Rules:
+        return self.protocol.rules
 
     def case(self, planned: PlannedCase) -> None:
         """Compute the missing cells of a case, one tuner after the other."""
@@ -293,7 +285,7 @@ class Runner:
         """The scorer fitted on some ID images."""
         classifier = scorer.classifier
         # Stored features are rows without labels.
-        whole = needs_images(scorer) or Need.LABELS in scorer.score.needs
+        whole = (classifier.needs_to_predict | scorer.score.needs) & (OF_IMAGES | {Need.LABELS})
         images = items if whole else self.features.of(items, classifier.model)
         encoded = encode(classifier, [scorer], images, batch_size=self.batch_size)
         return fit([scorer], known_images([encoded], [scorer]))[0]
@@ -326,13 +318,15 @@ class Runner:
             classifier,
             list(ready.values()),
             sets,
-            by_name=False,
-            correct_only=self.rules.correct_only,
-            pooled=False,
-            resamples=0,
-            batch_size=self.batch_size,
+            EvaluationRules(
+                resamples=0,
+                batch_size=self.batch_size,
+                by_name=False,
+                correct_only=self.rules.correct_only,
+                pooled=False,
+                allow_empty=True,
+            ),
             progress=self.announce(f"{planned.case.name}: {', '.join(row.label for row in ready)}"),
-            allow_empty=True,
         )
         unreadable = tuple({image.id: image for image in evaluation.unreadable}.values())
         return [
@@ -360,19 +354,14 @@ class Runner:
         found = {item.id for item in readable}
         assert images.labels is not None
         label_of = dict(zip((item.id for item in images.items), images.labels))
-        rows = [i for i, item in enumerate(readable) if item.id not in taken]
+        tested = [item for item in readable if item.id not in taken]
         return replace(
             images,
-            items=[readable[i] for i in rows],
-            labels=np.array([label_of[readable[i].id] for i in rows], np.int64),
+            items=tested,
+            labels=np.array([label_of[item.id] for item in tested], np.int64),
             classifier=classifier,
             unreadable=tuple(self.features.unreadable[item.id] for item in images.items if item.id not in found),
         )
-
-
-def needs_images(scorer: Scorer) -> bool:
-    """Whether stored features are not enough for a scorer and its classifier."""
-    return bool((scorer.classifier.needs_to_predict | scorer.score.needs) & OF_IMAGES)
 
 
 def passes(rows: Sequence[BenchmarkRow], fit: FitImages) -> list[list[BenchmarkRow]]:

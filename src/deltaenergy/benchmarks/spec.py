@@ -55,8 +55,6 @@ LARGEST_FILE = 4 << 20
 HELD_OUT, OTHERS = "held-out", "others"
 # As a template: each dataset's own.
 OF_DATASET = "dataset"
-# A word of YAML that Python has taken.
-_PYTHON = {"from": "source"}
 
 
 @dataclass(frozen=True)
@@ -357,6 +355,7 @@ def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
 def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
     seeds = tuple(data.get("seeds", BenchmarkSpec.seeds))
     shared = {key: data.get(key, {}) for key in _SETTINGS}
+    validation = data.get("validation")
     cases = [
         case for position, entry in enumerate(data["cases"]) for case in _cases(entry, shared, where, position, seeds)
     ]
@@ -374,9 +373,7 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
         # Rows check the names in these two.
         recipe=tuple(sorted(data.get("recipe", {}).items())),
         settings=_settings(shared),
-        validation=ValidationRule(
-            **{_PYTHON.get(key, key): value for key, value in data.get("validation", {}).items()}
-        ),
+        validation=ValidationRule(validation["from"], validation["per_class"]) if validation else ValidationRule(),
         data=data,
         **{key: data[key] for key in plain if key in data},
     )

@@ -9,6 +9,7 @@ shift.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class _Towers(nn.Module):
 
 def load_tiny(file: Path, progress: Progress | None = None) -> TinyModel:
     """The model whose weights are in `file`, trained first if it is not there."""
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer()
     if not file.is_file():
         module = _train(tokenizer, progress)
         write_tensors(file, module.state_dict())
@@ -160,16 +161,23 @@ class _Task:
         """There is one stage."""
 
 
-def _tokenizer() -> Any:
-    """CLIP's tokenizer over single bytes."""
+def byte_tokenizer(words: Sequence[str] = ()) -> Any:
+    """A byte-level tokenizer of CLIP's kind: every byte alone and at the end of a word, and a few words."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import CLIPTokenizer
 
-    letters = sorted(ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*letters, *(f"{letter}</w>" for letter in letters)])}
+    alphabet = sorted(ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *(f"{letter}</w>" for letter in alphabet)])}
+    merges: dict[tuple[str, str], None] = {}
+    for word in words:
+        first, *rest = [*word[:-1], f"{word[-1]}</w>"]
+        for part in rest:
+            merges[(first, part)] = None
+            first += part
+            vocabulary.setdefault(first, len(vocabulary))
     for special in ("<|startoftext|>", "<|endoftext|>"):
         vocabulary[special] = len(vocabulary)
-    return CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=77)
+    return CLIPTokenizer(vocab=vocabulary, merges=list(merges), model_max_length=77)
 
 
 def _pixels() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Rows of arrays: the size of a block, and an array that grows."""
+"""Rows of arrays: the size of a block, rows as torch takes them, and an array that grows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,16 @@ ROW_BLOCK = 32
 def round_to_block(rows: int) -> int:
     """The largest multiple of 16 up to `rows`, at least 16: the size of a block."""
     return max(16, rows // 16 * 16)
+
+
+def native_array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers as torch takes them: neither negative strides nor foreign byte order, nor long doubles.
+
+    What must not be written to is copied, since a tensor cannot say so.
+    """
+    wide = values.dtype.kind == "f" and values.dtype.itemsize > 8
+    values = values.astype(np.float64 if wide else values.dtype.newbyteorder("="), copy=False)
+    return values.copy() if not values.flags.writeable or any(stride < 0 for stride in values.strides) else values
 
 
 class GrowingArray:

@@ -54,10 +54,6 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.what} {name!r} is registered twice: {taken!r} and {entry!r}")
         return entry
 
-    def decorator(self, name_of: Callable[[T], str]) -> Callable[[T], T]:
-        """A class decorator that registers what it decorates, under the name that `name_of` finds."""
-        return lambda entry: self.add(name_of(entry), entry)
-
     def get(self, name: str) -> T:
         """The entry named `name`, or an error that suggests the nearest names."""
         self.load()

@@ -1,7 +1,8 @@
-"""Safe names in terminals and spreadsheets: control characters, bidirectional controls and formulas are escaped.
+"""Text for people: safe names in terminals and spreadsheets, and how objects are displayed there and in notebooks.
 
 File and class names come from anywhere. Terminals obey control characters, bidirectional overrides make `gpj.exe` read
-as `exe.jpg`, and spreadsheets run a cell that starts with `=`. JSON, JSON lines and Parquet keep names as they are.
+as `exe.jpg`, and spreadsheets run a cell that starts with `=`: all of these are escaped. JSON, JSON lines and Parquet
+keep names as they are.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 # Control characters; line and paragraph separators; embeddings, overrides and isolates; halves of surrogate pairs.
@@ -17,6 +20,7 @@ _UNSAFE_IN_LINES = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", r"\x00-\x09\
 _UNSAFE_IN_JSON = re.compile(_UNSAFE.pattern.replace(r"\x00-\x1f", ""))
 # Leading apostrophes also count, so a reader can remove the one that was added.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NAMES_SHOWN = 5
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -68,3 +72,32 @@ def counted(count: int, noun: str) -> str:
 
 def _written_out(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def some_names(names: Sequence[str]) -> str:
+    """`dog, cat, horse`, or the first few of many."""
+    shown = ", ".join(name[:40] for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown}, …"
+
+
+def in_table(kind: str, facts: Mapping[str, object]) -> str:
+    """Facts as an HTML table, escaped."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table><caption style='text-align:left'><b>{escape(kind)}</b></caption>{rows}</table>"
+
+
+class HasRepr:
+    """A class that describes itself by `_repr_fields`, most important first."""
+
+    def _repr_fields(self) -> dict[str, object]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        facts = "; ".join(f"{name} {value}" for name, value in self._repr_fields().items())
+        return f"<{type(self).__name__}: {facts}>"
+
+    def _repr_html_(self) -> str:
+        return in_table(type(self).__name__, self._repr_fields())

@@ -84,7 +84,6 @@ class ImageItem:
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it means waiting for a network."""
         return getattr(self.source, "is_remote", False)
 
 
@@ -163,11 +162,6 @@ def _hash_of(content: Content) -> str:
     return digest.hexdigest()
 
 
-def is_in_memory(image: ImageItem) -> bool:
-    """Whether the image exists only in this process."""
-    return image.problem is None and not isinstance(image.source, LocalFile | RemoteFile | Slice | ParquetCell)
-
-
 def to_reference(image: ImageItem) -> str | None:
     """Where the image is, as text that `from_reference` reads; None if it exists only in this process."""
     if image.problem is not None:
@@ -183,7 +177,6 @@ def to_reference(image: ImageItem) -> str | None:
 
 
 def from_reference(id: str, reference: str, label: str | None = None, domain: str | None = None) -> ImageItem:
-    """The image that `to_reference` wrote."""
     try:
         fields = json.loads(reference)
         if "problem" in fields:

@@ -27,11 +27,11 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier
-from deltaenergy.core.labels import class_names
-from deltaenergy.core.progress import Progress, shown, stage
+from deltaenergy.core.classes import class_names
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.detector import Detector
-from deltaenergy.detector.opening import ClassNames, one_score
+from deltaenergy.detector.opening import one_score
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import TowerModel
@@ -40,7 +40,7 @@ from deltaenergy.models.on import On
 from deltaenergy.scores.availability import Given, check_runnable
 from deltaenergy.scores.base import Score
 from deltaenergy.scores.registry import DEFAULT_SCORE
-from deltaenergy.source import Features, load_images, require_images
+from deltaenergy.source import Features, require_images
 from deltaenergy.stats.metrics import Estimate, auroc, paired_differences
 from deltaenergy.stats.thresholds import upper_share
 
@@ -148,46 +148,39 @@ def check_model(
     *,
     on: str | On,
     score: str | Score | None = None,
-    classes: str | Sequence[str] | None = None,
     calibration_images: Any = None,
 ) -> BackendAgreement:
     """Load a model on torch in fp32 and as `on` says, and compare both (`check_agreement`).
 
-    Without `classes`, the class folders of `images` name them.
+    The class folders of `images` name the classes.
     """
     on = On.of(on)
     if on.backend in (None, "torch") and on.precision in ("auto", "fp32"):
         raise InputError("`on` must name another backend or precision: this compares with torch in fp32.")
     on.check(calibration_images)
     known, unknown = (
-        list(require_images(images, "check_model")),
-        None if open_images is None else load_images(open_images),
+        [] if given is None else list(require_images(given, "check_model")) for given in (images, open_images)
     )
-    names = ClassNames(classes).classes or class_names(known)
+    names = class_names(known)
     if not names:
         raise InputError(f"`images` {images}: the images have no classes. Sort them into class folders.")
     chosen = one_score(DEFAULT_SCORE if score is None else score)
     with stage("Loading the model"):
         candidate = on.load_model(model, calibration_images)
         reference = On(device=str(candidate.device), precision="fp32").load_model(model)
-    with stage("Encoding on both") as progress:
-        return check_agreement(
-            reference, candidate, names, known, unknown, score=chosen, batch_size=on.batch_size, progress=progress
-        )
+    return check_agreement(reference, candidate, names, known, unknown, score=chosen, batch_size=on.batch_size)
 
 
 def check_agreement(
     reference: TowerModel,
     candidate: TowerModel,
     classes: Sequence[str],
-    images: Any,
-    open_images: Any = None,
+    known: Sequence[ImageItem],
+    unknown: Sequence[ImageItem] = (),
     *,
     score: Score,
-    templates: Sequence[str] | None = None,
     keep: float = 0.95,
     batch_size: int = 32,
-    progress: Progress | None = None,
 ) -> BackendAgreement:
     """Run both models on the same images and compare labels, verdicts and speed.
 
@@ -195,13 +188,11 @@ def check_agreement(
         reference: on torch.
         candidate: the same weights on another backend.
         classes: for zero-shot labels.
-        images: known images.
-        open_images: of none of the classes, for the AUROC and for more verdicts.
+        known: known images.
+        unknown: of none of the classes, for the AUROC and for more verdicts.
         score: one that works on features.
-        templates: prompts.
         keep: share of known images that thresholds keep.
         batch_size: images per step of both towers.
-        progress: of the encoding.
     """
     base = reference.fingerprint
     if reference.backend != "torch" or not candidate.fingerprint.startswith(f"{base}+"):
@@ -209,19 +200,14 @@ def check_agreement(
             "check_agreement compares a model on torch with the same weights on another backend; these are "
             f"{reference.fingerprint} and {candidate.fingerprint}."
         )
-    if batch_size < 1:
-        raise InputError(f"batch_size must be at least 1, got {batch_size!r}.")
-    known, unknown = (
-        [] if given is None else list(require_images(given, "check_agreement")) for given in (images, open_images)
-    )
     check_runnable([score], Given.of([Features(np.zeros((1, reference.feature_dim)))], model=reference))
-    classifier = ZeroShotClassifier(reference, classes, templates=templates)
+    classifier = ZeroShotClassifier(reference, classes)
     both = _SideBySide(reference, candidate, batch_size)
-    progress = shown("Encoding images") if progress is None else progress
-    readable = both.encode(known, progress)
-    if readable < LEAST_IMAGES:
-        raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable known images, got {readable}.")
-    opened = np.arange(readable + both.encode(unknown, progress)) >= readable
+    with stage("Encoding on both") as progress:
+        readable = both.encode(known, progress)
+        if readable < LEAST_IMAGES:
+            raise InputError(f"Agreement needs at least {LEAST_IMAGES} readable known images, got {readable}.")
+        opened = np.arange(readable + both.encode(unknown, progress)) >= readable
     ours, theirs = (np.concatenate(part) for part in both.features)
     known_at = np.flatnonzero(~opened)
     calibrating, judged = known_at[::2], np.concatenate([known_at[1::2], np.flatnonzero(opened)])
@@ -277,7 +263,7 @@ class _SideBySide:
     # Of each batch: its images, and the seconds of either tower.
     times: list[tuple[int, float, float]] = field(default_factory=list)
 
-    def encode(self, items: Sequence[ImageItem], progress: Progress | None) -> int:
+    def encode(self, items: Sequence[ImageItem], progress: Progress) -> int:
         """Encode images by both, a batch at a time; how many could be read."""
         readable = 0
         with contextlib.closing(decode_ahead(self.reference, items, 2 * self.batch_size)) as decoded:
@@ -285,8 +271,7 @@ class _SideBySide:
                 batch = list(itertools.islice(decoded, self.batch_size))
                 self.unreadable += [Unreadable(item.id, pixels) for item, pixels in batch if isinstance(pixels, str)]
                 readable += self._run([pixels for _, pixels in batch if not isinstance(pixels, str)])
-                if progress is not None:
-                    progress(start + len(batch), len(items))
+                progress(start + len(batch), len(items))
         return readable
 
     @torch.inference_mode()

@@ -20,10 +20,10 @@ import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.subset import ClassSubset
-from deltaenergy.core.display import HasRepr
-from deltaenergy.core.labels import class_indices, class_names, first_of_name
+from deltaenergy.core.classes import class_indices, class_names, first_of_name
 from deltaenergy.core.needs import OF_IMAGES, Lack, Need
 from deltaenergy.core.progress import Progress, stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.class_check import warn_of_guesses
 from deltaenergy.detector.detector import Detector
@@ -121,8 +121,19 @@ class Choice(HasRepr):
         return Detector(classifier, self.best).calibrate(known.features, keep)
 
     def disagreement(self, count: int = 8) -> ScoreDisagreement:
-        """The images on which the best score and its rival disagree most (`disagreement_of`)."""
-        return disagreement_of(*self._required(), self, count)
+        """The best score and a rival: of those that may be as good, the most different; else the second best.
+
+        All classes are on the class list here, so every image is known.
+        """
+        classifier, known = self._required()
+        if len(self.ranking) < 2:
+            raise InputError("A disagreement needs two candidate scores, got one.")
+        rivals = [candidate.spec for candidate in self.ranking[1:] if candidate.behind.low <= 0]
+        inputs = _inputs(classifier, known.features)
+        with torch.inference_mode():
+            scorers = bind(classifier, [make_score(spec) for spec in (self.best, *(rivals or [self.ranking[1].spec]))])
+        fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
+        return disagreement_with(self.best, score_inputs(fitted, inputs, known=True), count)
 
     def _required(self) -> tuple[Classifier, KnownFeatures]:
         if self.classifier is None or self.known is None:
@@ -183,7 +194,6 @@ def choose(
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
-    confidence: float = 0.95,
     on: str | On = "auto",
 ) -> Choice:
     """Rank scores by how well they detect classes that are left out of the class list.
@@ -197,16 +207,20 @@ def choose(
         folds: number of parts of the classes; each is left out once. At most one per class.
         seed: of the split and the resamples.
         resamples: number of bootstrap resamples behind each interval; classes are resampled with all their images.
-        confidence: of the intervals.
         on: where to run the model, and images per batch.
     """
     source = DetectorSource.of(by, on, "choose")
     known_images = list_images(images, labels=labels, hold=True)
-    candidates, left_out = _candidates(_features_only(source.given([known_images])), scores)
+    given = features_only(source.given([known_images]))
+    if scores is None:
+        candidates, left_out = candidate_scores(given)
+    else:
+        chosen, left_out = chosen_scores(scores, given)
+        candidates = [make_score(score.score if isinstance(score, Scorer) else score) for score in chosen]
     if left_out is not None:
         LOG.info(left_out)
     classifier = source.classifier(lambda: class_names(items_of(known_images)))
-    check_runnable(candidates, given_to_choose([known_images], classifier))
+    check_runnable(candidates, features_only(Given.of([known_images], classifier)))
     with stage("Encoding images") as progress:
         known = labelled_features(classifier, known_images, source.on.batch_size, progress)
     with stage("Leaving classes out") as progress:
@@ -218,11 +232,9 @@ def choose(
             folds=folds,
             seed=seed,
             resamples=resamples,
-            confidence=confidence,
-            unreadable=known.unreadable,
             progress=progress,
         )
-    return replace(choice, classifier=classifier, known=known)
+    return replace(choice, unreadable=known.unreadable, classifier=classifier, known=known)
 
 
 def choose_from_features(
@@ -234,8 +246,6 @@ def choose_from_features(
     folds: int = 5,
     seed: int = 0,
     resamples: int = 1000,
-    confidence: float = 0.95,
-    unreadable: Sequence[Unreadable] = (),
     progress: Progress | None = None,
 ) -> Choice:
     """`choose` from unit features (N, D) and the position of each image's class in the class list.
@@ -282,19 +292,19 @@ def choose_from_features(
             np.mean(aurocs, axis=0),
             np.mean(fprs, axis=0),
             np.nanmean(drawn, axis=0),
-            confidence,
         ),
         classes=len(seen),
         images=len(truth),
         folds=len(parts),
         seed=seed,
-        unreadable=list(unreadable),
     )
     warnings.warn(choice.caveat, OnlyStandIns, stacklevel=2)
     return choice
 
 
-def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, confidence: float) -> list[Candidate]:
+def rank(
+    specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, confidence: float = 0.95
+) -> list[Candidate]:
     """Candidates by AUROC, the earlier one of two that are equal; `drawn` are the AUROCs of resamples."""
     order = np.argsort(-auroc.round(DECIMALS), kind="stable")
     best = order[0]
@@ -312,23 +322,6 @@ def rank(specs: Sequence[str], auroc: Floats, fpr95: Floats, drawn: Floats, conf
         )
         for i in order
     ]
-
-
-def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice, count: int = 8) -> ScoreDisagreement:
-    """The best score and a rival: of those that may be as good, the most different; else the second best.
-
-    All classes are on the class list here, so every image is known.
-    """
-    if len(choice.ranking) < 2:
-        raise InputError("A disagreement needs two candidate scores, got one.")
-    rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
-        choice.ranking[1].spec
-    ]
-    inputs = _inputs(classifier, known.features)
-    with torch.inference_mode():
-        scorers = bind(classifier, [make_score(spec) for spec in (choice.best, *rivals)])
-    fitted = cross_fit(scorers, KnownImages(inputs, known.truth.tolist()))
-    return disagreement_with(choice.best, score_inputs(fitted, inputs, known=True), count)
 
 
 def _inputs(classifier: Classifier, features: torch.Tensor) -> ScoreInputs:
@@ -357,12 +350,8 @@ def labelled_features(
     )
 
 
-def given_to_choose(sources: Iterable[Source] = (), classifier: Classifier | None = None) -> Given:
+def features_only(given: Given) -> Given:
     """The inputs for scores: only features."""
-    return _features_only(Given.of(sources, classifier))
-
-
-def _features_only(given: Given) -> Given:
     others = {need: FEATURES_ALONE for need in Need if need not in TO_CHOOSE_WITH}
     return Given({**given.lacks, **others}, given.method)
 
@@ -372,10 +361,3 @@ def candidate_scores(given: Given) -> tuple[list[Score], str | None]:
     usable, left_out = runnable_scores(given)
     unique = {score.spec: score for score in (*map(make_score, CANDIDATES), *usable)}
     return list(unique.values()), left_out
-
-
-def _candidates(given: Given, scores: str | Iterable[str | Score] | None) -> tuple[list[Score], str | None]:
-    if scores is None:
-        return candidate_scores(given)
-    chosen, left_out = chosen_scores(scores, given)
-    return [make_score(score.score if isinstance(score, Scorer) else score) for score in chosen], left_out

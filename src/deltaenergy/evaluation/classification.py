@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.results import EvaluatedSet, Group
+from deltaenergy.evaluation.results import EvaluatedSet, Group, flat
 from deltaenergy.evaluation.sets import same_class
 from deltaenergy.stats.metrics import Estimate, proportion_estimate
 
@@ -88,20 +88,12 @@ class Classification:
             "group": self.group.value,
             "images": self.images,
             "classes": [
-                {"class": row.name, "images": row.images, "accuracy": row.accuracy.value}
-                | {"accuracy_low": row.accuracy.low, "accuracy_high": row.accuracy.high}
-                for row in self.classes
+                {"class": row.name, "images": row.images, **flat("accuracy", row.accuracy)} for row in self.classes
             ],
             "confusion": [{"class": row.truth, "named": row.named, "images": row.images} for row in self.confusion],
             "reliability": {"ece": self.ece, "bins": [vars(confidence_bin) for confidence_bin in self.bins]},
             "risk_coverage": [
-                {
-                    "of": curve.of,
-                    "images": curve.images,
-                    "aurc": curve.aurc,
-                    "coverage": curve.coverage.tolist(),
-                    "risk": curve.risk.tolist(),
-                }
+                {**vars(curve), "coverage": curve.coverage.tolist(), "risk": curve.risk.tolist()}
                 for curve in self.risk_coverage
             ],
         }
@@ -175,23 +167,22 @@ def confusion(labels: npt.NDArray[np.int64], named: npt.NDArray[np.int64], class
     ]
 
 
-def reliability(confidence: Array, right: npt.NDArray[np.bool_], bins: int = BINS) -> tuple[float, list[Bin]]:
+def reliability(confidence: Array, right: npt.NDArray[np.bool_]) -> tuple[float, list[Bin]]:
     """The expected calibration error and the non-empty bins (a, b]; 0 is in the first."""
     if len(confidence) != len(right) or not len(right):
         raise InputError(
             f"reliability needs a confidence and an answer per image, got {len(confidence)}, {len(right)}."
         )
-    edges = np.linspace(0, 1, bins + 1)
+    edges = np.linspace(0, 1, BINS + 1)
     bin_of = np.searchsorted(edges[1:-1], confidence)
-    count = np.bincount(bin_of, minlength=bins)
-    sure = np.bincount(bin_of, confidence, bins) / np.maximum(count, 1)
-    hit = np.bincount(bin_of, right.astype(np.float64), bins) / np.maximum(count, 1)
+    count = np.bincount(bin_of, minlength=BINS)
+    sure = np.bincount(bin_of, confidence, BINS) / np.maximum(count, 1)
+    hit = np.bincount(bin_of, right.astype(np.float64), BINS) / np.maximum(count, 1)
     error = float((count * np.abs(hit - sure)).sum() / len(right))
-    filled = np.flatnonzero(count)
-    filled_bins = [
-        Bin(float(edges[i]), float(edges[i + 1]), int(count[i]), float(sure[i]), float(hit[i])) for i in filled
+    return error, [
+        Bin(float(edges[i]), float(edges[i + 1]), int(count[i]), float(sure[i]), float(hit[i]))
+        for i in np.flatnonzero(count)
     ]
-    return error, filled_bins
 
 
 def risk_coverage(score: Array, right: npt.NDArray[np.bool_], *, of: str = "images") -> RiskCoverage:

@@ -20,9 +20,8 @@ from deltaenergy.data.items import StoredRow, Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import DetectorSource
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import Evaluation, Group, members, pools
-from deltaenergy.evaluation.run import evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
+from deltaenergy.evaluation.results import Evaluation, Group, flat, members, pools, provenance_of
+from deltaenergy.evaluation.run import EvaluationRules, evaluate_sets, warn_of_no_open_set, warn_of_unknown_classes
 from deltaenergy.evaluation.sets import LoadedSet, grouped_sets, load_sets, match_labels, short_names
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import On
@@ -77,9 +76,7 @@ class Comparison:
                     "closed": row.closed,
                     "open": row.open or None,
                     "images": row.images,
-                    "difference": row.change.value,
-                    "difference_low": row.change.low,
-                    "difference_high": row.change.high,
+                    **flat("difference", row.change),
                 }
                 for row in self.differences
             ],
@@ -131,7 +128,7 @@ def compare(
         opened = {"zero-shot": Detector(plain, first.score).prepare(), **opened}
     with stage("Encoding images") as progress:
         evaluations = _evaluate_each(
-            opened, loaded, keep, resamples, seed, limit, batch_size=on.batch_size, progress=progress
+            opened, loaded, EvaluationRules(keep, resamples, seed, on.batch_size), limit, progress
         )
     return Comparison(evaluations, differences(evaluations, keep, resamples=resamples, seed=seed))
 
@@ -139,12 +136,8 @@ def compare(
 def _evaluate_each(
     detectors: Mapping[str, Detector],
     loaded: Sequence[LoadedSet],
-    keep: float,
-    resamples: int,
-    seed: int,
+    rules: EvaluationRules,
     limit: int | None,
-    *,
-    batch_size: int,
     progress: Progress,
 ) -> dict[str, Evaluation]:
     evaluations = {}
@@ -155,20 +148,17 @@ def _evaluate_each(
         if _needs_features_only(detector):
             key = classifier.model.fingerprint
             if key not in encoded:
-                encoded[key] = list(_encode(loaded, classifier.model, batch_size, progress))
+                encoded[key] = list(_encode(loaded, classifier.model, rules.batch_size, progress))
             sets = encoded[key]
         labelled = [replace(image_set, labels=match_labels(image_set, classifier.classes)) for image_set in sets]
         evaluations[name] = evaluate_sets(
             classifier,
             [detector.scorer],
             labelled,
-            keep=keep,
+            rules,
             calibrated=detector if detector.calibration is not None else None,
-            resamples=resamples,
-            seed=seed,
-            batch_size=batch_size,
             progress=progress,
-            provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples),
+            provenance=provenance_of(classifier, seed=rules.seed, limit=limit, resamples=rules.resamples),
         )
         warn_of_unknown_classes(evaluations[name], who=f"The detector {name!r}", stacklevel=3)
     warn_of_no_open_set(evaluations[name], stacklevel=3)

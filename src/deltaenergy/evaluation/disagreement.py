@@ -10,10 +10,9 @@ finds the image more known than the second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -68,46 +67,23 @@ def disagreements(first: Any, second: Any, count: int = 8) -> list[Disagreement]
     return [Disagreement(int(row), float(a[row]), float(b[row])) for row in order]
 
 
-def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -> tuple[str, str]:
-    """The two scores that rank the images least alike; with `among`, one of them is from there."""
-    pairs = [pair for pair in combinations(values, 2) if among is None or set(pair) & set(among)]
-    if not pairs:
-        raise InputError(f"A disagreement needs two scores, got {len(values)}.")
-    return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
-
-
-class PooledRows(Sequence[tuple["EvaluatedSet", int]]):
-    """Some images of several sets, one after the other: the set of each, and its row there."""
-
-    def __init__(self, sets: Sequence[EvaluatedSet], rows: npt.NDArray[np.int64]) -> None:
-        """`rows` count through all sets."""
-        self._sets, self._rows = sets, rows
-        self._ends = np.cumsum([len(image_set) for image_set in sets])
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[EvaluatedSet, int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> PooledRows: ...
-    def __getitem__(self, index: int | slice) -> tuple[EvaluatedSet, int] | PooledRows:
-        if isinstance(index, slice):
-            return PooledRows(self._sets, self._rows[index])
-        row = int(self._rows[index])
-        number = int(np.searchsorted(self._ends, row, side="right"))
-        return self._sets[number], row - (int(self._ends[number - 1]) if number else 0)
-
-
-def pooled_scores(evaluation: Evaluation) -> tuple[PooledRows, dict[str, npt.NDArray[np.float64]]]:
-    """Every image of an evaluation by set and row, and all scores in that order.
+def pooled_scores(
+    evaluation: Evaluation,
+) -> tuple[Callable[[int], tuple[EvaluatedSet, int]], dict[str, npt.NDArray[np.float64]]]:
+    """The scores of all images of an evaluation; and what gives the set of a row of these, and its row there.
 
     Images with NaN by some score are skipped, because they have no rank.
     """
     sets = evaluation.sets
     values = {spec: np.concatenate([image_set.scored.values[spec] for image_set in sets]) for spec in evaluation.scores}
     complete = ~np.any([np.isnan(scores) for scores in values.values()], axis=0)
-    return PooledRows(sets, np.flatnonzero(complete)), {spec: scores[complete] for spec, scores in values.items()}
+    rows, ends = np.flatnonzero(complete), np.cumsum([len(image_set) for image_set in sets])
+
+    def place(row: int) -> tuple[EvaluatedSet, int]:
+        number = int(np.searchsorted(ends, rows[row], side="right"))
+        return sets[number], int(rows[row]) - (int(ends[number - 1]) if number else 0)
+
+    return place, {spec: scores[complete] for spec, scores in values.items()}
 
 
 @dataclass(frozen=True)
@@ -127,22 +103,23 @@ class ScoreDisagreement:
 
 def disagreement_with(first: str, values: Mapping[str, Any], count: int = 8) -> ScoreDisagreement:
     """The score `first` and the score of `values` that ranks the images least like it."""
-    second = next(spec for spec in least_alike(values, [first]) if spec != first)
+    others = [spec for spec in values if spec != first]
+    second = min(others, key=lambda spec: rank_correlation(values[first], values[spec]))
     images = [image for image in disagreements(values[first], values[second], count) if image.difference]
     return ScoreDisagreement(first, second, rank_correlation(values[first], values[second]), images)
 
 
-def disagreement_record(evaluation: Evaluation, count: int = 8) -> dict[str, Any] | None:
+def disagreement_record(evaluation: Evaluation) -> dict[str, Any] | None:
     """The primary score and the score least like it, as JSON values; None with a single score."""
-    where, values = pooled_scores(evaluation)
-    if len(values) < 2 or not where:
+    place, values = pooled_scores(evaluation)
+    if len(values) < 2 or not len(values[evaluation.primary]):
         return None
 
     def image_of(row: int) -> dict[str, Any]:
-        image_set, own_row = where[row]
+        image_set, own_row = place(row)
         return {"set": image_set.name, "image": image_set.scored.items[own_row].id}
 
-    return disagreement_with(evaluation.primary, values, count).to_dict(image_of)
+    return disagreement_with(evaluation.primary, values).to_dict(image_of)
 
 
 def _two(first: Any, second: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

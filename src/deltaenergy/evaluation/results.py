@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.labels import first_of_name
+from deltaenergy import __version__
+from deltaenergy.core.classes import first_of_name
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.inline import Shot, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
@@ -20,6 +24,7 @@ from deltaenergy.stats.metrics import Estimate, RankedScores, proportion_estimat
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from deltaenergy.classifiers.base import Classifier
     from deltaenergy.detector.calibration import Calibration
     from deltaenergy.detector.names import NamesRule
     from deltaenergy.scoring import AnyScorer, Scored
@@ -194,11 +199,6 @@ class Evaluation(HasRepr):
         named = np.array(first_of_name(self.classes), dtype=np.int64)[image_set.scored.predicted]
         return known.rejects(image_set.scored.by_fold.get(spec, values), named)
 
-    @property
-    def given_thresholds(self) -> frozenset[str]:
-        """The scores whose verdicts are those of a detector."""
-        return frozenset(self.calibrations)
-
     def to_dict(self) -> dict[str, Any]:
         """All tables as JSON values: one flat row per line of each."""
         from deltaenergy.evaluation.classification import classification
@@ -206,7 +206,7 @@ class Evaluation(HasRepr):
 
         return {
             "accuracy": [
-                {"set": row.set, "group": row.group.value, "images": row.images, **_flat("accuracy", row.accuracy)}
+                {"set": row.set, "group": row.group.value, "images": row.images, **flat("accuracy", row.accuracy)}
                 for row in self.accuracy
             ],
             "detection": [
@@ -217,7 +217,7 @@ class Evaluation(HasRepr):
                     "open": row.open,
                     "closed_images": row.closed_images,
                     "open_images": row.open_images,
-                    **{key: v for name, estimate in row.metrics.items() for key, v in _flat(name, estimate).items()},
+                    **{key: v for name, estimate in row.metrics.items() for key, v in flat(name, estimate).items()},
                 }
                 for row in self.detection
             ],
@@ -228,7 +228,7 @@ class Evaluation(HasRepr):
                     "set": row.set,
                     "group": row.group.value,
                     "images": row.images,
-                    **_flat("kept", row.kept),
+                    **flat("kept", row.kept),
                 }
                 for row in self.kept
             ],
@@ -239,13 +239,13 @@ class Evaluation(HasRepr):
         }
 
 
-def pools(sets: Iterable[EvaluatedSet], group: Group) -> list[str]:
-    """The names to report for a group: its sets, and their pool if there are several.
+def pools(sets: Iterable[EvaluatedSet], group: Group, pooled: bool = True) -> list[str]:
+    """The names to report for a group: its sets, and if `pooled` their pool if there are several.
 
     Of ID sets only the pool is reported: they share a threshold.
     """
     names = [image_set.name for image_set in sets if image_set.group is group]
-    if len(names) < 2:
+    if len(names) < 2 or not pooled:
         return names
     together = f"all {group.value} sets"
     return [together] if group is Group.ID else [*names, together]
@@ -276,8 +276,7 @@ def accuracy_rows(sets: Sequence[EvaluatedSet], *, pooled: bool) -> list[Accurac
     """Accuracy of each labelled closed set, and with `pooled` of all ID and of all shifted sets."""
     rows = []
     for group in (Group.ID, Group.SHIFTED):
-        names = [image_set.name for image_set in sets if image_set.group is group]
-        for name in dict.fromkeys([*names, *(pools(sets, group) if pooled else [])]):
+        for name in dict.fromkeys([*pools(sets, group, pooled=False), *pools(sets, group, pooled)]):
             chosen = members([image_set for image_set in sets if image_set.group is group], name)
             labelled = sum(int(image_set.labelled.sum()) for image_set in chosen)
             if labelled:
@@ -298,8 +297,8 @@ def detection_rows(
     opened = [image_set for image_set in sets if image_set.group is Group.OPEN]
     for group in (Group.ID, Group.SHIFTED):
         mine = [image_set for image_set in sets if image_set.group is group]
-        for closed in _pools_or_sets(sets, group, pooled):
-            for open_name in _pools_or_sets(sets, Group.OPEN, pooled):
+        for closed in pools(sets, group, pooled):
+            for open_name in pools(sets, Group.OPEN, pooled):
                 for spec in scores:
                     known, unknown = values_of(mine, closed, spec), values_of(opened, open_name, spec)
                     if not len(known) or not len(unknown):
@@ -332,9 +331,30 @@ def kept_rows(evaluation: Evaluation) -> list[KeptRow]:
     return rows
 
 
-def _pools_or_sets(sets: Sequence[EvaluatedSet], group: Group, pooled: bool) -> list[str]:
-    return pools(sets, group) if pooled else [image_set.name for image_set in sets if image_set.group is group]
-
-
-def _flat(name: str, estimate: Estimate) -> dict[str, float]:
+def flat(name: str, estimate: Estimate) -> dict[str, float]:
+    """A value and its interval, as columns of a table."""
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def provenance_of(classifier: Classifier, **settings: Any) -> dict[str, Any]:
+    """Everything but the date decides the numbers: equal entries and equal images give equal results."""
+    return {
+        "model": classifier.model.describe(),
+        "classifier": {
+            **classifier.describe(),
+            # Tuned classifiers record theirs in the method.
+            "templates": list(classifier.templates) if classifier.method.name == "zero-shot" else [],
+            "batch_dependent": classifier.batch_dependent,
+        },
+        "classes": list(classifier.classes),
+        "classes_hash": classifier.classes_hash,
+        **settings,
+        "device": str(classifier.model.device),
+        "precision": str(classifier.model.dtype).removeprefix("torch."),
+        "versions": {
+            "deltaenergy": __version__,
+            "Python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")},
+        },
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

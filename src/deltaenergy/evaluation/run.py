@@ -5,21 +5,28 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from deltaenergy.classifiers.base import Classifier
-from deltaenergy.core.labels import class_names, first_of_name
+from deltaenergy.core.classes import class_names, first_of_name
 from deltaenergy.core.progress import Progress, part_of, stage
 from deltaenergy.detector.calibration import check_numbers
 from deltaenergy.detector.class_check import warn_of_chance
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.errors import DeltaEnergyError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, accuracy_rows, detection_rows, kept_rows
+from deltaenergy.evaluation.results import (
+    EvaluatedSet,
+    Evaluation,
+    Group,
+    accuracy_rows,
+    detection_rows,
+    kept_rows,
+    provenance_of,
+)
 from deltaenergy.evaluation.sets import (
     LoadedSet,
     grouped_sets,
@@ -62,6 +69,31 @@ MOST_LEARNED = 20_000
 
 class NoOpenSet(UserWarning):
     """Without images of none of the classes, detection could not be measured."""
+
+
+@dataclass(frozen=True)
+class EvaluationRules:
+    """How sets are measured.
+
+    Attributes:
+        keep: the ID share that thresholds keep, and the rate of the FPR metrics.
+        resamples: number of bootstrap resamples behind each interval.
+        seed: for the bootstrap.
+        batch_size: images per step of the image tower.
+        by_name: images are labelled by name, so classes of one name count as one.
+        correct_only: closed images count for detection only if they are classified correctly.
+        pooled: sets of a group are also measured together.
+        allow_empty: a set without a readable image is not an error.
+    """
+
+    keep: float = 0.95
+    resamples: int = 1000
+    seed: int = 0
+    batch_size: int = 32
+    by_name: bool = True
+    correct_only: bool = False
+    pooled: bool = True
+    allow_empty: bool = False
 
 
 def evaluate(
@@ -128,12 +160,9 @@ def evaluate(
             classifier,
             list(used.values()),
             labelled,
-            keep=keep,
+            EvaluationRules(keep, resamples, seed, source.on.batch_size),
             calibrated=detector,
             primary=primary,
-            resamples=resamples,
-            seed=seed,
-            batch_size=source.on.batch_size,
             progress=progress,
             provenance=provenance_of(classifier, seed=seed, limit=limit, resamples=resamples),
         )
@@ -146,36 +175,25 @@ def evaluate_sets(
     classifier: Classifier,
     scorers: Sequence[Scorer],
     sets: Sequence[LoadedSet],
+    rules: EvaluationRules,
     *,
-    by_name: bool = True,
-    correct_only: bool = False,
-    keep: float = 0.95,
     calibrated: Detector | None = None,
     primary: str | None = None,
-    pooled: bool = True,
-    resamples: int = 1000,
-    seed: int = 0,
-    batch_size: int = 32,
     progress: Progress | None = None,
     provenance: Mapping[str, Any] | None = None,
-    allow_empty: bool = False,
 ) -> Evaluation:
     """`evaluate` for sets whose images are listed and labelled.
 
-    Classes of one name count as one if images are labelled `by_name`. With `correct_only`, closed images count for
-    detection only if they are classified correctly. Scorers that have not seen ID images yet are cross-fitted on the ID
-    sets. A `calibrated` detector's threshold is used for its score. A set without a readable image is an error, unless
-    `allow_empty`. With `pooled`, sets of a group are also measured together.
+    Scorers that have not seen ID images yet are cross-fitted on the ID sets. A `calibrated` detector's threshold is
+    used for its score.
     """
-    found = _score_sets(classifier, scorers, sets, batch_size, progress)
-    if not allow_empty:
+    found = _score_sets(classifier, scorers, sets, rules.batch_size, progress)
+    if not rules.allow_empty:
         for image_set, (scored, _) in zip(sets, found):
             image_set.check_readable(scored.items, scored.unreadable)
-    evaluated = [
-        _evaluated(image_set, *of_set, classifier, by_name, correct_only) for image_set, of_set in zip(sets, found)
-    ]
+    evaluated = [_evaluated(image_set, *of_set, classifier, rules) for image_set, of_set in zip(sets, found)]
     specs = [scorer.spec for scorer in scorers]
-    thresholds = _thresholds(evaluated, specs, keep)
+    thresholds = _thresholds(evaluated, specs, rules.keep)
     calibrations: dict[str, Calibration | NamesRule] = {}
     provenance = dict(provenance or {})
     if calibrated is not None and calibrated.score.spec in specs:
@@ -185,12 +203,17 @@ def evaluate_sets(
     measured = Evaluation(
         classes=classifier.classes,
         sets=evaluated,
-        scores={scorer.spec: _describe(scorer.score) for scorer in scorers},
+        scores={
+            scorer.spec: {name: getattr(scorer.score, name) for name in ("summary", "formula", "paper")}
+            for scorer in scorers
+        },
         primary=primary or next(iter(specs), ""),
-        keep=keep,
+        keep=rules.keep,
         thresholds=thresholds,
-        accuracy=accuracy_rows(evaluated, pooled=pooled),
-        detection=detection_rows(evaluated, specs, keep, resamples=resamples, seed=seed, pooled=pooled),
+        accuracy=accuracy_rows(evaluated, pooled=rules.pooled),
+        detection=detection_rows(
+            evaluated, specs, rules.keep, resamples=rules.resamples, seed=rules.seed, pooled=rules.pooled
+        ),
         kept=[],
         calibrations=calibrations,
         provenance=provenance,
@@ -238,18 +261,13 @@ def _scorers(
     return bound
 
 
-class _ScoredSet(NamedTuple):
-    scored: Scored
-    scorers: dict[str, AnyScorer]
-
-
 def _score_sets(
     classifier: Classifier,
     scorers: Sequence[Scorer],
     sets: Sequence[LoadedSet],
     batch_size: int,
     progress: Progress | None,
-) -> list[_ScoredSet]:
+) -> list[tuple[Scored, dict[str, AnyScorer]]]:
     """The results of each set and its scorers: those that learn are cross-fitted on all ID sets."""
     learning = not all(scorer.fitted for scorer in scorers)
     learned_from = [learning and part.group is Group.ID and part.own_classes is None for part in sets]
@@ -276,7 +294,7 @@ def _score_sets(
         of_set = used if image_set.own_classes is None else []
         own = [_bound_to(encoded[i].classifier, scorer) for scorer in of_set]
         if learned_from[i]:
-            own = [_from_row(scorer, row) for scorer in own]
+            own = [replace(one, folds=one.folds[row:]) if isinstance(one, CrossFitted) else one for one in own]
         before = early.get(i, NOTHING_SCORED)
         scored = score_all(
             encoded[i],
@@ -289,10 +307,13 @@ def _score_sets(
         values = {**before.values, **scored.values}
         scored = replace(
             scored,
+            # Images of a whole store are looked up.
+            items=scored.items if image_set.store is None else image_set.items,
+            unreadable=[*image_set.unreadable, *scored.unreadable],
             values={scorer.spec: values[scorer.spec] for scorer in own},
             by_fold={**before.by_fold, **scored.by_fold},
         )
-        found.append(_ScoredSet(_named(image_set, scored), {scorer.spec: scorer for scorer in own}))
+        found.append((scored, {scorer.spec: scorer for scorer in own}))
     return found
 
 
@@ -321,22 +342,10 @@ def _bound_to(classifier: Classifier, scorer: AnyScorer) -> AnyScorer:
     return replace(scorer, scorers=tuple(replace(of_fold, classifier=classifier) for of_fold in scorer.scorers))
 
 
-def _from_row(scorer: AnyScorer, row: int) -> AnyScorer:
-    """The scorer for known images from a row on."""
-    return replace(scorer, folds=scorer.folds[row:]) if isinstance(scorer, CrossFitted) else scorer
-
-
 def _learned_every(sets: Sequence[LoadedSet]) -> list[int]:
     """Learn from every n-th image of each set: at most `MOST_LEARNED` of all feature stores together."""
     stored = sum(len(image_set) for image_set in sets if image_set.store is not None)
     return [1 if image_set.store is None else max(1, -(-stored // MOST_LEARNED)) for image_set in sets]
-
-
-def _named(image_set: LoadedSet, scored: Scored) -> Scored:
-    """For a whole store, images are looked up."""
-    if image_set.store is not None:
-        scored = replace(scored, items=image_set.items)
-    return replace(scored, unreadable=[*image_set.unreadable, *scored.unreadable])
 
 
 def _evaluated(
@@ -344,8 +353,7 @@ def _evaluated(
     scored: Scored,
     scorers: dict[str, AnyScorer],
     classifier: Classifier,
-    by_name: bool,
-    correct_only: bool,
+    rules: EvaluationRules,
 ) -> EvaluatedSet:
     """Join the labels of readable images with their predictions."""
     classes = (classifier if image_set.classifier is None else image_set.classifier).classes
@@ -355,11 +363,10 @@ def _evaluated(
     else:
         label_of = dict(zip((item.id for item in image_set.items), known.tolist()))
         labels = np.array([label_of[item.id] for item in scored.items], dtype=np.int64)
-    predicted = same_class(classes)[scored.predicted] if by_name else scored.predicted
+    predicted = same_class(classes)[scored.predicted] if rules.by_name else scored.predicted
     correct = (labels >= 0) & (predicted == labels)
-    counted = (
-        correct if correct_only and image_set.group is not Group.OPEN else np.broadcast_to(np.True_, correct.shape)
-    )
+    some_count = rules.correct_only and image_set.group is not Group.OPEN
+    counted = correct if some_count else np.broadcast_to(np.True_, correct.shape)
     return EvaluatedSet(image_set.name, image_set.group, scored, labels, correct, counted, scorers)
 
 
@@ -376,7 +383,3 @@ def _thresholds(sets: Sequence[EvaluatedSet], specs: Iterable[str], keep: float)
         if sum(map(len, values)):
             result[spec] = threshold_at(np.sort(values[0] if len(values) == 1 else np.concatenate(values)), keep)
     return result
-
-
-def _describe(score: Score) -> dict[str, str]:
-    return {"summary": score.summary, "formula": score.formula, "paper": score.paper}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from deltaenergy.core.arrays import GrowingArray
-from deltaenergy.core.labels import ClassFinder, first_of_name
+from deltaenergy.core.classes import ClassFinder, first_of_name
 from deltaenergy.core.needs import Lack
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError

@@ -62,15 +62,6 @@ def best_score(evaluation: Evaluation) -> BestScore | None:
     return BestScore(best, second, lead, len(rows))
 
 
-def kept_estimate(evaluation: Evaluation, group: Group) -> Estimate | None:
-    """The share of a group's images that the primary score keeps, with its Wilson interval."""
-    sets = evaluation.in_group(group)
-    total = sum(map(len, sets))
-    if not total:
-        return None
-    return proportion_estimate(sum(int((~evaluation.is_ood(image_set)).sum()) for image_set in sets), total)
-
-
 def measured(evaluation: Evaluation) -> dict[Column, Estimate]:
     """The numbers of one detector: accuracy, AUROC, FPR, and the share kept at its threshold."""
     numbers: dict[Column, Estimate] = {}
@@ -81,8 +72,10 @@ def measured(evaluation: Evaluation) -> dict[Column, Estimate]:
         if metric == "auroc" or (metric.startswith("fpr") and not metric.endswith("_ood")):
             numbers |= {(metric, group): of_group.metrics[metric] for group, of_group in rows.items()}
     for group in Group:
-        if (kept := kept_estimate(evaluation, group)) is not None:
-            numbers[KEPT, group] = kept
+        sets = evaluation.in_group(group)
+        if total := sum(map(len, sets)):
+            kept = sum(int((~evaluation.is_ood(image_set)).sum()) for image_set in sets)
+            numbers[KEPT, group] = proportion_estimate(kept, total)
     return numbers
 
 

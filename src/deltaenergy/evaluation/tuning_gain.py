@@ -29,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.classifiers.base import Classifier, Inputs
-from deltaenergy.classifiers.logistic import held_out_in
+from deltaenergy.classifiers.linear_probe import held_out_in
 from deltaenergy.classifiers.methods import Method
 from deltaenergy.classifiers.subset import ClassSubset
 from deltaenergy.core.needs import Need
@@ -94,12 +94,7 @@ class GainRow:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("accuracy", "auroc", "accuracy_gain", "auroc_gain")
-        measured_values: dict[str, Estimate | None] = {name: getattr(self, name) for name in names}
-        measured = {
-            name: None if estimate is None else estimate._asdict() for name, estimate in measured_values.items()
-        }
-        return {"method": self.method, **measured, "note": self.note}
+        return {name: value._asdict() if isinstance(value, Estimate) else value for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

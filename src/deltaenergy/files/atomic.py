@@ -98,7 +98,6 @@ def publish(temporary: Path, path: Path, *, if_absent: bool = False) -> bool:
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file's bytes to disk."""
     handle = os.open(path, os.O_RDWR)
     try:
         os.fsync(handle)
@@ -146,12 +145,10 @@ def remove_litter(folder: Path) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file or folder of this name is one of our temporary ones."""
     return _PART.fullmatch(name) is not None
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` as UTF-8, all or nothing."""
     # Bytes of file names that are not Unicode are written as \udcxx, which JSON reads as what it was.
     _replace(path, text.encode("utf-8", "backslashreplace"))
 
@@ -162,7 +159,6 @@ def _replace(path: str | Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a new file."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         view = memoryview(data)
@@ -178,13 +174,11 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """What `write_json` writes."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as safetensors, all or nothing."""
     with replacing(path) as temporary:
         save_tensors(temporary, tensors)
 

@@ -66,7 +66,6 @@ def store_cached(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """SHA-256 of all tensors, by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())

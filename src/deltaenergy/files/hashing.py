@@ -27,6 +27,5 @@ def hash_value(value: Any) -> str:
 
 
 def hash_file(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -108,7 +108,6 @@ def _write_temporary(name: str, write: Callable[[Path], object]) -> Path | None:
 
 @contextlib.contextmanager
 def _explained(said: str, where: str = "") -> Iterator[None]:
-    """Turn the system's errors into a message with a remedy."""
     try:
         yield
     except InputError:

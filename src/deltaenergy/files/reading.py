@@ -76,7 +76,6 @@ def check_ordinary(path: str | Path) -> None:
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:
-    """Read a safetensors file."""
     from safetensors.torch import load_file
 
     # safetensors compares its header with the size of the file before it allocates anything.

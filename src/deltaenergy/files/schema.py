@@ -31,13 +31,11 @@ class Where:
     entry: str = ""
 
     def at(self, key: str | int) -> Where:
-        """The place of an entry within this one."""
         if isinstance(key, int):
             return replace(self, entry=f"{self.entry}[{key}]")
         return replace(self, entry=f"{self.entry}.{key}" if self.entry else key)
 
     def wrong(self, found: object, expected: str) -> ArtifactError:
-        """The error for a value that is not what it should be."""
         what = f"the entry {self.entry}" if self.entry else "the content"
         return ArtifactError(f"{self.file}: {what} is {_shown(found)}; expected {expected}.")
 
@@ -93,7 +91,6 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
 
 
 def truth() -> Check:
-    """True or false."""
     return _value(lambda value: isinstance(value, bool), "true or false")
 
 
@@ -238,7 +235,6 @@ def _is_unicode(value: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value in a few words."""
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):

@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from deltaenergy.core.ahead import Result, Task, map_ahead
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.progress import Progress, shown
+from deltaenergy.core.text import counted
 from deltaenergy.data.decode import UnreadableImage, reading_threads
 from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import check_features
 from deltaenergy.source import Features, Rows, Source
 from deltaenergy.store.store import Shard, Store
 
@@ -205,6 +206,36 @@ def _feature_batches(model: Model, features: Features, progress: Progress | None
         yield EncodedBatch(list(features.each(rows)), None, block.to(model.device), None, [])
         if progress is not None:
             progress(rows.stop, len(features))
+
+
+def check_features(
+    features: Any, model: Model, what: str = "features", rows: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Features as float32, or an error that says what is wrong with them.
+
+    There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
+    """
+    if isinstance(features, np.ndarray):
+        features = native_array(features)
+    tensor = torch.as_tensor(features).detach().float()
+    if tensor.shape[1] != model.feature_dim:
+        raise InputError(
+            f"{what} have {tensor.shape[1]} columns, but model {model.name!r} gives {model.feature_dim}. "
+            "Were they computed with another model?"
+        )
+    bad = ~torch.isfinite(tensor).all(dim=1)
+    if bad.any():
+        found = torch.nonzero(bad).flatten().tolist()
+        first = found[0] if rows is None else rows[found[0]]
+        raise InputError(f"{what} have NaN or infinity in {counted(len(found), 'row')}, first in row {first}.")
+    norms = tensor.norm(dim=1)
+    if len(norms) and (norms - 1).abs().max() > 1e-2:
+        worst = int((norms - 1).abs().argmax())
+        row = worst if rows is None else rows[worst]
+        raise InputError(
+            f"{what} must have unit length, but row {row} has length {norms[worst]:.3g}. Divide each row by its norm."
+        )
+    return tensor
 
 
 def _shard_batches(

@@ -24,8 +24,7 @@ from deltaenergy.core.needs import OF_IMAGES
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.verdict import verdict_schema
 from deltaenergy.errors import InputError
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import check_features
+from deltaenergy.models.encoding import EncodedBatch, check_features
 from deltaenergy.scoring import score_encoded, stream_scores
 from deltaenergy.store.folder import open_folder
 from deltaenergy.store.plan import present

@@ -254,7 +254,6 @@ class ScoreTask:
             return Detector.load(folder, device=self.device).prepare()
 
     def images(self, content: bytes) -> Source:
-        """The images of a part."""
         if self.store is None or self.manifest is None:
             rows = unpack_rows(content)
             return as_source([from_reference(row.id, row.source or "", row.label, row.domain) for row in rows])

@@ -124,7 +124,6 @@ class _Worker:
         return " ".join([how, *self._last_words])
 
     def kill(self) -> None:
-        """End it now, and wait until it has."""
         self._process.kill()
         self._process.wait()
         for listener in self._listeners:

@@ -2,7 +2,7 @@
 
 Scores are larger for more in-distribution (ID) images; an image is kept when its score reaches the threshold.
 All ranking metrics are functions of how often each distinct score occurs in each group, so one sort serves them all,
-and bootstrap resamples only change the counts (`ranking.py`, `resampling.py`). `RankedScores` holds the sorted scores;
+and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores;
 the plain functions are one-liners on it.
 
     AUROC        P(id > ood) + ½ P(id = ood)
@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
-from deltaenergy.stats.ranking import Ranked, Ranks, weighted_sums
+from deltaenergy.stats.ranking import Counts as ResampleCounts
+from deltaenergy.stats.ranking import Ranked, Ranks, draw, weighted_sums
 from deltaenergy.stats.ranking import images_for_rate as images_for_rate
-from deltaenergy.stats.resampling import ResampleCounts, draw
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deltaenergy.errors import InputError
+from deltaenergy.stats.ranking import images_for_rate
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -135,8 +136,7 @@ def check_fdr(fdr: float | None) -> None:
 
 def threshold_at(ascending: Floats, keep: float) -> float:
     """The largest observed score that at least ⌈keep·n⌉ of the n ascending scores reach: for metrics of these n."""
-    # keep·n is rounded first: 0.56 · 25 is 14.000000000000002 in floating point, and its ceiling would be 15.
-    return float(ascending[len(ascending) - max(1, math.ceil(round(keep * len(ascending), 9)))])
+    return float(ascending[len(ascending) - images_for_rate(keep, len(ascending))])
 
 
 def count_at_most(ascending: Floats, values: Floats, folds: Ints | None = None) -> Ints:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, is_in_memory, to_reference
+from deltaenergy.data.items import ImageItem, change_stamp, hash_bytes, to_reference
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import ArtifactError
 from deltaenergy.files import schema
@@ -133,7 +133,7 @@ class Changes:
                 planned = planned._replace(keeps=same_stamp and not failed)
                 self._change(planned)
             self.images += 1
-            if is_in_memory(item) and not planned.keeps:
+            if planned.source is None and not planned.keeps:
                 self.in_memory[item.id] = item
             if item.id not in self._known:
                 yield planned

@@ -100,5 +100,4 @@ class RemoteFolder:
         """Nothing is ever half-written."""
 
     def lock(self, name: str) -> contextlib.AbstractContextManager[bool]:
-        """There are none."""
         return contextlib.nullcontext(True)

@@ -108,7 +108,6 @@ def is_store(path: object) -> bool:
 
 
 def read_manifest(folder: StoreFolder) -> tuple[Manifest, bytes]:
-    """What `store.json` says, and its bytes."""
     path = folder.full_name(MANIFEST)
     try:
         data = folder.read(MANIFEST)
@@ -212,7 +211,6 @@ def find_damage(folder: StoreFolder, records: Sequence[ShardRecord], *, features
 
 
 def damaged(folder: StoreFolder, found: dict[str, str]) -> ArtifactError:
-    """The error for what `find_damage` found."""
     name, reason = next(iter(found.items()))
     others = f" So are {len(found) - 1} other files." if len(found) > 1 else ""
     return ArtifactError(f"{folder.full_name(name)} is damaged: {reason}.{others} {REPAIR}")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Lack, Need
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.store.folder import StoreFolder, open_folder
@@ -342,5 +342,4 @@ def _unreadable(index: pa.Table) -> list[Unreadable]:
 
 
 def no_patches(path: Path | str) -> InputError:
-    """The error for a store that was made without patch features."""
     return InputError(f"{path} has no patch features. Make a store that has them, with `patches=True`.")

@@ -11,7 +11,7 @@ check(MyScore())
 """
 
 from deltaenergy.testing.methods import METHOD_CHECKS, check_method
-from deltaenergy.testing.models import tiny_model
+from deltaenergy.testing.samples import tiny_model
 from deltaenergy.testing.scores import SCORE_CHECKS, check_score
 
 __all__ = ["METHOD_CHECKS", "SCORE_CHECKS", "check_method", "check_score", "tiny_model"]

@@ -28,8 +28,7 @@ from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.scale.build import build_store
 from deltaenergy.scores.registry import get_score_class, list_scores, make_score
 from deltaenergy.source import load_images
-from deltaenergy.testing.models import tiny_model
-from deltaenergy.testing.samples import run_checks
+from deltaenergy.testing.samples import run_checks, tiny_model
 from deltaenergy.tuning.prepare import TrainSet, prepare_training
 from deltaenergy.tuning.tune import tune
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError
 from deltaenergy.files import hash_strings

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +13,9 @@ from typing import Any, Literal
 import torch
 
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.labels import class_indices
+from deltaenergy.core.classes import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
-from deltaenergy.core.progress import Progress
+from deltaenergy.core.progress import Progress, stage
 from deltaenergy.core.text import counted
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
@@ -36,8 +35,6 @@ TEST_VIEWS_FILE = "views-test.safetensors"
 # are ever removed.
 RUN_FOLDER = ".deltaenergy-tuning"
 _SEARCHED, _METHOD = "search-*", "method-"
-# Called with the name of a step; returns its progress callback.
-ProgressStage = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 @dataclass(frozen=True)
@@ -121,8 +118,13 @@ def prepare_training(
             check_has(source, needs, who)
             if has_pixels(source):
                 train_views = _views_of(require_towers(model, "tune"), sample, views, needs, cache, progress)
+            elif views == "live":
+                raise InputError("views='live' needs images, and only their features are stored. Remove views.")
             else:
-                train_views, views = _stored_views(model, sample, source, views, needs), "test"
+                stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
+                patches = None if stored.patches is None else stored.patches.half()[:, None]
+                train_views = _cached(model, sample, EncodedViews(stored.features[:, None], patches))
+                views = "test"
             return TrainSet(sample, train_views, views, tuple(skipped.values()))
         except UnreadableImagesError as error:
             skipped.update({image.id: image for image in error.unreadable})
@@ -136,16 +138,6 @@ def prepare_training(
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
 
 
-def _stored_views(
-    model: Model, sample: FewShot, source: Source, views: int | str, needs: frozenset[Need]
-) -> TrainViews:
-    if views == "live":
-        raise InputError("views='live' needs images, and only their features are stored. Remove views.")
-    stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
-    patches = None if stored.patches is None else stored.patches.half()[:, None]
-    return _cached(model, sample, EncodedViews(stored.features[:, None], patches))
-
-
 def _views_of(
     model: TowerModel,
     sample: FewShot,
@@ -154,11 +146,24 @@ def _views_of(
     cache: Path | None,
     progress: Progress | None,
 ) -> TrainViews:
-    if views != "live":
-        return _cached(model, sample, _encode_or_load(model, sample, views, needs, cache, progress))
-    live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
-    live.mean_features()  # every image is read once now, to find unreadable images before training
-    return live
+    """Live views, or encoded ones: now, or read from the cache of an interrupted run."""
+    if views == "live":
+        live = LiveViews(model, sample.items, torch.tensor(sample.labels), sample.seed, needs=needs)
+        live.mean_features()  # every image is read once now, to find unreadable images before training
+        return live
+    kinds = sorted(need.value for need in needs & OF_IMAGES)
+    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
+    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
+    if path is not None and path.exists():
+        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
+        if "features" in kept:
+            return _cached(model, sample, EncodedViews(**kept))
+    count: int | Literal["test"] = views if isinstance(views, int) else "test"
+    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
+    if path is not None:
+        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
+            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
+    return _cached(model, sample, encoded)
 
 
 def _cached(model: Model, sample: FewShot, encoded: EncodedViews) -> CachedViews:
@@ -259,30 +264,6 @@ def hash_features(features: torch.Tensor) -> str:
     return hashlib.blake2b(features.float().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def _encode_or_load(
-    model: TowerModel,
-    sample: FewShot,
-    views: int | str,
-    needs: frozenset[Need],
-    cache: Path | None,
-    progress: Progress | None,
-) -> EncodedViews:
-    """Encode the views, or read them from the cache of an interrupted run."""
-    kinds = sorted(need.value for need in needs & OF_IMAGES)
-    key = hash_strings([model.fingerprint, sample.hash, str(sample.seed), str(views), *kinds])
-    path = None if cache is None else cache / (TEST_VIEWS_FILE if views == "test" else VIEWS_FILE)
-    if path is not None and path.exists():
-        kept = {name.removesuffix(f".{key}"): t for name, t in read_tensors(path).items() if name.endswith(f".{key}")}
-        if "features" in kept:
-            return EncodedViews(**kept)
-    count: int | Literal["test"] = views if isinstance(views, int) else "test"
-    encoded = encode_views(model, sample.items, count, sample.seed, needs, progress)
-    if path is not None:
-        with saving("The encoded training views", path.parent, "Nothing was trained yet."):
-            write_tensors(path, {f"{name}.{key}": tensor for name, tensor in encoded.tensors().items()})
-    return encoded
-
-
 @dataclass
 class TrainSets:
     """The sample for each method: random views and test view are encoded once for all."""
@@ -295,7 +276,6 @@ class TrainSets:
     views: int | str
     methods: Sequence[Method]
     cache: Path
-    announce: ProgressStage
     _sets: dict[int | str, TrainSet] = field(default_factory=dict)
 
     def of(self, method: Method) -> TrainSet:
@@ -315,7 +295,7 @@ class TrainSets:
             return self._sets[kind]
         # A drawn sample, with its unreadable images replaced, serves every kind of view.
         first = next(iter(self._sets.values()), None)
-        with self.announce("Encoding images") as progress:
+        with stage("Encoding images") as progress:
             prepared = prepare_training(
                 self.model,
                 self.classes,

@@ -204,20 +204,16 @@ class Validation:
             rows = slice(start, start + VALIDATION_BATCH)
             if Need.PIXELS in needs:
                 assert self.model is not None
-                yield Inputs(pixels=test_pixels(self.model, self.images[rows]).to(self.model.device))
+                items = self.images[rows]
+                (batch,) = self.model.stream(list(items), batch_size=len(items))
+                assert batch.pixels is not None
+                yield Inputs(pixels=batch.pixels.to(self.model.device))
                 continue
             patches, states = (
                 None if kept is None or kind not in needs else kept[rows].to(self.labels.device)
                 for kind, kept in ((Need.PATCHES, self.patches), (Need.STATES, self.states))
             )
             yield Inputs(self.features[rows], patches, states)
-
-
-def test_pixels(model: TowerModel, items: Sequence[ImageItem]) -> torch.Tensor:
-    """The preprocessed images (N, 3, H, W) of the test view."""
-    (batch,) = model.stream(list(items), batch_size=len(items))
-    assert batch.pixels is not None
-    return batch.pixels
 
 
 def _all_there(needs: frozenset[Need], kinds: Mapping[Need, object]) -> bool:
@@ -270,13 +266,12 @@ def encode_views(
         if not unreadable:
             raw = torch.from_numpy(np.stack(arrays))
             encoded = encode(model, normalise(model, raw).to(model.device), needs)
-            tensors = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
+            found = encoded.tensors() | ({"pixels": raw} if Need.PIXELS in needs else {})
+            tensors = {name: _kept(name, tensor, full_precision) for name, tensor in found.items()}
             if not kept:
-                _refuse_beyond_memory(
-                    len(jobs), {name: _kept(name, tensor, full_precision) for name, tensor in tensors.items()}
-                )
+                _refuse_beyond_memory(len(jobs), tensors)
             for name, tensor in tensors.items():
-                kept.setdefault(name, []).append(_kept(name, tensor, full_precision).cpu())
+                kept.setdefault(name, []).append(tensor.cpu())
         if progress is not None:
             progress(start + len(some), len(jobs))
     if unreadable:

@@ -78,7 +78,6 @@ class NameList:
 
 @functools.cache
 def name_list(name: str) -> NameList:
-    """A canonical list."""
     return read_names(_FOLDER, name)
 
 
@@ -107,7 +106,6 @@ def template_ensemble(name: str) -> tuple[str, ...]:
 
 
 def list_hash(rows: Iterable[Sequence[str]]) -> str:
-    """Hash of the keys, names and superclasses of a list."""
     return hash_strings(text for row in rows for text in (*row, "")[:3])
 
 

@@ -182,22 +182,18 @@ class Dataset:
             raise InputError(f"The data root {str(root)!r} is not a folder.")
         if self.folders == (".",):
             return [root]
-        exact, parts = [], []
+        exact, parts, order = [], [], [_plain(folder) for folder in self.folders]
         for child in (entry.path for entry in list_folder(root, hidden=True) if entry.kind is EntryKind.FOLDER):
             plain = _plain(child.name)
-            if plain in map(_plain, self.folders):
+            is_part = any(plain.removeprefix(name).isdecimal() for name in order if plain.startswith(name))
+            if plain in order:
                 exact.append(child)
-            elif self.parts and plain not in _all_folder_names() and self._is_part(plain):
+            elif self.parts and is_part and plain not in _all_folder_names():
                 parts.append(child)
-        order = [_plain(folder) for folder in self.folders]
         return sorted(exact, key=lambda child: order.index(_plain(child.name))) + parts
-
-    def _is_part(self, plain: str) -> bool:
-        return any(re.fullmatch(re.escape(_plain(folder)) + r"\d+", plain) for folder in self.folders)
 
 
 def get_dataset(name: str) -> Dataset:
-    """The dataset called `name`."""
     catalogue = _catalogue()
     wanted = name.strip().lower().replace("_", "-")
     for dataset in catalogue.values():
@@ -207,7 +203,6 @@ def get_dataset(name: str) -> Dataset:
 
 
 def list_datasets() -> list[str]:
-    """The names of all datasets, sorted."""
     return list(_catalogue())
 
 

@@ -209,7 +209,6 @@ def _is_match(name: str, pattern: str) -> bool:
 
 
 def no_images(name: str, skipped: OtherFiles) -> InputError:
-    """The error for a folder without images."""
     return InputError(f"No images in {name!r} ({skipped}). Image files end in .jpg, .png, .webp, ….")
 
 

@@ -33,19 +33,16 @@ _SLACK = 1e-3
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_torch_data(value: Any) -> bool:
-    """Whether it is a torch Dataset or DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and isinstance(value, (data.Dataset, data.DataLoader))
 
 
 def tensor_images(tensor: Any, what: str = "images") -> list[Image.Image]:
-    """The images in a tensor."""
     array = _to_numpy(tensor, what)
     if array.ndim == 4:
         return [_to_image(one, what) for one in array]
@@ -53,7 +50,6 @@ def tensor_images(tensor: Any, what: str = "images") -> list[Image.Image]:
 
 
 def array_images(array: np.ndarray[Any, Any]) -> list[Image.Image]:
-    """The images in an array."""
     if array.ndim == 4:
         return [image for one in array for image in array_images(one)]
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in _CHANNELS):

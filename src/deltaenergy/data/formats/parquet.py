@@ -57,7 +57,6 @@ class ParquetCell(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading it means waiting for a network."""
         return self.file.is_remote
 
     @property
@@ -229,7 +228,6 @@ class ColumnReader:
         return position
 
     def _advance(self, position: _Position) -> None:
-        """Read the next batch."""
         try:
             array = next(position.batches).column(0)
         except (Refused, UnreachableError) as failure:  # which says nothing of the table's bytes

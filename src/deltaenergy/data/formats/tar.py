@@ -89,7 +89,6 @@ class TarContents:
             raise InputError(f"The archive {file.name!r} contains no image.")
 
     def images(self, file: File) -> Iterator[ImageItem]:
-        """The images in order; one more, unreadable, stands for a damaged rest."""
         for name, offset, size in zip(self.names, self.offsets, self.sizes):
             label = self.labels.get(_sample(name))
             if size >= 0:
@@ -106,7 +105,6 @@ class TarContents:
 
     @classmethod
     def unpacked(cls, data: bytes) -> TarContents:
-        """What `packed` made small."""
         contents = cls.__new__(cls)
         contents.damage, contents.names, offsets, sizes, contents.labels = json.loads(zlib.decompress(data))
         contents.offsets, contents.sizes = array("q", offsets), array("q", sizes)
@@ -138,13 +136,11 @@ class TarLists:
         self._lists: dict[RemoteFile, bytes] = {}
 
     def get(self, file: RemoteFile) -> TarContents | None:
-        """What an archive contains, if that is known."""
         with self._lock:
             packed = self._lists.get(file)
         return None if packed is None else TarContents.unpacked(packed)
 
     def put(self, file: RemoteFile, contents: TarContents) -> None:
-        """Keep it."""
         packed = contents.packed()
         with self._lock:
             total = sum(map(len, self._lists.values())) + len(packed)

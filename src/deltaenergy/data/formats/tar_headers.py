@@ -99,7 +99,6 @@ class TarHeaders:
         return member, data + _blocks(size) if plain else data
 
     def _header(self, offset: int) -> tuple[bytes, bytes, int, bytes]:
-        """Name, prefix, size and kind in a header."""
         self.file.seek(offset)
         block = self.file.read(_BLOCK)
         numbers = _NUMBERS.match(block, 100)
@@ -112,7 +111,6 @@ class TarHeaders:
         return block[:100].partition(b"\0")[0], block[345:500].partition(b"\0")[0], int(size, 8), kind
 
     def _by_tarfile(self, start: int) -> Iterator[Member]:
-        """The members from `start` on."""
         self.file.seek(start)
         end = -1
         # tarfile's parsers raise more than its own errors for damaged headers.

@@ -191,7 +191,6 @@ class RangeFile(io.RawIOBase):
         return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go elsewhere; behind the end there are no bytes."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
         if start + offset < 0:
             raise OSError("seek before the beginning of the file")

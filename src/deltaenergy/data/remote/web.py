@@ -106,13 +106,13 @@ class Web:
                     raise _refusal(url, failure) from error
                 why, cause = f"the server answers with status {failure}", error
             except httpx2.TransportError as error:
-                why, cause, failure = _why(error, answered), error, 0
+                why, cause, failure = "its bytes break off" if answered else first_line(error), error, 0
+                if isinstance(error, httpx2.TimeoutException):
+                    why = "it does not answer in time"
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:  # too many redirects, a URL that cannot be asked
                 raise Refused(url, f"cannot be read: {first_line(error)}") from error
-            is_last = attempt + 1 == self._limits.attempts or time.monotonic() - began > self._limits.most_seconds
-            if is_last:
-                alone = answered or failure == 500
-                raise self._given_up(url, why, waited, alone=alone) from cause
+            if attempt + 1 == self._limits.attempts or time.monotonic() - began > self._limits.most_seconds:
+                raise self._given_up(url, why, waited, alone=answered or failure == 500) from cause
             waited = time.monotonic()
             self._sleep(self._limits.first_wait * 2**attempt * random.uniform(0.5, 1))
         raise AssertionError("the last attempt returns or raises")
@@ -145,14 +145,6 @@ def _refusal(url: str, status: int) -> Refused:
     if status == 416:  # it became shorter
         return Changed(url)
     return Refused(url, f"cannot be read: the server answers with status {status}")
-
-
-def _why(error: httpx2.TransportError, answered: bool) -> str:
-    import httpx2
-
-    if isinstance(error, httpx2.TimeoutException):
-        return "it does not answer in time"
-    return "its bytes break off" if answered else first_line(error)
 
 
 def _version(answer: httpx2.Response) -> str:

@@ -223,6 +223,7 @@ def test_a_key_is_asked_for(browser: Any, detectors: Any, lite: Any, pictures: l
         page.locator("#by option").first.wait_for(state="attached")
         page.set_input_files("#files", pictures)
         page.locator("#status", has_text="classified.").wait_for()
+        assert page.locator(".card .verdict").count() == len(pictures)
         context.close()
 
 
@@ -260,7 +261,7 @@ def test_a_picture_s_map_is_shown_when_it_is_asked_for(browser: Any, address: st
     card = visit.page.locator(".card").first
     image = card.locator("img")
     picture = image.get_attribute("src")
-    card.get_by_role("button", name="Show what decided").click()
+    card.get_by_role("button", name="Explain").click()
     card.get_by_role("button", name="Show the image").wait_for()
     assert (image.get_attribute("src") or "").startswith("data:image/png;base64,")
     assert (image.get_attribute("alt") or "").startswith("Heatmap of picture 0.png: what supports")

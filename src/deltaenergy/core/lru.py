@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Entries by key, with a size of at most `most` in all; beyond, the least recently used are dropped.
+    """Entries by key; beyond a total size of `most`, the least recently used are dropped.
 
-    By default each entry has size 1. The entry that was added last stays, whatever its size.
+    By default each entry has size 1. The last added entry stays, whatever its size.
     """
 
     def __init__(self, most: int, size_of: Callable[[V], int] = lambda _: 1) -> None:

@@ -35,7 +35,7 @@ _LABEL_KEYS = ("label", "class", "cls")
 # Larger annotation files are not labels.
 _MAX_LABEL_BYTES = 1 << 20
 _OUT_OF_REACH = 1 << 60
-# Lists of archives at URLs, packed.
+# Packed lists of archives at URLs, 64 MB of them.
 LISTS: LruCache[RemoteFile, bytes] = LruCache(64 << 20, len)
 
 

@@ -108,7 +108,7 @@ ELSEWHERE = {
     "docs/data.md": "needs the data sets",
     "docs/models.md": "needs weights that OpenAI saved",
     "docs/serving.md": "tests/serve/test_docs.py runs it against a service",
-    "docs/tutorials/serve-it.md": "tests/serve/test_docs.py runs it against a service",
+    "docs/tutorials/serve.md": "tests/serve/test_docs.py runs it against a service",
 }
 NAMES: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/evaluation.md": evaluation_names,

@@ -103,10 +103,9 @@ def tune_detector(
     `method` may be several, or "auto", which stands for `AUTO`: all are tuned on the same images, and the one with the
     largest mean of accuracy and AUROC is kept, zero-shot if none is better (see `measure_gain`). A `model` that is
     given by name is loaded once everything else has been checked, as `on` says. Without `classes`, the training
-    folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`, else on training
-    images that were not drawn, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in
-    `out`, and to give up an unfinished run of other settings there. All else is as in `tune`, `Detector` and
-    `calibrate`.
+    folders' names are the classes. The threshold is set on `id_images`; by default on those of `val`, else on unused
+    training images, else, with a warning, on the trained ones. `overwrite` allows to replace a detector in `out`, and
+    to give up an unfinished run of other settings there. All else is as in `tune`, `Detector` and `calibrate`.
     """
     on = On.of(on)
     classes = ClassNames(classes).classes
@@ -116,7 +115,7 @@ def tune_detector(
     for candidate in methods:
         recipes_of(candidate, recipe or {})  # refuses what makes no sense, before any image is read
     if search and val is None:
-        raise InputError("`search` needs validation images: give `val`.")
+        raise InputError("`search` needs validation images: pass `val`.")
     check_detector_folder(out, overwrite)
     _check_training(out)
     items = labelled_images(train, domains, classes or ())
@@ -207,7 +206,7 @@ def _methods(given: str | Method | Sequence[str | Method]) -> list[Method]:
     if not several:
         raise InputError("method is empty: name a tuning method, several, or auto.")
     if len(several) > 1 and "auto" in several:
-        raise InputError(f"method auto stands for {', '.join(AUTO)}: give it alone, or name the methods.")
+        raise InputError(f"method auto means {', '.join(AUTO)}: pass only auto, or name the methods.")
     return list({method.spec: method for method in map(make_method, several)}.values())
 
 
@@ -231,13 +230,11 @@ def _test_images(
         labels = validation.labels.cpu().numpy()
         return TestImages(validation.images, labels, validation.features, "validation images"), []
     if rest:
-        with stage("Encoding images that were not drawn") as progress:
+        with stage("Encoding unused images") as progress:
             encoded, unreadable = encode_readable(model, sets.classes, rest, progress)
         if len(encoded.labels):
             labels = encoded.labels.cpu().numpy()
-            return TestImages(
-                encoded.images, labels, encoded.features, "training images that were not drawn"
-            ), unreadable
+            return TestImages(encoded.images, labels, encoded.features, "unused training images"), unreadable
     # Without a method that can be tuned anew for each fold there is nothing to encode for.
     if not any(can_tune_again(method, sets.of(method)) for method in methods):
         return None, []
@@ -258,7 +255,7 @@ def _check_comparable(methods: Sequence[Method], sets: TrainSets, test: TestImag
     if test is None or dear:
         which = f"{dear[0]} cannot be tuned again for each fold" if dear else "there is one image of each class"
         raise InputError(
-            f"Several methods are compared on images that they were not trained on. There are none, and {which}: give "
+            f"Comparing several methods needs images that they were not trained on. There are none, and {which}: pass "
             "`val`, or a training folder with more images than `shots`."
         )
 
@@ -291,7 +288,7 @@ def _names_of(items: list[ImageItem], train: Any) -> list[str]:
     if not names:
         raise InputError(
             f"`train` {train}: none of the training images has a class. Sort them into one folder per class (and make "
-            "the feature store of that folder), or give a table with a label column."
+            "the feature store of that folder), or pass a table with a label column."
         )
     return names
 
@@ -313,7 +310,7 @@ def _check_training(out: Path) -> None:
         except ArtifactError:
             known = None
         if not isinstance(known, dict) or known.get("format") != FORMAT:
-            raise InputError(f"{out / TRAINING} was not written by deltaenergy, and is left alone. Move it away.")
+            raise InputError(f"{out / TRAINING} was not written by deltaenergy, and was not changed. Move it away.")
 
 
 def _calibration_images(
@@ -334,13 +331,15 @@ def _calibration_images(
         if len(images) < len(held_out):
             warnings.warn(
                 f"{len(held_out) - len(images)} of the {len(held_out)} images for the threshold were trained on: "
-                + ("they are left out." if images else "all of them, so the threshold will reject more than asked."),
+                + (
+                    "they are not used." if images else "all of them, so the threshold will reject more than requested."
+                ),
                 stacklevel=3,
             )
         trained = not images
         images = images or held_out
     elif validation is not None or rest:
-        source = "training images that were not drawn" if validation is None else "validation images"
+        source = "unused training images" if validation is None else "validation images"
         images = list(rest if validation is None else validation.images)
         if features_suffice and encoded is not None:
             images = encoded.features  # known already
@@ -348,7 +347,7 @@ def _calibration_images(
         images, source, trained = train.sample.items, "training images", True
         warnings.warn(
             "No images are left besides the training images, so the threshold was set on those: it will reject more "
-            "than requested. Give `val` or `id_images`, or calibrate on new images.",
+            "than requested. Pass `val` or `id_images`, or calibrate on new images.",
             stacklevel=3,
         )
     return images, source, trained

@@ -363,12 +363,11 @@ def known_images(
     encoded: Sequence[Encoded],
     scorers: Sequence[Scorer],
     *,
-    labels: Sequence[Sequence[str | None] | None] | None = None,
     every: Sequence[int] | None = None,
 ) -> KnownImages:
     """What scorers that are not fitted yet learn from, of several sets one after the other; it is held in memory.
 
-    Of each set it is all images, or one of `every` so many. `labels` may be given for rows of features, without any.
+    Of each set it is all images, or one image in `every[set]`.
     """
     unfitted = [scorer for scorer in scorers if not scorer.fitted]
     needs = frozenset[Need]().union(*(scorer.score.needs for scorer in unfitted))
@@ -379,14 +378,11 @@ def known_images(
     unreadable: list[Unreadable] = []
     images = 0
     for number, one in enumerate(encoded):
-        step, own, done = every[number] if every else 1, labels[number] if labels else None, 0
+        step, done = every[number] if every else 1, 0
         for batch in one.batches(unfitted):
             count, start = len(batch.items), -done % step
             chosen = batch.items[start::step]
-            if own is None:
-                names += [item.label if item.label is None else sys.intern(item.label) for item in chosen]
-            else:
-                names += own[done + start : done + count : step]
+            names += [item.label if item.label is None else sys.intern(item.label) for item in chosen]
             items += chosen if Need.LABELS in needs else []  # what nobody asks for would pile up
             rows.append(np.arange(images + start, images + count, step))
             parts += _taught(one.classifier, batch, needs, start, step)
@@ -395,7 +391,7 @@ def known_images(
     if not parts:
         first = f"; the first is {unreadable[0].id}: {unreadable[0].reason}" if unreadable else ""
         who = ", ".join(scorer.spec for scorer in unfitted)
-        raise InputError(f"{who} needs at least one readable known image to learn from, and got none{first}.")
+        raise InputError(f"{who} needs at least one readable known image to learn from{first}.")
     inputs = ScoreInputs.join(parts)
     if Need.LABELS in needs:
         who = ", ".join(scorer.spec for scorer in unfitted if Need.LABELS in scorer.score.needs)
@@ -460,8 +456,8 @@ def deal_folds(labels: Sequence[str | int | None], *, measured: bool = True) -> 
     count = len(labels)
     if count < 2 and measured:
         raise InputError(
-            f"A score that learns from known images needs at least 2, to be measured on others, got {count}: give more "
-            "images, or use a score that does not learn."
+            f"A score that learns from known images needs at least 2, got {count}: pass more images, or use a score "
+            "that does not learn."
         )
     code_of = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     codes = np.array([code_of[label] for label in labels])

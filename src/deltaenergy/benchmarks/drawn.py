@@ -146,7 +146,7 @@ class Drawing:
 def drawn_images(split: str) -> list[ImageItem]:
     """The drawn data set: every object in every style, labelled by object, with the style as its domain."""
     if split not in PER_CLASS:
-        raise InputError(f"The drawn data set has no split {split!r}.{did_you_mean(split, PER_CLASS)}")
+        raise InputError(f"The drawn dataset has no split {split!r}.{did_you_mean(split, PER_CLASS)}")
     return [
         ImageItem(f"drawn/{split}/{style}/{label}/{number:03d}", Drawing(label, style, split, number), label, style)
         for style in STYLES

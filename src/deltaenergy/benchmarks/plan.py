@@ -90,7 +90,7 @@ def plan(
             try:
                 found = _find(case, spec, data, seed, limit, skips, as_released)
             except MissingData as error:
-                skips[Skip(case.name, f"data set {case.dataset}", str(error))] = None
+                skips[Skip(case.name, f"dataset {case.dataset}", str(error))] = None
                 continue
             if found is not None:
                 planned.append(_with_methods(found, chosen, skips))

@@ -82,11 +82,11 @@ class Protocol:
             "Oracle: epochs and hyper-parameters are chosen on test images.": chooses
             and spec.validation.source == "test",
             "Oracle: known test images that are misclassified do not count for detection.": self.rules.correct_only,
-            f"Oracle: {', '.join(batched)} learns from the batch of test images that an image is in.": bool(batched),
-            "Open images pass through the random training view and known images do not: they differ by more than what "
-            "they show.": self.rules.open_in_train_view,
-            "Training images of several domains are drawn without regard to their class, by an accident of the "
-            "released code.": self.as_released,
+            f"Oracle: {', '.join(batched)} learns from the whole batch of test images.": bool(batched),
+            "Open images pass through the random training view and known images do not: they differ in more than "
+            "their content.": self.rules.open_in_train_view,
+            "Training images of several domains are drawn without regard to their class, due to a bug in the released "
+            "code.": self.as_released,
         }
         return [text for text, holds in found.items() if holds]
 

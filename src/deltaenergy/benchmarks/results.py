@@ -71,7 +71,7 @@ class Results:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if self.folder.is_file():
-            raise InputError(f"{self.folder} is a file; results need a folder, which is made if it does not exist.")
+            raise InputError(f"{self.folder} is a file; results need a folder, which is created if it does not exist.")
 
     def get(self, cell_id: str) -> Cell | None:
         """The cell if it is finished."""
@@ -200,9 +200,9 @@ def _read_cell(path: Path) -> Cell:
         identity = found["identity"]
         decides = {key: value for key, value in identity.items() if key not in _UNDECIDING}
         if not identity["cell"] == path.stem == hash_value(decides):
-            raise ArtifactError(f"{path} is not called after what it holds: the hash of its identity is another.")
+            raise ArtifactError(f"{path} does not match its name: the hash of its identity differs.")
     except ArtifactError as error:
-        raise ArtifactError(f"{error} It is no whole cell: remove it, and it is done again.") from error
+        raise ArtifactError(f"{error} It is not a complete cell: remove it, and it will be run again.") from error
     return Cell(
         identity,
         found["rows"],

@@ -59,7 +59,7 @@ class DataRoot:
         """The images of a split (None = the only one), labelled by class id. Raises `MissingData`."""
         key = (dataset, split)
         if dataset == DRAWN and split == "val":
-            raise MissingData("The drawn data set has no validation split.")
+            raise MissingData("The drawn dataset has no validation split.")
         if key not in self._read:
             self._read[key] = drawn_images(split or "test") if dataset == DRAWN else self._catalogued(dataset, split)
         return self._read[key]
@@ -79,7 +79,7 @@ class DataRoot:
     def _catalogued(self, dataset: str, split: str | None) -> list[ImageItem]:
         known = get_dataset(dataset)
         if self.root is None:
-            raise MissingData(f"{known.title} was not found: `data` names no folder of datasets.")
+            raise MissingData(f"{known.title} was not found: pass a folder of datasets as `data`.")
         try:
             items = known.images(self.root, split, label="key" if known.label_by == "name" else None)
         except DatasetMissingError as error:
@@ -102,7 +102,7 @@ def case_classes(case: Case, data: DataRoot, seed: int | None) -> list[ClassEntr
     wanted = class_list(case.classes.replace("{seed}", str(seed)), f"case {case.name}")
     unknown = [name for name in wanted if name not in by_id]
     if unknown:
-        raise InputError(f"case {case.name}: data set {case.dataset} has no class {unknown[0]!r}.")
+        raise InputError(f"case {case.name}: dataset {case.dataset} has no class {unknown[0]!r}.")
     return [by_id[name] for name in wanted]
 
 

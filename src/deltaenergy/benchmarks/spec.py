@@ -202,7 +202,7 @@ def _read(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"The benchmark file {path} does not exist.")
     if path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which is no benchmark.")
+        raise InputError(f"{path} is larger than {LARGEST_FILE >> 20} MiB; is it a benchmark?")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -224,10 +224,10 @@ def class_list(name: str, where: str = "classes") -> list[str]:
     for part in name.split("/"):
         if not isinstance(node, dict) or part not in node:
             known = node if isinstance(node, dict) else ()
-            raise InputError(f"{where}: splits.json holds no list {name!r}.{did_you_mean(part, known)}")
+            raise InputError(f"{where}: splits.json has no list {name!r}.{did_you_mean(part, known)}")
         node = node[part]
     if not isinstance(node, list):
-        raise InputError(f"{where}: {name!r} is no list but a group.{did_you_mean('', node)}")
+        raise InputError(f"{where}: {name!r} is a group, not a list.{did_you_mean('', node)}")
     return node
 
 
@@ -301,7 +301,7 @@ def read_yaml(content: str, where: str, check: Check) -> dict[str, Any]:
     try:
         raw: dict[str, Any] = yaml.safe_load(content)
     except (yaml.YAMLError, ValueError) as error:  # a number of a thousand digits, a thirteenth month
-        raise InputError(f"{where} is no valid YAML: {error}") from error
+        raise InputError(f"{where} is not valid YAML: {error}") from error
     except RecursionError:
         raise InputError(f"{where} is nested too deeply to be a benchmark.") from None
     try:
@@ -362,7 +362,7 @@ def _build(data: Mapping[str, Any], name: str, where: str) -> BenchmarkSpec:
     ]
     twice = {case.name for case in cases if sum(other.name == case.name for other in cases) > 1}
     if twice:
-        raise InputError(f"{where}: case names stand twice: {', '.join(sorted(twice))}.")
+        raise InputError(f"{where}: duplicate case names: {', '.join(sorted(twice))}.")
     plain = ("title", "measures", "shots", "template", "batch_size", "model")
     spec = BenchmarkSpec(
         name=name,

@@ -122,7 +122,7 @@ def paper_table(name: str) -> Table:
     notes = [*raw.get("notes", ()), *(f"{row.label}: {row.source}." for row in rows if row.source)]
     if any(row.saw_stream for row in rows):
         notes.append(
-            f"{SAW_STREAM} The method learned from the test images: known and unknown, shuffled into one stream."
+            f"{SAW_STREAM} The method learned from the test images, known and unknown, shuffled into one stream."
         )
     return Table(raw["label"], raw["title"], raw["benchmark"], columns, rows, marks, tuple(notes))
 

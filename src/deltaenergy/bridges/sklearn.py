@@ -122,7 +122,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"held_out must be above 0 and below 1, got {self.held_out!r}.")
         self.classes_, targets = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class alone ({self.classes_[0]!r}); at least two are needed.")
+            raise ValueError(f"y has only one class ({self.classes_[0]!r}); at least two are needed.")
         learn, rest = self._split(targets)
         self._lift = _Lift(x)
         z = self._lift(x)

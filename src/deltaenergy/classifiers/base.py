@@ -60,7 +60,7 @@ class Inputs:
         """The tensor for `what`, or an error if it was not given."""
         given: torch.Tensor | None = getattr(self, what.name.lower())
         if given is None:
-            raise InputError(f"{what.value} are needed: give images, not features or a feature store.")
+            raise InputError(f"{what.value} are needed: pass images, not features or a feature store.")
         return given
 
 
@@ -293,16 +293,16 @@ class Classifier(HasRepr, nn.Module, ABC):
         check_has(source, self.needs_to_predict, self.method.name)
         if self.prompts_images and names_no_model(source):
             raise InputError(
-                f"{self.method.name} has learned tokens in the image tower, and an array does not say whether its "
-                "features went through them: give it images, or a feature store that its own model made, "
-                "build_store(classifier.model, images, folder)."
+                f"{self.method.name} has learned tokens in the image encoder, and an array does not say whether its "
+                "features used them: pass images, or a feature store of its own model, build_store(classifier.model, "
+                "images, folder)."
             )
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         """The same classifier for other class names, where what was learned serves any."""
         if not self.takes_other_classes:
             raise InputError(
-                f"{self.method.name} learned from images of these classes and cannot be told others: tune it anew."
+                f"{self.method.name} learned from images of these classes and cannot use others: tune it again."
             )
         other = self.method.build_empty(self.base_model, check_classes(classes, warn=False))
         room = other.state_dict()
@@ -345,7 +345,7 @@ class Classifier(HasRepr, nn.Module, ABC):
         expected = self.state_dict()
         missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
         if missing or extra:
-            wrong = f"lacks {', '.join(missing)}" if missing else f"has no use for {', '.join(extra)}"
+            wrong = f"lacks {', '.join(missing)}" if missing else f"has unknown {', '.join(extra)}"
             raise ArtifactError(f"The saved state of {self.method.spec!r} {wrong}.")
         for name, tensor in tensors.items():
             if tensor.shape != expected[name].shape or tensor.is_floating_point() != expected[name].is_floating_point():
@@ -354,7 +354,7 @@ class Classifier(HasRepr, nn.Module, ABC):
                     f"{tensor.dtype}; expected {tuple(expected[name].shape)} and {expected[name].dtype}."
                 )
             if not torch.isfinite(tensor).all():
-                raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} holds NaN or infinity.")
+                raise ArtifactError(f"The saved tensor {name!r} of {self.method.spec!r} has NaN or infinity.")
         self.load_state_dict({name: tensor.to(expected[name]) for name, tensor in tensors.items()})
         self.requires_grad_(False)
         self.build_derived()
@@ -369,15 +369,15 @@ def check_classifier(classifier: Any, who: str) -> None:
     if isinstance(classifier, Classifier):
         return
     if isinstance(classifier, Model):
-        raise InputError(f"{who} takes a classifier, not a model: write ZeroShotClassifier(model, classes) first.")
+        raise InputError(f"{who} needs a classifier, not a model: pass ZeroShotClassifier(model, classes).")
     if hasattr(classifier, "classifier"):
-        raise InputError(f"{who} takes a classifier: give the {type(classifier).__name__}'s own, `.classifier`.")
+        raise InputError(f"{who} needs a classifier: pass the {type(classifier).__name__}'s own, `.classifier`.")
     if hasattr(classifier, "shape"):
         raise InputError(
-            f"{who} takes a classifier, not an array. Similarities have scores as functions, "
-            "deltaenergy.scores.delta_energy(similarities); class vectors serve PrecomputedClassifier."
+            f"{who} needs a classifier, not an array. For similarities use functions such as "
+            "deltaenergy.scores.delta_energy(similarities); for class vectors use PrecomputedClassifier."
         )
-    raise InputError(f"{who} takes a classifier, as ZeroShotClassifier or tune gives one, not {classifier!r:.80}.")
+    raise InputError(f"{who} needs a classifier, such as ZeroShotClassifier or tune returns, not {classifier!r:.80}.")
 
 
 def closest_classes(similarities: torch.Tensor, logit_scale: float, k: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

@@ -54,7 +54,7 @@ class BayesCalClassifier(PromptClassifier):
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Two Gaussians, and the prompts of the training domains."""
         warn_of_one_domain(
-            self.method.name, data, "there is nothing to tell apart, so it trains on class prompts alone"
+            self.method.name, data, "there are no domains to separate, so it trains only on class prompts"
         )
         super().initialise(data, generator)
         shape = tuple(self.domain_context.shape)
@@ -110,7 +110,7 @@ class BayesCal(PromptMethod):
     """
 
     name = "bayes-cal"
-    summary = "a Gaussian context, held apart from what domains look like"
+    summary = "a Gaussian context, kept separate from the look of the domains"
     formula = "CE + α1 CE_domain + α2 IRM + α3 Σcos²(∇CE, ∇CE_domain) + β KL, v = μ + σε"
     paper = "Zhu et al., AAAI 2023"
     classifier = BayesCalClassifier

@@ -65,7 +65,7 @@ class Clap(FrozenTextMethod):
     """
 
     name = "clap"
-    summary = "a linear probe from the class texts, held near them class by class; needs no text tower"
+    summary = "a linear probe from the class texts, kept near them class by class; needs no text encoder"
     formula = "CE(L·z·t_k, y) + (1/K)Σ λ_k‖w_k − ℓ t⁰_k‖², t_k = norm(w_k), λ_k zero-shot's mean probability"
     paper = "Silva-Rodríguez et al., CVPR 2024"
     classifier = ClapClassifier

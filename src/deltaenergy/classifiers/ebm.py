@@ -34,7 +34,7 @@ class Ebm(Term):
     """λ0 is `weight`, p the kept fraction, τ' is `loss_tau`."""
 
     name = "ebm"
-    summary = "raises the lower bound of ΔEnergy on masked features; alone it stands for coop+ebm"
+    summary = "raises the lower bound of ΔEnergy on masked features; ebm means coop+ebm"
     formula = "+ λ0·exp(mean_i[lse(z·t/τ') − lse((z⊙m)·t/τ')]), m = top ⌈pD⌉ of z⊙h1"
     paper = "ΔEnergy, NeurIPS 2025"
     usual_method = "coop"
@@ -54,8 +54,8 @@ class Ebm(Term):
         if not value < VANISHED:
             return None
         return (
-            f"The EBM term has vanished (e^L = {value:.1e}): training goes on almost as without it. "
-            f"Use a larger loss_tau than {self.loss_tau:g}, such as ebm(loss_tau=1)."
+            f"The EBM term has vanished (e^L = {value:.1e}): it has almost no effect. Use a larger loss_tau than "
+            f"{self.loss_tau:g}, such as ebm(loss_tau=1)."
         )
 
 

@@ -70,7 +70,7 @@ class IdLikeClassifier(Classifier):
             parameter.data.copy_(INITIAL_DEVIATION * torch.randn(parameter.shape, generator=generator))
         views = getattr(data, "features", None)
         if views is None:
-            raise InputError("id-like selects crops before it is trained: live views cannot serve it. Leave views out.")
+            raise InputError("id-like selects crops before training, so it cannot use live views. Remove views.")
         named = class_features(self.model, self.classes, [DEFAULT_TEMPLATE])[data.labels].to(views.device)
         self._known, self._strange = select_crops(views, named, self.method.selected)
 
@@ -119,8 +119,8 @@ def select_crops(views: torch.Tensor, named: torch.Tensor, count: int) -> tuple[
     """Of crops (N, V, D) the `count` most and the `count` least similar to each image's text (N, D): (N, count, D)."""
     if views.shape[1] < 2 * count:
         raise InputError(
-            f"id-like selects {count} ID crops and {count} outliers of each image, and there are {views.shape[1]}: "
-            f"use at least {2 * count} crops, or a smaller `selected`."
+            f"id-like selects {count} ID crops and {count} outliers per image, and there are {views.shape[1]}: use at "
+            f"least {2 * count} crops, or a smaller `selected`."
         )
     order = torch.einsum("nvd,nd->nv", views, named).argsort(dim=1, descending=True)
 
@@ -184,7 +184,7 @@ class IdLike(Method):
         return CostEstimate(
             # The selected ones are copied out of all.
             {f"{crops:,} crops": 4 * model.feature_dim * images * (self.crops + 2 * self.selected)},
-            f"{2 * self.selected} crops of an image after {crops:,} were run through the image tower",
+            f"{2 * self.selected} crops of an image after {crops:,} were run through the image encoder",
             operations,
             "Use fewer crops, id-like(crops=64,selected=8), fewer shots or a GPU.",
         )

@@ -120,7 +120,7 @@ class TokenMethod(Method):
         tower, fewest = min(blocks.items(), key=lambda one: one[1])
         if self.depth > fewest:
             raise InputError(
-                f"{self.name}: depth {self.depth} is more than the {fewest} blocks of the {tower} tower of "
+                f"{self.name}: depth {self.depth} is more than the {fewest} blocks of the {tower} encoder of "
                 f"{model.name!r}. Use a depth of at most {fewest}."
             )
         return self.depth or min(PAPER_DEPTH, fewest)

@@ -70,7 +70,7 @@ class LpPlusPlus(FrozenTextMethod):
     """`rounds` of the descent."""
 
     name = "lp++"
-    summary = "a linear probe blended with the class texts by a learned share of each class; needs no text tower"
+    summary = "a linear probe blended with the class texts by a learned share per class; needs no text encoder"
     formula = "CE(z·(w_k + α_k t_k), y), s = z·(w_k + α_k t_k)/L"
     paper = "Huang et al., CVPR 2024"
     classifier = LpPlusPlusClassifier

@@ -120,7 +120,7 @@ class Lsn(Method):
     """
 
     name = "lsn"
-    summary = "texts of what each class is not, beside those of a coop or cocoop classifier"
+    summary = "texts of what each class is not, added to a coop or cocoop classifier"
     formula = "Σ_m CE(20(1 − z·n_m), y) + λ mean cos(n_mk, n_m'k)"
     paper = "Nie et al., ICLR 2024"
     tested_with = "lsn"

@@ -55,7 +55,7 @@ class Maple(TokenMethod):
     """`tokens` is the number of context vectors, and so of image tokens, in each block."""
 
     name = "maple"
-    summary = "deep contexts in the text tower, and image tokens made from them"
+    summary = "deep contexts in the text encoder, and image tokens made from them"
     formula = "CE(L·z(p)·t_k(v), y), p_b = A_b v_b + a_b in the first J blocks"
     paper = "Khattak et al., CVPR 2023"
     classifier = MapleClassifier

@@ -212,14 +212,14 @@ def make_method(spec: str | Method) -> Method:
         parts.insert(0, _part(Named(parts[0].usual_method, None, {})))
     method, *terms = parts
     if not isinstance(method, Method):
-        raise InputError(f"method {spec!r} must begin with a method or be a single term.")
+        raise InputError(f"method {spec!r} must start with a method or be a single term.")
     attached: list[Term] = []
     for term in terms:
         if not isinstance(term, Term):
             known = [name for name, cls in METHODS.items() if issubclass(cls, Term)]
             raise InputError(
-                f"method {spec!r}: {term.name!r} is a method of its own and cannot be attached. "
-                f"Terms: {', '.join(known)}."
+                f"method {spec!r}: {term.name!r} is a separate method and cannot be attached. Terms: "
+                f"{', '.join(known)}."
             )
         if not method.takes_terms:
             takers = [name for name, cls in METHODS.items() if issubclass(cls, Method) and cls.takes_terms]
@@ -246,6 +246,6 @@ def warn_of_one_domain(method: str, data: TrainViews, effect: str) -> None:
         return
     warnings.warn(
         f"{method} learns from images of several domains, and these have one, {data.domain_names[0]!r}: {effect}. "
-        "If there are more, give folders DOMAIN/CLASS/ with `domains=True`, or a table with a domain column.",
+        "If there are more, pass folders DOMAIN/CLASS/ with `domains=True`, or a table with a domain column.",
         stacklevel=5,
     )

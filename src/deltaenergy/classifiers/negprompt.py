@@ -141,7 +141,7 @@ class NegPrompt(Method):
     """`near` and `apart` weigh the second and third term; stage 1 has 100 epochs, stage 2 has 10."""
 
     name = "negprompt"
-    summary = "contexts that make of each class name what the class is not, beside a learned positive one"
+    summary = "contexts for what each class is not, added to a learned positive context"
     formula = "CE_uniform(L·z·n) − 0.1 mean cos(n_km, t_k) + 0.05 mean cos(n_km, n_km')"
     paper = "Li et al., CVPR 2024"
     tested_with = "negprompt"

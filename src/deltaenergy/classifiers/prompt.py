@@ -58,7 +58,7 @@ class PromptClassifier(Classifier):
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         if self.method.class_specific:
-            raise InputError("Every class has a context of its own here; there is none for other class names.")
+            raise InputError("Every class has its own context, so other class names have none.")
         return super().with_classes(classes)
 
 

@@ -66,7 +66,7 @@ class PromptSrcClassifier(TokenClassifier):
     def losses(self, outputs: Outputs, batch: TrainBatch) -> dict[str, torch.Tensor]:
         """Cross-entropy, and how far texts, features and probabilities are from the frozen model's."""
         if batch.frozen is None:
-            raise InputError("promptsrc compares with the frozen model's features of the same views: none were given.")
+            raise InputError("promptsrc needs the frozen model's features of the same views.")
         method, scale = self.method, self.model.logit_scale
         log_p = torch.log_softmax(scale * outputs.similarities, dim=1)
         frozen_log_p = torch.log_softmax(scale * batch.frozen @ self.frozen_texts.T, dim=1)
@@ -104,7 +104,7 @@ class PromptSrc(TokenMethod):
     """
 
     name = "promptsrc"
-    summary = "deep prompts in both towers, held near the frozen model and averaged over the epochs"
+    summary = "deep prompts in both encoders, kept near the frozen model and averaged over the epochs"
     formula = "CE + 25·mean|t−t⁰| + 10·mean|z−z⁰| + KL(p⁰‖p)/K, served: Σ_e w_e θ_e"
     paper = "Khattak et al., ICCV 2023"
     classifier = PromptSrcClassifier

@@ -66,7 +66,7 @@ def read_described(
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """A record of the format `expected` and its tensors; `ArtifactError` if it is not what `schema` says."""
     if not folder.is_dir():
-        raise ArtifactError(f"{folder} is not a folder. {name} and its tensors are in one that deltaenergy wrote.")
+        raise ArtifactError(f"{folder} is not a folder. Pass the folder with {name} that deltaenergy wrote.")
     described_as = read_json(folder / name)
     version = described_as.get("format") if isinstance(described_as, dict) else None
     if version != expected:
@@ -78,8 +78,7 @@ def read_described(
     schema(saved, Where(str(folder / name)))
     if hash_strings(saved["classes"]) != saved["classes_hash"]:
         raise ArtifactError(
-            f"{folder / name}: the class list was changed after it was saved. "
-            "Similarities belong to the old list: make it again with the new one."
+            f"{folder / name}: the class list was changed after it was saved. Make it again with the new list."
         )
     return saved, tensors
 
@@ -90,9 +89,7 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
 
     recorded = saved["model"]
     if model is None and recorded.get("precomputed"):
-        raise ArtifactError(
-            f"{folder} was made from precomputed features: give `load` the PrecomputedModel they came from."
-        )
+        raise ArtifactError(f"{folder} was made from precomputed features: pass their PrecomputedModel to `load`.")
     if model is None:
         model = load_recorded(recorded, device)
     own = model.describe()
@@ -100,10 +97,7 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
         return model
     keys = [key for key in sorted({*recorded, *own}) if recorded.get(key) != own.get(key)]
     differs = "\n".join(f"  {key}: saved {recorded.get(key)!r}, found {own.get(key)!r}" for key in keys)
-    raise ArtifactError(
-        f"{folder} was made with another model, and means nothing for this one.\n{differs}\n"
-        "Give the model it was made with, or make it again."
-    )
+    raise ArtifactError(f"{folder} was made with another model.\n{differs}\nPass that model, or make it again.")
 
 
 def rebuild(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Model, folder: Path) -> Classifier:

@@ -42,7 +42,7 @@ class TaskRes(FrozenTextMethod):
     """α scales the residual, which begins at zero: untrained, it is zero-shot."""
 
     name = "task-res"
-    summary = "a learned residual on the class texts; needs no text tower"
+    summary = "a learned residual on the class texts; needs no text encoder"
     formula = "CE(L·z·t_k, y), t_k = norm(t⁰_k + α x_k)"
     paper = "Yu et al., CVPR 2023"
     classifier = TaskResClassifier

@@ -53,7 +53,7 @@ def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[s
     except TypeError:
         raise InputError(f"classes must be a list of names, not {type(classes).__name__}.") from None
     if not names:
-        raise InputError("classes is empty: give at least one class name.")
+        raise InputError("classes is empty: pass at least one class name.")
     for position, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"classes[{position}] is {name!r}, not a string.")
@@ -64,7 +64,7 @@ def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[s
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice and warn:
         warnings.warn(
-            f"Class names stand more than once and keep separate columns: {', '.join(map(repr, twice))}.",
+            f"Duplicate class names, kept as separate columns: {', '.join(map(repr, twice))}.",
             stacklevel=3,
         )
     return names
@@ -73,12 +73,12 @@ def check_classes(classes: str | Sequence[str], *, warn: bool = True) -> tuple[s
 def check_templates(template: str | None, templates: Sequence[str] | None) -> tuple[str, ...]:
     """One template or an ensemble, each holding exactly one `{}`."""
     if template is not None and templates is not None:
-        raise InputError("Give template or templates, not both.")
+        raise InputError("Pass template or templates, not both.")
     if isinstance(templates, str):
         raise InputError(f"templates must be a list. For one template write template={templates!r}.")
     chosen = (template or DEFAULT_TEMPLATE,) if templates is None else tuple(templates)
     if template == "" or not chosen:
-        raise InputError(f"template is empty: give for example {DEFAULT_TEMPLATE!r}.")
+        raise InputError(f"template is empty: pass for example {DEFAULT_TEMPLATE!r}.")
     return tuple(fit_type("template", text, Template) for text in chosen)
 
 
@@ -107,7 +107,7 @@ def read_classes(argument: str, what: str = "`classes`") -> list[str]:
         return _names_in_file(path, what)
     if os.path.lexists(path) and _like_a_path(argument):
         kind = "a folder" if os.path.isdir(path) else "not an ordinary file"  # noqa: PTH112
-        raise InputError(f"{what}: {argument} is {kind}. Give a text file with one name per line.")
+        raise InputError(f"{what}: {argument} is {kind}. Pass a text file with one name per line.")
     names = [name.strip() for name in argument.split(",") if name.strip()]
     if not names:
         raise InputError(f'{what} is empty. Write for example "dog,cat", or name a file.')
@@ -129,7 +129,7 @@ def _names_in_file(path: Path, what: str) -> list[str]:
         raise InputError(f"{what}: {path} cannot be read as UTF-8 text: {error}") from error
     names = [line.strip() for line in lines if line.strip()]
     if not names:
-        raise InputError(f"{what}: {path} holds no class name. Write one name per line.")
+        raise InputError(f"{what}: {path} has no class name. Write one name per line.")
     return names
 
 

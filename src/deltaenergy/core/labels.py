@@ -55,8 +55,8 @@ class ClassFinder:
         more = f" Neither are {_listed(others)}." if others else ""
         return InputError(
             f"{what}: {image} is of class {first!r}, which is not among the {len(self.classes)} classes."
-            f"{self.near(first)}{more} Add the class, rename the folder, or take the images out "
-            f"({counts.total()} in all)."
+            f"{self.near(first)}{more} Add the class, rename the folder, or remove the images ({counts.total()} in "
+            "all)."
         )
 
     def near(self, label: str) -> str:
@@ -80,8 +80,8 @@ def class_indices(items: Sequence[ImageItem], classes: Sequence[str], what: str)
             continue
         if item.label is None:
             raise InputError(
-                f"{what}: {item.id} has no class label. Give a folder with one subfolder per class, or a table with a "
-                "label column; for features give labels."
+                f"{what}: {item.id} has no class label. Pass a folder with one subfolder per class, or a table with a "
+                "label column; for features pass labels."
             )
         position = finder.find(item.label)
         if position is None:

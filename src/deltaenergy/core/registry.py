@@ -112,7 +112,7 @@ class Registry(Generic[T]):
         except Exception as error:
             source = f" of {point.dist.name}" if point.dist is not None else ""
             warnings.warn(
-                f"The {self.what} {point.name!r}{source} could not be loaded and is left out: "
-                f"{type(error).__name__}: {error}",
+                f"The {self.what} {point.name!r}{source} could not be loaded and was skipped: {type(error).__name__}: "
+                f"{error}",
                 stacklevel=5,
             )

@@ -75,7 +75,7 @@ def parse(text: str, what: str, names: Iterable[str] = ()) -> list[Named]:
         near = difflib.get_close_matches(_HEAD.split(text)[0].strip(), with_plus, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"{what} {_shown(text)} lacks a name: write name, name:preset or name(parameter=value,…).{hint}"
+            f"{what} {_shown(text)} has no name: write name, name:preset or name(parameter=value,…).{hint}"
         )
     return [_parse_part(part, text, what) for part in parts]
 
@@ -88,7 +88,7 @@ def split(text: str, separator: str, what: str = "text") -> list[str]:
 def cut(text: str, separator: str, what: str = "text") -> list[str]:
     """`split` that keeps blank parts: `a/` is a and nothing."""
     if len(text) > LONGEST:
-        raise InputError(f"{what} is {len(text):,} characters long; at most {LONGEST:,} make sense.")
+        raise InputError(f"{what} is {len(text):,} characters long; the limit is {LONGEST:,}.")
     cuts = [i for i, letter, depth in _outside_quotes(text, what) if letter == separator and depth == 0]
     return [text[start + 1 : end].strip() for start, end in zip([-1, *cuts], [*cuts, len(text)])]
 
@@ -142,7 +142,7 @@ def _parse_part(part: str, whole: str, what: str) -> Named:
             )
     name, colon, preset = (piece.strip() for piece in head.partition(":"))
     if not name or (colon and not preset):
-        raise InputError(f"{what} {_shown(whole)} lacks a name or a preset: write name or name:preset.")
+        raise InputError(f"{what} {_shown(whole)} has no name or preset: write name or name:preset.")
     params: dict[str, str] = {}
     for piece in split(inside, ",", what):
         key, equals, value = (one.strip() for one in piece.partition("="))

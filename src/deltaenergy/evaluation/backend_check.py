@@ -119,19 +119,19 @@ class BackendAgreement:
 
     def conclusion(self) -> str:
         """One sentence: equal, different, or not enough images to say."""
-        share = f"with 95% confidence at most {self.bound:.2%} of images like these would be judged otherwise"
+        share = f"with 95% confidence at most {self.bound:.2%} of images like these would get another label or verdict"
         if self.equal:
             return f"Equal: no label and no verdict differs, and {share}."
         if not self.differs:
             needed = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - MOST_SHARE))
             return (
-                f"Not shown to be equal: nothing differs among {self.judged} judged images, but {share}. "
-                f"{needed} of them would be enough."
+                f"Not shown to be equal: nothing differs among {self.judged} images, but {share}. {needed} images "
+                "would be enough."
             )
         differ = self.judged_differ
         if not differ:
             return f"Not equal: {self.labels_differ} of the images that set thresholds get another label."
-        return f"Not equal: {differ} of {self.judged} judged images get another label or verdict; {share}."
+        return f"Not equal: {differ} of {self.judged} images get another label or verdict; {share}."
 
     def to_dict(self) -> dict[str, Any]:
         found = {name: value for name, value in asdict(self).items() if name not in ("unreadable", "difference")}

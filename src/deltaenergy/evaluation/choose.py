@@ -59,10 +59,13 @@ CANDIDATES = (
 )
 # What a candidate may need; whatever else there is to need, choose does not give.
 TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
-FEATURES_ALONE = Lack("choose compares scores of features alone", "choose compares scores of features alone.")
+FEATURES_ALONE = Lack(
+    "choose compares only scores that need no more than features",
+    "choose compares only scores that need no more than features.",
+)
 NEAR_ONLY = (
-    "Left-out classes resemble the kept ones, so this ranks scores for near unknowns only. It cannot tell how they do "
-    "on pictures of a wholly other kind (far unknowns): check the choice with `deltaenergy evaluate` if you have some."
+    "Left-out classes resemble the others, so this ranks scores for near unknowns only. For images of a wholly "
+    "different kind (far unknowns), check the choice with `deltaenergy evaluate`."
 )
 LOG = logging.getLogger(__name__)
 # Means that differ by rounding alone are equal.
@@ -124,7 +127,7 @@ class Choice(HasRepr):
 
     def _required(self) -> tuple[Classifier, KnownFeatures]:
         if self.classifier is None or self.known is None:
-            raise InputError("This choice was made from features alone: use what `choose` returns.")
+            raise InputError("This choice was made from features: use what `choose` returns.")
         return self.classifier, self.known
 
     @property
@@ -246,9 +249,9 @@ def choose_from_features(
     name_of = np.array(first_of_name(classifier.classes))
     seen, member = np.unique(name_of[truth], return_inverse=True)
     if len(seen) < 2:
-        raise InputError(f"choose needs images of at least two classes, and found {len(seen)}.")
+        raise InputError(f"choose needs images of at least two classes, found {len(seen)}.")
     if folds < 2:
-        raise InputError(f"folds must be at least 2, got {folds!r}: with one fold no class would be kept.")
+        raise InputError(f"folds must be at least 2, got {folds!r}.")
     parts = leave_out.folds(len(seen), folds, seed)
     resampled = leave_out.resample_classes(parts, resamples, seed)
     inputs = _inputs(classifier, features)
@@ -319,7 +322,7 @@ def disagreement_of(classifier: Classifier, known: KnownFeatures, choice: Choice
     All classes are on the class list here, so every image is a known one.
     """
     if len(choice.ranking) < 2:
-        raise InputError("A disagreement takes two candidate scores, and there is one.")
+        raise InputError("A disagreement needs two candidate scores, got one.")
     rivals = [candidate.spec for candidate in choice.ranking[1:] if candidate.behind.low <= 0] or [
         choice.ranking[1].spec
     ]
@@ -343,7 +346,7 @@ def labelled_features(
     if needs := classifier.needs_to_predict & OF_IMAGES:
         raise InputError(
             f"A classifier by {classifier.method.name} needs {', '.join(sorted(need.value for need in needs))}: choose "
-            "compares scores of features alone."
+            "compares only scores that need no more than features."
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))

@@ -72,7 +72,7 @@ def least_alike(values: Mapping[str, Any], among: Sequence[str] | None = None) -
     """The two scores whose orders of the images are least alike; if `among` is given, one of them is from there."""
     pairs = [pair for pair in combinations(values, 2) if among is None or set(pair) & set(among)]
     if not pairs:
-        raise InputError(f"A disagreement takes two scores, got {len(values)}.")
+        raise InputError(f"A disagreement needs two scores, got {len(values)}.")
     return min(pairs, key=lambda pair: rank_correlation(values[pair[0]], values[pair[1]]))
 
 

@@ -161,7 +161,7 @@ class Evaluation(HasRepr):
             raise InputError(f"score {spec!r} was not evaluated.{did_you_mean(spec, self.scores)}")
         rows = [row for row in self.detection if row.score == spec]
         if not rows:
-            raise InputError("There is no open set, so no curve: give open_sets to evaluate.")
+            raise InputError("There is no open set, so there is no curve: pass open_sets to evaluate.")
         # The score is named as well: several may be drawn into one figure.
         named = {
             f"{spec}, {row.closed} against {row.open}, AUROC {row.metrics['auroc'].value:.1%}": row for row in rows

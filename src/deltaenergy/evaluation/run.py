@@ -233,7 +233,7 @@ def _scorers(
             except DeltaEnergyError as error:
                 if not lenient:
                     raise
-                LOG.info("%s is left out: %s", score.spec, error)
+                LOG.info("%s was skipped: %s", score.spec, error)
             progress(number, len(scores))
     return bound
 

@@ -123,7 +123,7 @@ def short_names(paths: Sequence[str]) -> dict[str, str]:
     parts = {path: [part for part in Path(path).parts if part not in {"/", "."}] or [path] for path in paths}
     if len(parts) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise InputError(f"{twice} is given twice: give each set of images once.")
+        raise InputError(f"{twice} is given twice: pass each set of images once.")
     names: dict[str, str] = {}
     for path, own in parts.items():
         for length in range(1, len(own) + 1):
@@ -171,7 +171,7 @@ def _load(entry: ImageSet, group: Group, limit: int | None, rng: np.random.Gener
     if names_no_model(source):  # rows of arrays are called by their numbers
         items = [replace(item, id=f"{entry.name} {item.id}") for item in items]
     if not items:
-        raise InputError(f"The {group.value} set {entry.name!r} holds no image.")
+        raise InputError(f"The {group.value} set {entry.name!r} has no image.")
     if entry.labels is not None:
         if len(entry.labels) != len(items):
             raise InputError(f"Set {entry.name!r} has {len(items)} images but {len(entry.labels)} labels.")
@@ -189,7 +189,7 @@ def _with_unique_ids(sets: Sequence[LoadedSet]) -> list[LoadedSet]:
     """
     twice = [name for name, count in Counter(image_set.name for image_set in sets).items() if count > 1]
     if twice:
-        raise InputError(f"Two sets are called {twice[0]!r}: give each set a name of its own.")
+        raise InputError(f"Two sets are named {twice[0]!r}: give each set its own name.")
     sets = _with_names_of_their_own(sets)
     listed = [image_set for image_set in sets if image_set.store is None]
     owner: dict[str, LoadedSet] = {}
@@ -253,7 +253,7 @@ def match_labels(image_set: LoadedSet, classes: Sequence[str]) -> npt.NDArray[np
         if found:
             warnings.warn(
                 f"The open set {image_set.name!r} has folders named like classes: {_listed(found)}. Images of known "
-                "classes do not belong into an open set.",
+                "classes do not belong in an open set.",
                 stacklevel=4,
             )
         return np.broadcast_to(np.int64(UNKNOWN), len(codes))

@@ -124,7 +124,7 @@ class TuningGain:
             after: Estimate | None = getattr(self.kept_row, what)
             if gain is None or after is None or gain.value >= 0:
                 continue
-            chance = ", so that it may be chance" if gain.high >= 0 else ""
+            chance = ", so it may be chance" if gain.high >= 0 else ""
             sentences.append(
                 f"Tuning made {name} worse: {100 * (after.value - gain.value):.1f}% with zero-shot, "
                 f"{100 * after.value:.1f}% with {self.kept} (difference {100 * gain.value:+.1f}, 95% interval "
@@ -257,13 +257,13 @@ class _Measure:
     def why_not(self, candidate: TunedCandidate) -> str:
         """Why AUROC is not measured; empty if it is."""
         if self.score.needs & {Need.PATCHES, Need.PIXELS, Need.TEXTS} or self.score.own_to is not None:
-            return f"AUROC not measured: {self.score.spec} looks at more than features"
+            return f"AUROC not measured: {self.score.spec} needs more than features"
         if len(candidate.classifier.classes) < FEWEST_CLASSES:
-            return "AUROC not measured: it takes at least three classes to leave one out"
+            return "AUROC not measured: leaving one class out needs at least three classes"
         if candidate.method.name != ZERO_SHOT and not can_tune_again(candidate.method, candidate.train):
             return f"AUROC not measured: {candidate.method.name} would have to be tuned {PARTS} times more"
         if self.test.drawn and (self._folds() < 0).all():
-            return "nothing measured: there is one image of each class, and none beside"
+            return "nothing measured: there is only one image per class"
         return ""
 
     def _folds(self) -> Ints:

@@ -195,29 +195,29 @@ def check_model(model: Any, who: str) -> None:
     if isinstance(model, Model):
         return
     if isinstance(model, (str, os.PathLike)):
-        raise InputError(f"{who} takes a model, not its name: load it first, load_model({str(model)!r}).")
+        raise InputError(f"{who} needs a model, not its name: pass load_model({str(model)!r}).")
     raise InputError(
-        f"{who} takes a model, as load_model gives one, not {type(model).__name__}. For features that were computed "
-        "elsewhere there are PrecomputedModel and PrecomputedClassifier."
+        f"{who} needs a model, such as load_model returns, not {type(model).__name__}. For precomputed features use "
+        "PrecomputedModel or PrecomputedClassifier."
     )
 
 
 def require_text(model: Model, who: str) -> TextTower:
-    """The model's text tower, or an error that says what `who` cannot do without it."""
+    """The model's text tower, or an error that `who` needs one."""
     if model.text is None:
         raise InputError(
-            f"{who} runs the text tower, but {model.name!r} holds precomputed features and cannot encode texts: "
-            "load the model itself with load_model. Class vectors serve a PrecomputedClassifier, and in a "
-            "PrecomputedModel(…, class_vectors=…) the methods whose class texts are fixed, such as task-res."
+            f"{who} needs a text encoder, and {model.name!r} has only precomputed features: load the model itself with "
+            "load_model. With class vectors use PrecomputedClassifier, or PrecomputedModel(…, class_vectors=…) and a "
+            "method with fixed class texts, such as task-res."
         )
     return model.text
 
 
 def require_towers(model: Model, who: str) -> TowerModel:
-    """The model, if it can encode images, or an error that says what `who` cannot do without."""
+    """The model if it can encode images, or an error that `who` needs that."""
     if not isinstance(model, TowerModel):
         raise InputError(
-            f"{who} encodes images, but {model.name!r} holds precomputed features and cannot encode images: give unit "
+            f"{who} encodes images, but {model.name!r} has precomputed features and cannot encode images: pass unit "
             f"features, an array (N, {model.feature_dim}) (to tune, LabelledFeatures), or load the model itself with "
             "load_model."
         )
@@ -229,7 +229,7 @@ def require_vision(model: Model, who: str) -> VisionTower:
     towers = require_towers(model, who)
     if towers.vision is None:
         raise InputError(
-            f"{who} puts learned tokens into the image tower, which must be a vision transformer; "
-            f"{model.name!r} {towers.why_no_vision}."
+            f"{who} puts learned tokens into the image encoder, which must be a vision transformer; {model.name!r} "
+            f"{towers.why_no_vision}."
         )
     return towers.vision

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def check_features(
     if bad.any():
         found = torch.nonzero(bad).flatten().tolist()
         first = found[0] if rows is None else rows[found[0]]
-        raise InputError(f"{what} hold NaN or infinity in {len(found)} row(s), the first is row {first}.")
+        raise InputError(f"{what} have NaN or infinity in {counted(len(found), 'row')}, first in row {first}.")
     norms = tensor.norm(dim=1)
     if len(norms) and (norms - 1).abs().max() > 1e-2:
         worst = int((norms - 1).abs().argmax())

@@ -52,7 +52,7 @@ class On:
         if isinstance(words, On):
             return words
         if not isinstance(words, str):
-            raise InputError(f"`on` must be a text such as 'cpu' or 'cuda,bf16', got {words!r}.")
+            raise InputError(f"`on` must be a string such as 'cpu' or 'cuda,bf16', got {words!r}.")
         found: dict[str, str | int] = {}
         for word in words.split(","):
             kind, value = _read(word.strip(), words)

@@ -58,14 +58,14 @@ class PrecomputedModel(Model):
         """The vectors (K, D) of some classes; a template other than the default cannot be filled in afterwards."""
         if not self.classes:
             raise InputError(
-                f"{self.name!r} has neither a text tower nor class vectors: give PrecomputedModel(…, class_vectors="
+                f"{self.name!r} has neither a text encoder nor class vectors: use PrecomputedModel(…, class_vectors="
                 "{name: vector}), or load the model itself with load_model. The tuning methods linear-probe and "
                 "centroids need neither."
             )
         if tuple(templates) != (DEFAULT_TEMPLATE,):
             raise InputError(
-                f"{self.name!r} holds class vectors as they were computed, and cannot put names into the template "
-                f"{templates[0]!r}. Compute the vectors with that template, and leave it out here."
+                f"{self.name!r} has precomputed class vectors, so the template {templates[0]!r} cannot be used. "
+                "Compute the vectors with that template, and remove it here."
             )
         finder = ClassFinder(self.classes)
         places = [finder.find(name) for name in classes]
@@ -84,16 +84,16 @@ class PrecomputedModel(Model):
             raise InputError("class_vectors must be {name: vector}, or (names, array) with one row per name.")
         check_classes(names, warn=False)
         if len(names) != len(rows):
-            raise InputError(f"class_vectors has {len(names)} names for {len(rows)} vectors: give one row per name.")
+            raise InputError(f"class_vectors has {len(names)} names for {len(rows)} vectors: pass one row per name.")
         if len(set(names)) < len(names):
             twice = next(name for i, name in enumerate(names) if name in names[:i])
-            raise InputError(f"class_vectors holds the name {twice!r} more than once: give each class its own name.")
+            raise InputError(f"class_vectors has the name {twice!r} more than once: give each class its own name.")
         try:
             array = torch.stack(
                 [torch.as_tensor(native_array(row) if isinstance(row, np.ndarray) else row) for row in rows]
             )
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"class_vectors are not one vector of numbers for each name: {error}") from error
+            raise InputError(f"class_vectors must have one vector of numbers per name: {error}") from error
         if array.ndim != 2:
-            raise InputError(f"class_vectors must hold one vector for each name, got shape {tuple(array.shape)}.")
+            raise InputError(f"class_vectors must have one vector per name, got shape {tuple(array.shape)}.")
         return tuple(names), check_features(array, self, "class_vectors")

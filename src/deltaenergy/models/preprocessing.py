@@ -101,7 +101,7 @@ class Preprocessing:
         place = Where(where)
         _CONFIG(config, place)
         if not (config.get("do_resize", True) and config.get("do_rescale", True)):
-            raise ArtifactError(f"{where}: do_resize and do_rescale must be true; CLIP cannot do without.")
+            raise ArtifactError(f"{where}: do_resize and do_rescale must be true.")
         shifted = offset and config.get("rescale_offset", False)
         steps = 127.5 if shifted else 255
         if abs(steps * config.get("rescale_factor", 1 / 255) - 1) > 1e-6:
@@ -115,7 +115,7 @@ class Preprocessing:
         if not isinstance(crop, int):
             if crop[0] != crop[1]:
                 raise ArtifactError(
-                    f"{where}: a crop of {crop[0]} × {crop[1]} is not square; only square ones are supported."
+                    f"{where}: a crop of {crop[0]} × {crop[1]} is not square; only square crops are supported."
                 )
             crop = crop[0]
         mean, std = (

@@ -1,4 +1,4 @@
-"""Do incoming images still look like the calibration images? Answered with a bound on false alarms over all time.
+"""Do incoming images still look like the calibration images? With a bound on false alarms over all time.
 
 evidence.py     two bets against "nothing has changed", later starts of each, and when it probably changed
 history.py      what is remembered of the images: the rate over time, classes, the last rejected images

@@ -1,4 +1,4 @@
-"""What a monitor remembers of the images, in bounded room: the rate over time, classes, the last rejected images."""
+"""What a monitor remembers, in bounded memory: the rate over time, classes, the last rejected images."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 
-# The rate over time has at most this many blocks; beyond, neighbours become one.
+# The rate over time has at most this many blocks; beyond that, neighbours are merged.
 MOST_BLOCKS = 128
-# Classes of the last images, this many, are compared with those of all before.
+# The classes of this many last images are compared with those of all earlier images.
 RECENT = 500
-# The last rejected images, this many, are remembered.
+# Number of last rejected images to remember.
 MOST_FLAGGED = 48
-# Names of images are cut at this length: they may come from anywhere.
+# Image names are cut to this length: they may come from anywhere.
 LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
 class Block:
-    """Images in a row: how many, how many rejected, the logarithm of each test's evidence at its end, and the time."""
+    """A block of images: number, number rejected, the logarithm of each test's evidence at its end, and the time."""
 
     images: int
     flagged: int
@@ -29,7 +29,7 @@ class Block:
 
 @dataclass(frozen=True)
 class FlaggedImage:
-    """A rejected image: its number, name, class and score, and whether the name is that of a file."""
+    """A rejected image: its number, name, class and score, and whether the name is a file."""
 
     number: int
     id: str
@@ -40,7 +40,7 @@ class FlaggedImage:
 
 @dataclass(frozen=True)
 class ClassChange:
-    """A class among the last images and among all before: how many it is closest to, and how many are rejected."""
+    """A class among the last and all earlier images: how many it is closest to, and how many were rejected."""
 
     label: str
     before: int
@@ -76,7 +76,7 @@ class History:
             self.block_size *= 2
 
     def changes(self) -> list[ClassChange]:
-        """Every class, those first of which more are rejected than before: by the excess over their share before."""
+        """Every class, sorted by how many more images are rejected than its earlier share predicts."""
         recent: dict[str, list[int]] = {}
         for label, flagged in self.recent:
             entry = recent.setdefault(label, [0, 0])
@@ -92,7 +92,7 @@ class History:
 
 
 def _excess(change: ClassChange, flagged: int, images: int) -> float:
-    """Rejected images of a class beyond what its own share before, drawn to that of all, predicts."""
+    """Rejected images of a class beyond the number its earlier share, shrunk to that of all classes, predicts."""
     overall = (flagged + 0.5) / (images + 1)
     usual = (change.before_flagged + overall) / (change.before + 1)
     return change.recent_flagged - change.recent * usual

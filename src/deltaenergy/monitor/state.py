@@ -1,6 +1,6 @@
-"""A monitor on disk: one small JSON file, written whole or not at all, that carries a checksum of itself.
+"""A monitor on disk: one small JSON file with a checksum, written atomically.
 
-It names its detector by a hash of all that decides a verdict: a state of another detector is refused.
+It has a hash of all that decides a verdict: a state of another detector is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT = "deltaenergy monitor 3"
 
 
 def state_of(monitor: Monitor) -> dict[str, Any]:
-    """All that is remembered, as JSON values."""
+    """The state as JSON values."""
     history, counts = monitor.history, monitor.cells.counts
     return {
         "format": FORMAT,
@@ -57,7 +57,7 @@ def state_of(monitor: Monitor) -> dict[str, Any]:
 
 
 def restore(monitor: Monitor, state: dict[str, Any]) -> None:
-    """Give a new monitor what `state_of` gave."""
+    """Restore the state from `state_of` into a new monitor."""
     monitor.images, monitor.flagged, monitor.log_p = state["images"], state["flagged"], state["log_p"]
     for cell, count in state["cells"]:
         monitor.cells.counts[cell] = count
@@ -80,15 +80,15 @@ def restore(monitor: Monitor, state: dict[str, Any]) -> None:
 
 
 def write_state(path: str | Path, state: dict[str, Any]) -> None:
-    """Write what `state_of` gave, for a caller that holds the folder's lock."""
+    """Write the state from `state_of`; the caller holds the folder's lock."""
     write_text(path, json.dumps(sealed(state), ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_state(path: str | Path) -> dict[str, Any]:
-    """The state in a file, if it is as it was written."""
+    """The state in a file, if it is undamaged."""
     state: Any = read_json(path)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ArtifactError(f"{path} is not a state of a monitor ({FORMAT}). Start another state file.")
+        raise ArtifactError(f"{path} is not a monitor state ({FORMAT}). Start another state file.")
     check_seal(state, path)
     return state
 
@@ -97,6 +97,6 @@ def check_version(state: dict[str, Any], version: str, path: str | Path) -> None
     """Raise `ArtifactError` unless the state belongs to the detector with this version."""
     if state["detector"] != version:
         raise ArtifactError(
-            f"{path} belongs to another detector, or to this one before it was recalibrated: its counts mean nothing "
+            f"{path} belongs to another detector, or to this one before it was recalibrated: its counts are not valid "
             "here. Start another state file."
         )

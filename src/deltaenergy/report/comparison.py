@@ -89,7 +89,7 @@ def _table_section(comparison: Comparison) -> Section:
 
 
 def _wide(caption: str, columns: list[Column], rows: list[list[Child]]) -> Markup:
-    """A table whose columns stand in groups: accuracy, AUROC, …"""
+    """A table with grouped columns: accuracy, AUROC, … …"""
     groups = [(metric_name(metric), len(list(some))) for metric, some in groupby(columns, key=lambda column: column[0])]
     names: list[Child] = ["detector", *(GROUP_WORDS[group] for _, group in columns)]
     numeric = frozenset(range(1, len(names)))
@@ -121,7 +121,7 @@ def _roc(comparison: Comparison) -> list[Markup]:
 
 
 def _class_table(named: Mapping[str, Classification]) -> Markup | None:
-    """Accuracy of each class, a column per detector, where the detectors differ most first."""
+    """Accuracy of each class, one column per detector, largest differences first."""
     found = {name: {row.name: row for row in one.classes} for name, one in named.items()}
     classes = list(dict.fromkeys(name for rows in found.values() for name in rows))
     if not classes:

@@ -38,7 +38,7 @@ class AdaNeg(Adapter):
     """AdaNeg's settings."""
 
     name = "adaneg"
-    summary = "neglabel with proxies of confident images of the stream beside the texts"
+    summary = "neglabel with proxies from confident images of the stream, next to the texts"
     formula = "S(z; proxies) + λ·neglabel, proxies = directions of label text + cached images"
     paper = "Zhang & Zhang, NeurIPS 2024"
     quantile: Share = 0.95

@@ -76,7 +76,7 @@ def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:
     """An adapter from its name and optional parameters: `make_adapter("adaneg(batch=1)")`."""
     if isinstance(spec, Adapter):
         if params:
-            raise InputError("Give parameters with an adapter's name, not with an Adapter object.")
+            raise InputError("Pass parameters with an adapter's name, not with an Adapter object.")
         return spec
     if not isinstance(spec, str):
         raise InputError(f"adapter must be a name such as 'adaneg', or an Adapter, got {spec!r}.")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.core.specs import bounded
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 from deltaenergy.models.features import native_array
 
@@ -56,14 +57,14 @@ def as_tensor(values: Any, name: str) -> torch.Tensor:
     """
     if isinstance(values, np.ndarray):
         if values.dtype.kind not in "fiub":
-            raise InputError(f"{name} must hold real numbers, got an array of {values.dtype}.")
+            raise InputError(f"{name} must be real numbers, got an array of {values.dtype}.")
         values = native_array(values)
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be a tensor or an array of numbers, got {type(values).__name__}.") from error
     if tensor.is_complex() or tensor.is_quantized:
-        raise InputError(f"{name} must hold real numbers, got a tensor of {tensor.dtype}.")
+        raise InputError(f"{name} must be real numbers, got a tensor of {tensor.dtype}.")
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
@@ -88,4 +89,4 @@ def check_finite(result: torch.Tensor, inputs: torch.Tensor, name: str) -> None:
         return
     bad = torch.nonzero(~torch.isfinite(inputs).flatten(1).all(dim=1)).flatten().tolist()
     if bad:
-        raise InputError(f"{name} hold NaN or infinity in {len(bad)} row(s), the first is row {bad[0]}.")
+        raise InputError(f"{name} have NaN or infinity in {counted(len(bad), 'row')}, first in row {bad[0]}.")

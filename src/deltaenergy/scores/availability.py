@@ -50,12 +50,12 @@ class Given:
         lacks: dict[Need, Lack] = {}
         if model is not None and model.text is None:
             lacks[Need.TEXTS] = Lack(
-                f"{model.name!r} has no text tower",
-                f"{model.name!r} holds precomputed features and cannot encode texts. Load the model itself with "
+                f"{model.name!r} has no text encoder",
+                f"{model.name!r} has precomputed features and cannot encode text. Load the model itself with "
                 "load_model.",
             )
         if model is not None and not isinstance(model, TowerModel):
-            lacks |= dict.fromkeys(OF_IMAGES, Lack("features were given", "give it images, not features."))
+            lacks |= dict.fromkeys(OF_IMAGES, Lack("features were given", "pass images, not features."))
         closed = closed_tower(model.backend, model.precision) if isinstance(model, TowerModel) else None
         if closed is not None:
             lacks[Need.PIXELS] = closed
@@ -73,14 +73,14 @@ def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
     """What a score that takes gradients lacks on a backend, or in 8 bits; None on torch."""
     if precision == "int8" and backend in (None, "torch"):
         return Lack(
-            "8-bit towers have no gradients",
-            "it takes gradients through the image tower, which there are not in 8 bits. Use `precision='fp32'`.",
+            "int8 has no gradients",
+            "it needs gradients through the image encoder, which int8 does not have. Use `precision='fp32'`.",
         )
     if backend in (None, "torch"):
         return None
     return Lack(
         f"the backend {backend} has no gradients",
-        f"it takes gradients through the image tower, which the backend {backend!r} has not. Use `backend='torch'`.",
+        f"it needs gradients through the image encoder, which {backend!r} does not have. Use `backend='torch'`.",
     )
 
 
@@ -90,7 +90,7 @@ def unlabelled(source: Source) -> Lack | None:
         return None
     return Lack(
         "no image has a class",
-        "none of the known images has a class. Give a folder with one subfolder per class, or a feature store.",
+        "none of the known images has a class. Pass a folder with one subfolder per class, or a feature store.",
     )
 
 
@@ -163,10 +163,10 @@ def runnable_scores(given: Given, scores: Sequence[Score] | None = None) -> tupl
     for score in every_score() if scores is None else scores:
         problem = obstacle(score, given)
         if problem is None and score.prompts > MOST_PROMPTS:
-            problem = (f"{score.prompts:,} prompts to encode first: name it to have it", "")
+            problem = (f"{score.prompts:,} prompts to encode first; name it to include it", "")
         if problem is None:
             usable.append(score)
         else:
             left_out.setdefault(problem[0], []).append(score.spec)
     groups = [f"{', '.join(specs)} ({reason})" for reason, specs in left_out.items()]
-    return usable, f"Left out of all: {'; '.join(groups)}." if groups else None
+    return usable, f"Not part of all: {'; '.join(groups)}." if groups else None

@@ -143,7 +143,7 @@ class Score(Settings):
     @property
     def missing(self) -> str | None:
         """What the user must give before this score can run at all, as a sentence; `all` leaves such scores out."""
-        return None if self.own_to is None else f"Score {self.name!r} is for classifiers tuned by {self.own_to} alone."
+        return None if self.own_to is None else f"Score {self.name!r} is only for classifiers tuned by {self.own_to}."
 
     @property
     def prompts(self) -> int:
@@ -153,8 +153,8 @@ class Score(Settings):
     def foreign(self, method: str) -> str:
         """The refusal of a method's own score for a classifier by another method."""
         return (
-            f"Score {self.name!r} looks at what a classifier tuned by {self.own_to} has learned, and this one is "
-            f"by {method}: tune by {self.own_to}, or use another score, such as mcm."
+            f"Score {self.name!r} needs a classifier tuned by {self.own_to}, not by {method}: tune with {self.own_to}, "
+            "or use another score, such as mcm."
         )
 
     def bind(
@@ -238,10 +238,7 @@ class Scorer:
         return features if features.dtype in (torch.float32, torch.float64) else features.float()
 
     def _not_fitted(self) -> NotFittedError:
-        return NotFittedError(
-            f"Score {self.spec!r} must see known images first: calibrate a detector with it, which also "
-            "saves what it learned."
-        )
+        return NotFittedError(f"Score {self.spec!r} learns from known images: calibrate a detector with it.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ class GallopScore(Score):
     """As a Score, of a classifier that was tuned by gallop."""
 
     name = "gallop"
-    summary = "mcm with the global prompts and, on the best patch, with the local ones of a classifier by gallop"
+    summary = "mcm with the global prompts of a gallop classifier and, on the best patch, its local prompts"
     formula = "max_k softmax(mean_m g)_k + max_{p,k} softmax_k(mean_m l_p)_k"
     paper = "Lafon et al., ECCV 2024"
     own_to = "gallop"

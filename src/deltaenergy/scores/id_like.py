@@ -32,7 +32,7 @@ class IdLikeScore(Score):
     """`id_like` as a Score, of a classifier that was tuned by id-like."""
 
     name = "id-like"
-    summary = "log-odds of the classes against the outliers of a classifier by id-like"
+    summary = "log-odds of the classes against the outliers of an id-like classifier"
     formula = "lse(L·s) − lse(L·s⁻)"
     paper = "Bai et al., CVPR 2024"
     own_to = "id-like"

@@ -79,7 +79,7 @@ class InterNeg(WordPool, Score):
     """`neglabel` on words that are chosen by labelled images."""
 
     name = "interneg"
-    summary = "neglabel's score on words that lie farther from each class's images than its own name does"
+    summary = "neglabel's score on words farther from each class's images than the class name"
     formula = "mean_g σ(lse(s/T) − lse(s_g/T)), negatives with cos(w, μ_k) < cos(t_k, μ_k) for all k, farthest first"
     paper = "Xu et al., CVPR 2026 (textual half)"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA, Need.LABELS})
@@ -96,8 +96,8 @@ class InterNeg(WordPool, Score):
     def learn(self, inputs: ScoreInputs, scorer: Scorer) -> dict[str, torch.Tensor]:
         if inputs.labels is None:
             raise InputError(
-                f"Score {self.spec!r} must know the classes of the known images, and was not told them. Give "
-                "a folder with one subfolder per class, or a table with a label column."
+                f"Score {self.spec!r} needs the classes of the known images. Pass a folder with one subfolder per "
+                "class, or a table with a label column."
             )
         classifier, features = scorer.classifier, scorer.compared_features(inputs)
         labels = inputs.labels.to(features.device)
@@ -115,8 +115,8 @@ class InterNeg(WordPool, Score):
         chosen = select(candidates, nouns, texts, means, self.count)
         if not len(chosen):
             warnings.warn(
-                f"{self.name}: none of {len(candidates)} words lies farther from every class's images than the class's "
-                "own name does, and the farthest are taken. Check the images' classes, or use neglabel.",
+                f"{self.name}: none of {len(candidates)} words is farther from every class's images than the class "
+                "name, so the farthest words are used. Check the images' classes, or use neglabel.",
                 stacklevel=2,
             )
             chosen = select(candidates, nouns, texts, means, self.count, every=False)

@@ -44,7 +44,7 @@ class LsnScore(Score):
     """`lsn` as a Score, of a classifier that was tuned by lsn."""
 
     name = "lsn"
-    summary = "nearness to a class and distance from its negatives, for classifiers by lsn"
+    summary = "nearness to a class and distance from its negatives, for lsn classifiers"
     formula = "max_k softmax(s)_k + mean_m max_k softmax((1 − z·n_m)/5)_k"
     paper = "Nie et al., ICLR 2024"
     own_to = "lsn"

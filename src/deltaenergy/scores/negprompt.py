@@ -40,7 +40,7 @@ class NegPromptScore(Score):
     """`negprompt` as a Score, of a classifier that was tuned by negprompt."""
 
     name = "negprompt"
-    summary = "mcm with the negatives of a classifier by negprompt in the denominator"
+    summary = "mcm with the negatives of a negprompt classifier in the denominator"
     formula = "exp(max_k s_k − lse over K(1+n) cosines)"
     paper = "Li et al., CVPR 2024"
     own_to = "negprompt"

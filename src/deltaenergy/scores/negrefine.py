@@ -59,8 +59,8 @@ def refine(negatives: Negatives, classes: Sequence[str]) -> Negatives:
     kept = [i for i, word in enumerate(negatives.words) if word.lower() not in unwanted]
     if not kept:
         raise InputError(
-            f"negrefine: all {len(negatives.words)} negatives are proper nouns or kinds of the classes by WordNet, so "
-            "that none is left. Give further candidates (words=FILE), narrower classes, or use csp."
+            f"negrefine: all {len(negatives.words)} negatives are proper nouns or kinds of the classes in WordNet, so "
+            "none is left. Pass more candidates (words=FILE) or narrower classes, or use csp."
         )
     return replace(
         negatives,
@@ -83,7 +83,7 @@ class NegRefine(CspPool, NegLabel):
     name = "negrefine"
     summary = "csp on negatives without names and kinds of the classes, fair to images that show several things"
     formula = 'neglabel + w·max_{p,n} σ([cos(z, "p and n") − cos(z, n)]/T) over the 5 nearest classes and negatives'
-    paper = "Ansari et al., ICCV 2025; WordNet in place of its language model"
+    paper = "Ansari et al., ICCV 2025; WordNet instead of its language model"
     requires = frozenset({Need.FEATURES, Need.TEXTS, Need.PAIRS})
     quantile: Share = 1.0
     weight: NonNegative = 2.0

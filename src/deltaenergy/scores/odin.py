@@ -59,7 +59,7 @@ def odin(
         raise InputError(f"pixels must be an (images, channels, height, width) array, got {tuple(images.shape)}.")
     check_finite(images.sum(), images, "pixels")
     if len(std) not in (1, images.shape[1]):
-        raise InputError(f"odin: std must hold one number per channel ({images.shape[1]}), got {len(std)}.")
+        raise InputError(f"odin: std must have one number per channel ({images.shape[1]}), got {len(std)}.")
     deviation = torch.tensor(std, device=images.device).view(1, -1, 1, 1)
     scores = [torch.zeros(0, dtype=torch.float64, device=images.device)]
     for part in torch.split(images, IMAGES_PER_STEP) if len(images) else ():

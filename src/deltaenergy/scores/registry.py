@@ -68,7 +68,7 @@ def make_score(spec: str | Score, **params: Any) -> Score:
     """
     if isinstance(spec, Score):
         if params:
-            raise InputError("Give parameters with a score's name, not with a Score object.")
+            raise InputError("Pass parameters with a score's name, not with a Score object.")
         return spec
     if not isinstance(spec, str):
         raise InputError(f"score must be a name such as 'delta-energy', or a Score, got {spec!r}.")

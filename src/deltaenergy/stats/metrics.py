@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 from deltaenergy.stats.ranking import Ranked, Ranks, weighted_sums
 from deltaenergy.stats.ranking import images_for_rate as images_for_rate
@@ -133,7 +134,7 @@ class RankedScores:
         if resamples < 1:
             raise InputError(f"resamples must be at least 1, got {resamples!r}.")
         if not 0 < confidence < 1:
-            raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}.")
+            raise InputError(f"confidence must be between 0 and 1, got {confidence!r}.")
         drawn = [
             self._ranks.resampled(ids, oods).metrics(rate)
             for ids, oods in _resamples(self.n_id, self.n_ood, resamples, seed)
@@ -234,7 +235,7 @@ def accuracy_estimate(predicted: Any, labels: Any, *, confidence: float = 0.95) 
     if guesses.shape != truth.shape or guesses.ndim != 1:
         raise InputError(f"predicted and labels must be lists of one length, got {guesses.shape} and {truth.shape}.")
     if not len(guesses):
-        raise InputError("accuracy needs at least one labelled image, and got none.")
+        raise InputError("accuracy needs at least one labelled image.")
     return proportion_estimate(int((guesses == truth).sum()), len(guesses), confidence=confidence)
 
 
@@ -243,7 +244,7 @@ def proportion_estimate(successes: int, total: int, *, confidence: float = 0.95)
     if total < 1 or not 0 <= successes <= total:
         raise InputError(f"a proportion needs 0 ≤ successes ≤ total and total ≥ 1, got {successes} of {total}.")
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie between 0 and 1, got {confidence!r}.")
+        raise InputError(f"confidence must be between 0 and 1, got {confidence!r}.")
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share = successes / total
     centre = (share + z * z / (2 * total)) / (1 + z * z / total)
@@ -255,17 +256,17 @@ def check_scores(scores: Any, name: str) -> Array:
     """Scores as a float64 vector; empty groups and NaN are errors that name them. Infinities rank as they should."""
     array = _as_array(scores)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must hold real numbers, got {array.dtype}.")
+        raise InputError(f"{name} must be real numbers, got {array.dtype}.")
     array = array.astype(np.float64, copy=False)
     if array.ndim != 1:
-        raise InputError(f"{name} must hold one number per image, got shape {array.shape}.")
+        raise InputError(f"{name} must have one number per image, got shape {array.shape}.")
     if not len(array):
         raise InputError(f"{name} is empty: a metric needs at least one image of each group.")
     if len(array) > MOST_IMAGES:
-        raise InputError(f"{name} are those of {len(array)} images: a group may have {MOST_IMAGES} of them.")
+        raise InputError(f"{name} has {len(array)} images; the limit per group is {MOST_IMAGES}.")
     bad = np.flatnonzero(np.isnan(array))
     if len(bad):
-        raise InputError(f"{name} hold NaN for {len(bad)} image(s), the first is number {bad[0]}.")
+        raise InputError(f"{name} is NaN for {counted(len(bad), 'image')}, first at index {bad[0]}.")
     return array
 
 

@@ -57,7 +57,7 @@ def describes_itself(method: Method) -> None:
         module = __import__(cls.__module__, fromlist=["x"])
         assert module.__doc__ and len(module.__doc__.splitlines()) > 2, f"{cls.__module__} does not state its formula"
         for parameter in part.grid_for(len(CLASSES)):
-            assert parameter in part.params, f"the grid names {parameter}, which is no parameter"
+            assert parameter in part.params, f"the grid names {parameter}, which is not a parameter"
 
 
 @_contract

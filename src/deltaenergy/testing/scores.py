@@ -77,7 +77,7 @@ def _contract(function: Callable[[Score], None]) -> Callable[[Score], None]:
 def describes_itself(score: Score) -> None:
     """Name, summary, formula, paper and docstring are there; needs are `Need`s; every parameter has a default."""
     for text in (score.name, score.summary, score.formula, score.paper):
-        assert text and text.strip() == text, f"{type(score).__name__}: {text!r} is no description"
+        assert text and text.strip() == text, f"{type(score).__name__}: {text!r} is not a description"
     assert type(score).__doc__, f"{type(score).__name__} has no docstring"
     assert all(isinstance(need, Need) for need in score.needs), score.needs
     assert all(field.default is not dataclasses.MISSING for field in dataclasses.fields(score))

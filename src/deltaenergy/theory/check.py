@@ -107,11 +107,7 @@ class TheoryReport:
 
     def _theorem_1(self) -> list[tuple[str, str]]:
         pairs, name = self.pairs, "Theorem 1"
-        whom = (
-            "known with unknown images"
-            if self.with_open_set
-            else "known images with each other (no unknown images were given)"
-        )
+        whom = "known with unknown images" if self.with_open_set else "known images with each other (no unknown images)"
         if not pairs.pairs:
             return [(name, "No pair has the first image's largest similarity above the second's.")]
         found = [
@@ -122,12 +118,12 @@ class TheoryReport:
             )
         ]
         if pairs.order_if is None or pairs.spread_if is None:
-            found.append((name, "Its assumption of equal b = Σ_{k≠1} e^{s_k/τ} is met by no pair (within 10 %)."))
+            found.append((name, "Its assumption of equal b = Σ_{k≠1} e^{s_k/τ} is met by no pair (within 10%)."))
         else:
             found.append(
                 (
                     name,
-                    f"Its assumption of equal b = Σ_{{k≠1}} e^{{s_k/τ}} is met (within 10 %) by {pairs.assumption:.1%} "
+                    f"Its assumption of equal b = Σ_{{k≠1}} e^{{s_k/τ}} is met (within 10%) by {pairs.assumption:.1%} "
                     f"of the pairs (median factor {math.exp(min(pairs.log_gap, 50)):.3g}); among them property 1 holds "
                     f"for {pairs.order_if:.1%}, property 2 for {pairs.spread_if:.1%}.",
                 )
@@ -144,7 +140,7 @@ class TheoryReport:
 
     def _theorem_2(self) -> list[tuple[str, str]]:
         name, limit = "Theorem 2", self.tau * math.log(2)
-        said = "so it says nothing here" if self.below_ln2 == 0 else "and it speaks of these alone"
+        said = "so it says nothing here" if self.below_ln2 == 0 else "and it covers only these"
         found = [
             (name, f"Its condition s_1 ≤ τ ln 2 = {limit:.4g} is met by {self.below_ln2:.1%} of the images, {said}.")
         ]
@@ -227,7 +223,7 @@ class TheoryReport:
                 (name, f"The Hessians of {self.method} are {closer}: {ratio:.3g} times the distance of the other.")
             )
         else:
-            found.append((name, "To compare, give a detector that was tuned without EBM."))
+            found.append((name, "To compare, pass a detector that was tuned without EBM."))
         h = self.hessian
         found.append(
             (
@@ -333,9 +329,8 @@ def _cosines(classifier: Classifier, features: torch.Tensor) -> Outputs:
         plain = found.features @ classifier.text_features.T.to(features)
     if (found.similarities - plain).abs().max() > 1e-4:
         raise InputError(
-            f"The theorems speak of cosines with class texts that all images share; a classifier tuned by "
-            f"{classifier.method.name} computes something else. Use one tuned by coop, ebm, locoop or clip-adapter, "
-            "or a zero-shot one."
+            "The theorems need cosines with class texts that all images share, unlike a classifier tuned by "
+            f"{classifier.method.name}. Tune with coop, ebm, locoop or clip-adapter, or use a zero-shot classifier."
         )
     return found
 
@@ -376,4 +371,4 @@ def _share(values: Any) -> float | None:
 
 
 def _percent(values: Any) -> str:
-    return f"{values.mean():.1%}" if len(values) else "no image, there being none"
+    return f"{values.mean():.1%}" if len(values) else "no image: there are none"

@@ -48,8 +48,8 @@ class FalsePositives:
         better = "lower" if self.fpr95 < self.fpr95_mcm else "NOT lower"
         return (
             f"At τ = {self.tau:.3g}, c = {self.c} its condition is met by {self.condition:.1%} of the unknown images; "
-            f"at equal λ its inequality {level}. FPR95, of which it says nothing, is {better}: {self.fpr95:.1%}, "
-            f"MCM's {self.fpr95_mcm:.1%}."
+            f"at equal λ its inequality {level}. FPR95, which it does not cover, is {better}: {self.fpr95:.1%}, MCM's "
+            f"{self.fpr95_mcm:.1%}."
         )
 
 

@@ -214,7 +214,7 @@ def figure1(
             if progress is not None:
                 progress(done, total)
         if not any(map(len, parts)):
-            raise InputError(f"Figure 1 needs at least one readable {name} image, and got none.")
+            raise InputError(f"Figure 1 needs at least one readable {name} image.")
         sets[name] = _joined(parts)
     made = provenance_of(classifier, method=maps.name, tau=tau, c=c, seed=seed)
     return Figure1(sets, tuple(classifier.classes), maps.name, tau, c, made)
@@ -325,8 +325,8 @@ def check_masks(classifier: Classifier, outputs: Outputs) -> None:
         found.float(), outputs.similarities.float(), rtol=0, atol=_ROUNDING
     ):
         raise InputError(
-            f"Masking needs P = z ⊙ t, and the similarities of a classifier by {classifier.method.name} are not z · t. "
-            "Take a zero-shot classifier, or one tuned by a method that learns texts, such as coop."
+            f"Masking needs P = z ⊙ t, and the similarities of a {classifier.method.name} classifier are not z · t. "
+            "Use a zero-shot classifier, or tune with a method that learns texts, such as coop."
         )
 
 

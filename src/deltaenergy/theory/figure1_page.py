@@ -38,8 +38,8 @@ def figure1_sections(found: Figure1) -> list[Section]:
         "were drawn at random."
     )
     numbers_lead = (
-        "How much of the heatmap before is left in the heatmap after: the correlation of the order of all places. "
-        "Under each mask is its control, which masks as many entries at random. In brackets 95% intervals."
+        "How similar the heatmaps before and after masking are: the rank correlation over all places. Below each mask "
+        "is its control, which masks as many entries at random. 95% intervals in brackets."
     )
     rows = [[one.claim, "holds" if one.holds else "does not hold", one.found] for one in claims(found)]
     caption = f"Claims about attention are checked on the {len(found.sets[KNOWN]):,} known images"
@@ -99,11 +99,11 @@ def _panel(found: Figure1, one: MaskedSet, panel: Panel) -> Markup:
             "figure",
             tag("img", src=jpeg_uri(image), alt=f"{isolated(name)}: {about}", width=224, height=224),
             tag("figcaption", facts),
-            class_="picture",
+            class_="image",
         )
         for image, about, facts in cells
     ]
-    return tag("ul", [tag("li", cell) for cell in figures], class_="pictures masked")
+    return tag("ul", [tag("li", cell) for cell in figures], class_="images masked")
 
 
 def _tables(found: Figure1) -> Markup:

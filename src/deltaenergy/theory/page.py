@@ -52,7 +52,7 @@ def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: s
         Section(
             "bound",
             "Theorem 3: a lower bound of ΔEnergy",
-            figure(chart, "Each image's ΔEnergy + L_ΔE; the theorem promises that it is not negative."),
+            figure(chart, "Each image's ΔEnergy + L_ΔE; by the theorem it is not negative."),
         ),
     ]
     if report.hessian is not None:

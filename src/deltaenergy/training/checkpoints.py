@@ -45,10 +45,9 @@ def saving(what: str, folder: Path, stays: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors reports a full disk as an error of its own, so the kind of error is no guide here.
+        # safetensors reports a full disk with its own error, so the type of error says nothing.
         raise SavingError(
-            f"{what} could not be written to {folder}: {error}.\n"
-            f"{stays} Make room and run the same again: it goes on from there."
+            f"{what} could not be written to {folder}: {error}.\n{stays} Make room and run the same again to resume."
         ) from error
 
 
@@ -83,7 +82,7 @@ class CheckpointFolder:
             return None
         found = read_json(path)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise ArtifactError(f"{path} is not a checkpoint of this version. Move it away to start anew.")
+            raise ArtifactError(f"{path} is not a checkpoint of this version. Move it away to start again.")
         saved, tensors = read_bound(self.folder, RECORD)
         _RECORD(saved, Where(str(path)))
         for name, tensor in tensors.items():
@@ -114,12 +113,12 @@ class CheckpointFolder:
         if keys:
             differs = "\n".join(f"  {key}: saved {saved.get(key)!r}, now {self.identity.get(key)!r}" for key in keys)
             raise ArtifactError(
-                f"{self.folder} holds the checkpoint of another run:\n{differs}\n"
-                "Choose another folder, or delete this one to start anew."
+                f"{self.folder} contains the checkpoint of another run:\n{differs}\nChoose another folder, or delete "
+                "this one to start again."
             )
 
     def describe_last(self) -> str:
-        """A sentence on what a later run can go on from."""
+        """A sentence on what a later run can resume from."""
         if self.saved_epoch is None:
             return "There is no earlier checkpoint."
         return f"The checkpoint of epoch {self.saved_epoch} is in {self.folder}."

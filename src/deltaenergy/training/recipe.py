@@ -88,7 +88,7 @@ class Phase:
         """The parameters of `module` that this phase moves."""
         chosen = {n: p for n, p in module.named_parameters() if not self.trains or n.startswith(self.trains)}
         if not chosen:
-            raise ValueError(f"phase {self.name!r} trains nothing: no parameter begins with {self.trains}")
+            raise ValueError(f"phase {self.name!r} trains nothing: no parameter starts with {self.trains}")
         return chosen
 
 

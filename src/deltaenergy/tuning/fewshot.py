@@ -62,14 +62,14 @@ def sample_few_shots(
         pools[label][item.domain or ""].append(item)
     missing = [name for k, name in enumerate(classes) if k not in pools]
     if missing:
-        raise InputError(f"There is no training image of {_listed(missing)}. Add some, or leave the class out.")
+        raise InputError(f"There is no training image of {_listed(missing)}. Add some, or remove the class.")
     chosen: list[ImageItem] = []
     labels: list[int] = []
     short: list[str] = []
     for k, name in enumerate(classes):
         drawn = _draw(pools[k], shots, seed, k, name, skip)
         if not drawn:
-            raise InputError(f"No training image of {name!r} could be read. Add some, or leave the class out.")
+            raise InputError(f"No training image of {name!r} could be read. Add some, or remove the class.")
         if len(drawn) < shots:
             short.append(f"{name!r} ({len(drawn)})")
         chosen += drawn

@@ -17,6 +17,7 @@ from deltaenergy.classifiers.methods import Method, TrainViews
 from deltaenergy.core.labels import class_indices
 from deltaenergy.core.needs import OF_IMAGES, Need
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import counted
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings, read_tensors, remove_bound, write_tensors
@@ -66,7 +67,7 @@ class TrainSet:
             labels=[position[self.sample.labels[row]] for row in rows],
         )
         if not isinstance(self.images, CachedViews):
-            raise InputError("views='live' are encoded when they are asked for: take some of cached views.")
+            raise InputError("views='live' are encoded on demand: use cached views.")
         return replace(self, sample=sample, images=self.images.take(rows, sample.labels))
 
     def without_trained(self, items: Sequence[ImageItem]) -> list[ImageItem]:
@@ -75,12 +76,12 @@ class TrainSet:
         return [item for item in items if _identity(item) not in trained]
 
     def warn_of_overlap(self, validation: Validation, what: str) -> None:
-        """Say so when images that should be new were trained on."""
+        """Warn if images that should be new were trained on."""
         both = len(validation.images) - len(self.without_trained(validation.images))
         if both:
             warnings.warn(
-                f"{both} of the {len(validation.images)} {what} images are trained on, too: what is measured on them "
-                "is too good. Give images that are not in the training folder.",
+                f"{both} of the {len(validation.images)} {what} images are also trained on, so results on them are too "
+                "good. Pass images that are not in the training folder.",
                 stacklevel=4,
             )
 
@@ -130,8 +131,7 @@ def prepare_training(
                 raise
             listed = "\n".join(f"  {image.id}: {image.reason}" for image in list(skipped.values())[:10])
             warnings.warn(
-                f"{len(skipped)} training image(s) could not be read and others of their class took their place:\n"
-                f"{listed}",
+                f"Replaced {counted(len(skipped), 'unreadable training image')} by others of the class:\n{listed}",
                 stacklevel=3,
             )
             sample = sample_few_shots(pool, classes, shots, seed, skip=skipped.keys())
@@ -141,7 +141,7 @@ def _stored_views(
     model: Model, sample: FewShot, source: Source, views: int | str, needs: frozenset[Need]
 ) -> TrainViews:
     if views == "live":
-        raise InputError("views='live' draws from pictures, and only their features are stored. Leave views out.")
+        raise InputError("views='live' needs images, and only their features are stored. Remove views.")
     stored = _all_readable(_encode(model, source, None, patches=Need.PATCHES in needs))
     patches = None if stored.patches is None else stored.patches.half()[:, None]
     return _cached(model, sample, EncodedViews(stored.features[:, None], patches))
@@ -192,8 +192,8 @@ def prepare_validation(
     absent = [name for k, name in enumerate(classes) if k not in set(labels)]
     if absent:
         warnings.warn(
-            f"There is no validation image of {len(absent)} class(es), for example {absent[0]!r}: "
-            "validation says nothing about them.",
+            f"{len(absent)} of {len(classes)} classes have no validation image, for example {absent[0]!r}: "
+            "they are not validated.",
             stacklevel=3,
         )
     encoded = _test_view(model, items, needs, progress, who)

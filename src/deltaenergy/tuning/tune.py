@@ -79,7 +79,7 @@ def tune(
     if changes and not chosen.trains:
         warnings.warn(f"{chosen.spec} is not trained in epochs: {', '.join(changes)} changes nothing.", stacklevel=2)
     if search and val is None:
-        raise InputError("`search` needs validation images: give `val`.")
+        raise InputError("`search` needs validation images: pass `val`.")
     images = len(train.sample.items) if isinstance(train, TrainSet) else shots * len(names)
     estimate = check_fits(chosen, model, names, images, changes)
     if estimate is not None:
@@ -108,7 +108,7 @@ def tune(
         )
     if not train.images.holds(chosen.needs_to_train):
         kinds = _kinds(chosen.needs_to_train)
-        raise InputError(f"{chosen.name} looks at {kinds}: prepare the training images with needs={{{kinds}}}.")
+        raise InputError(f"{chosen.name} needs {kinds}: prepare the training images with needs={{{kinds}}}.")
     validation = None
     if val is not None:
         needs = chosen.needs_to_validate
@@ -118,7 +118,7 @@ def tune(
         # The frozen model's features would do as well to the eye, and be wrong.
         if not validation.holds(needs):
             kinds = _kinds(needs)
-            raise InputError(f"{chosen.name} looks at {kinds}: prepare the validation images with needs={{{kinds}}}.")
+            raise InputError(f"{chosen.name} needs {kinds}: prepare the validation images with needs={{{kinds}}}.")
         train.warn_of_overlap(validation, "validation")
     job = _Job(model, train, validation, seed, changes, on_epoch)
     if search:
@@ -239,11 +239,11 @@ def check_tuned_classes(classes: str | Sequence[str]) -> tuple[str, ...]:
     names = check_classes(classes)
     if len(names) == 1:
         raise InputError(
-            f"Tuning needs at least two classes, and got only {names[0]!r}: with one, every image is right already "
-            "and nothing can be learned. Add a second class, or use the zero-shot classifier."
+            f"Tuning needs at least two classes, got only {names[0]!r}. Add a second class, or use the zero-shot "
+            "classifier."
         )
     if len(set(names)) < len(names):
-        raise InputError("Tuning needs distinct class names: an image's label must tell which class it is.")
+        raise InputError("Tuning needs distinct class names.")
     return names
 
 

@@ -34,7 +34,7 @@ def _made(score: str | Score, allowed: frozenset[Need], where: str) -> Score:
         raise InputError(made.missing)
     beyond = sorted(need.value for need in made.needs - allowed)
     if beyond:
-        raise InputError(f"Score {made.spec!r} needs {', '.join(beyond)}, which {where} do not hold.")
+        raise InputError(f"Score {made.spec!r} needs {', '.join(beyond)}, which {where} do not have.")
     return made
 
 
@@ -66,7 +66,7 @@ class ScoreOnLogits(LogitsDetector):  # type: ignore[misc]
         """Learn from the logits of known images; those with a negative label are left out."""
         known = logits[y >= 0]
         if not len(known):
-            raise ValueError("There is no known image to fit on: all labels are negative.")
+            raise ValueError("No known image to fit on: all labels are negative.")
         self._scorer = self._bound(known).fit(self._inputs(known))
         return self
 
@@ -128,7 +128,7 @@ class ScoreOnFeatures(FeaturesDetector):  # type: ignore[misc]
         """Learn from features of known images; those with a negative label are left out."""
         known = z[y >= 0]
         if not len(known):
-            raise ValueError("There is no known image to fit on: all labels are negative.")
+            raise ValueError("No known image to fit on: all labels are negative.")
         self._scorer = self._bound(known).fit(self._inputs(known))
         return self
 

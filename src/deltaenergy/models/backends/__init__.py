@@ -47,9 +47,7 @@ def check_backend(
             f"{precision} runs on {' or '.join(others)}."
         )
     if calibration_images is not None and (backend, precision) != ("openvino", "int8"):
-        raise InputError(
-            "`calibration_images` are only for the backend openvino in int8: nothing else sets ranges on images."
-        )
+        raise InputError("`calibration_images` are only for the backend openvino in int8.")
     if device is None:
         return
     if backend in ON_CPU and device.type != "cpu":
@@ -105,8 +103,8 @@ def on_backend(
     except Exception as error:  # exporters fail in many ways
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"The image tower of {model.name!r} cannot be run on the backend {backend!r} ({reason[:300]}). "
-            "Use `backend='torch'`."
+            f"The image encoder of {model.name!r} cannot run on the backend {backend!r} ({reason[:300]}). Use "
+            "`backend='torch'`."
         ) from error
 
 
@@ -132,8 +130,8 @@ def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPi
     engine = opened_export(f"{model.fingerprint}+{tag}", make if makeable else None, OpenVinoEngine)
     if engine is None:
         raise ArtifactError(
-            f"The 8-bit tower of {model.name!r} that this was made with is no longer in the cache. Make it again from "
-            "the same images (`calibration_images`), or calibrate the detector again."
+            f"The 8-bit encoder of {model.name!r} is no longer in the cache. Make it again from the same images "
+            "(`calibration_images`), or recalibrate the detector."
         )
     return engine
 
@@ -146,8 +144,8 @@ def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[Cal
         return None, known
     if images is None:
         raise InputError(
-            "`precision='int8'` on OpenVINO sets its ranges on images like those that the model will see: give a few "
-            "hundred as `calibration_images`."
+            "`precision='int8'` on OpenVINO needs images to set its ranges with: pass a few hundred that look like "
+            "yours as `calibration_images`."
         )
     pixels = calibration_pixels(model, images)
     named = f"{pixels.digest} nncf {quantiser_version()}"

@@ -72,9 +72,9 @@ class BackendModel(TowerModel):
         self.text, self.preprocessing = base.text, base.preprocessing
         self.backend, self._precision = backend, precision
         self.fingerprint = f"{base.fingerprint}+{tag}"
-        self.closed = f"runs on the backend {backend!r}, where it is closed. Load it with `backend='torch'`"
+        self.closed = f"runs on the backend {backend!r}, which has no gradients. Load it with `backend='torch'`"
         if backend == "torch":
-            self.closed = "runs in 8 bits, where it is closed. Load it with `precision='fp32'`"
+            self.closed = "runs in 8 bits, which has no gradients. Load it with `precision='fp32'`"
         self.why_no_vision = self.closed
 
     @property
@@ -95,7 +95,7 @@ class BackendModel(TowerModel):
 
     def _run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
         if torch.is_grad_enabled() and pixels.requires_grad:
-            raise InputError(f"Gradients through the image tower are asked for, but {self.name!r} {self.closed}.")
+            raise InputError(f"Gradients through the image encoder were requested, but {self.name!r} {self.closed}.")
         side = self.preprocessing.crop
         if pixels.ndim != 4 or tuple(pixels.shape[1:]) != (3, side, side) or not len(pixels):
             raise InputError(

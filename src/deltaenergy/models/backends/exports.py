@@ -51,8 +51,8 @@ def opened_export(
         return open_folder(target)
     except OSError as error:
         warnings.warn(
-            f"The exported tower could not be kept ({error}): it is made again each time. Set DELTAENERGY_CACHE to a "
-            "folder with space.",
+            f"The exported encoder could not be cached ({error}), so it is made again each time. Set DELTAENERGY_CACHE "
+            "to a folder with space.",
             stacklevel=2,
         )
     with tempfile.TemporaryDirectory(prefix="deltaenergy-") as folder:

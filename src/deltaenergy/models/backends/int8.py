@@ -81,13 +81,12 @@ class Int8Engine(TowerEngine):
     def __init__(self, model: TowerModel) -> None:
         if not isinstance(model, TransformersModel) or isinstance(model, ConvolutionalModel):
             raise InputError(
-                f"`precision='int8'` on torch is for image towers that are transformers; that of {model.name!r} is "
+                f"`precision='int8'` on torch needs a vision transformer; the image encoder of {model.name!r} is "
                 "convolutional. Use `backend='openvino'` and `calibration_images`."
             )
         if not hasattr(torch.ops.onednn, "qlinear_pointwise"):
             raise InputError(
-                "`precision='int8'` on torch needs a torch with oneDNN, which this one is without. Use fp32, or "
-                "`backend='openvino'`."
+                "`precision='int8'` on torch needs a torch with oneDNN. Use fp32, or `backend='openvino'`."
             )
         transformer = model.module.vision_model
         with torch.no_grad():

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
 from deltaenergy.models.backends.base import TowerEngine, exported_program, library
 from deltaenergy.models.base import TowerModel
@@ -110,11 +111,11 @@ def calibration_pixels(model: TowerModel, images: Any) -> CalibrationPixels:
     readable = [pixels for pixels in found if not isinstance(pixels, str)]
     if len(readable) < LEAST:
         raise InputError(
-            f"calibration_images holds {len(readable)} readable image(s); 8-bit ranges need at least {LEAST}, "
-            "of the kind that the model will see."
+            f"calibration_images has {counted(len(readable), 'readable image')}; 8-bit ranges need at least {LEAST} "
+            "that look like yours."
         )
     if len(readable) < len(found):
-        warnings.warn(f"{len(found) - len(readable)} calibration image(s) could not be read.", stacklevel=3)
+        warnings.warn(f"Skipped {counted(len(found) - len(readable), 'unreadable calibration image')}.", stacklevel=3)
     array = np.stack(readable)
     return CalibrationPixels(array, hashlib.blake2b(array.data, digest_size=8).hexdigest())
 

@@ -94,8 +94,8 @@ class LiteModel(ConvolutionalModel):
 @functools.cache
 def _say_what_it_is() -> None:
     logger.warning(
-        "lite is a demonstration model: no substitute for CLIP, and no basis for benchmark claims. "
-        "For real work load a CLIP, for example openai/clip-vit-base-patch16."
+        "lite is a demo model; do not benchmark with it. For real work use a CLIP model, such as "
+        "openai/clip-vit-base-patch16."
     )
 
 

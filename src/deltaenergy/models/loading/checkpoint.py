@@ -40,7 +40,7 @@ def load_checkpoint(name: str, folder: Path) -> TransformersModel:
 def _read_config(file: Path) -> tuple[Family, dict[str, Any]]:
     """The entries of config.json that shape the towers, each of a sensible kind and size; all others are left out."""
     if not file.is_file():
-        raise ArtifactError(f"{file.parent} holds no config.json: it is not a model in transformers format.")
+        raise ArtifactError(f"{file.parent} has no config.json: it is not a model in transformers format.")
     content, where = read_json(file), Where(str(file))
     if not isinstance(content, dict):
         raise where.wrong(content, "an object with named entries")
@@ -98,15 +98,15 @@ def _preprocessing(folder: Path, family: Family, side: int) -> Preprocessing:
         settings = content.get("image_processor") if isinstance(content, dict) else None
     else:
         raise ArtifactError(
-            f"{folder} holds no preprocessor_config.json, which says how images are resized and normalised. "
-            "Copy it from where the model came from."
+            f"{folder} has no preprocessor_config.json, which says how images are resized and normalised. Copy it from "
+            "the original model folder."
         )
     preprocessing = Preprocessing.from_processor_config(
         settings, where=str(file), crops=family.crops, offset=family.offset
     )
     if preprocessing.crop != side and not family.any_size:
         raise ArtifactError(
-            f"{file} makes images of {preprocessing.crop} × {preprocessing.crop} pixels, but the image tower in "
-            f"{folder / 'config.json'} takes {side} × {side}. They do not belong together: get both again."
+            f"{file} makes images of {preprocessing.crop} × {preprocessing.crop} pixels, but the image encoder in "
+            f"{folder / 'config.json'} takes {side} × {side}. They do not match: download both again."
         )
     return preprocessing

@@ -116,8 +116,8 @@ def _is_first_siglip(folder: Path) -> bool:
     file = folder / "tokenizer_config.json"
     if not file.is_file():
         raise ArtifactError(
-            f"{folder} holds no tokenizer_config.json, which tells SigLIP's tokenizer from SigLIP 2's. Copy it from "
-            "where the model came from."
+            f"{folder} has no tokenizer_config.json, which distinguishes the tokenizers of SigLIP and SigLIP 2. Copy "
+            "it from the original model folder."
         )
     content = read_json(file)
     kind = content.get("tokenizer_class") if isinstance(content, dict) else None
@@ -149,9 +149,9 @@ FAMILIES = {
         ),
     )
 }
-# Types that are near enough to be asked for, and what to take instead.
+# Similar types that are not supported, and what to use instead.
 NOT_SUPPORTED = {
-    "siglip2": "which takes images of any shape (NaFlex); take one of a single size, such as "
+    "siglip2": "which takes images of any shape (NaFlex); use a model of one size, such as "
     "google/siglip2-base-patch16-224, which is of type 'siglip'",
-    "altclip": "whose text tower is not supported; take a MetaCLIP 2 or SigLIP 2 for many languages",
+    "altclip": "whose text encoder is not supported; use MetaCLIP 2 or SigLIP 2 for many languages",
 }

@@ -34,13 +34,13 @@ _PATTERNS = (
     "config.json", WEIGHTS, INDEX, "model-*.safetensors", "preprocessor_config.json", "processor_config.json",
     OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, *TOKENIZER_FILES,
 )  # fmt: skip
-# Where a repository's main branch holds pickles only, the hub's own bot offers the same weights as safetensors.
+# If a repository's main branch has only pickles, the Hub's own bot offers the same weights as safetensors.
 _CONVERTER = "SFconvertbot"
 
 
 def find_snapshot(name: str, *, download: bool) -> Path:
     """The folder with the files of the hub model `name`."""
-    not_cached = "it holds nothing of that name"
+    not_cached = "it has no model of that name"
     for revision in ("main", *_cached_conversions(name)):
         try:
             folder = _snapshot(name, revision, local_files_only=True)
@@ -50,33 +50,29 @@ def find_snapshot(name: str, *, download: bool) -> Path:
         missing = _missing(folder)
         if not missing:
             return folder
-        not_cached = f"it holds only a part, without {', '.join(missing)}"
+        not_cached = f"it is incomplete, without {', '.join(missing)}"
     if not download:
         raise ModelUnavailableError(
             f"The model {name!r} is not in the local cache {_cache()}: {not_cached}.\n"
-            "It is not downloaded here, where only its name was read from a file. Load it by its name first, with "
-            f"`load_model({name!r})` or `hf download {name}`, or give the loaded model."
+            f"A name that was read from a file is not downloaded. Download it with `load_model({name!r})` or `hf "
+            f"download {name}`, or pass the loaded model."
         )
-    logger.warning("%s is not in the local cache; downloading it from the Hugging Face hub.", name)
+    logger.warning("%s is not in the local cache; downloading it from the Hugging Face Hub.", name)
     try:
         folder = _snapshot(name, "main", local_files_only=False)
         if "weights" in _missing(folder):
             folder = _snapshot(name, _conversion(name), local_files_only=False)
         missing = _missing(folder)
         if missing:
-            raise FileNotFoundError(f"the repository holds no {', '.join(missing)}")
+            raise FileNotFoundError(f"the repository has no {', '.join(missing)}")
     except Exception as error:  # of many kinds: no network, no such repository, no right to read it
         raise ModelUnavailableError(
-            f"The weights of {name!r} could not be had.\n"
-            f"  tried: a folder of that name: there is none\n"
-            f"  tried: the local cache {_cache()}: {not_cached}\n"
-            f"  tried: the Hugging Face hub: {_first_line(error)}\n"
-            "Two ways to get them:\n"
-            f"  1. on a machine with network, run `hf download {name}`, which fills the cache named above;\n"
-            f"  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) here "
-            "and give its path instead of the name.\n"
-            "For a first look without any download, use the bundled model: `lite`."
-            f"{_near_name(name)}"
+            f"Could not find the weights of {name!r}.\n  tried: a folder of that name: there is none\n  tried: the "
+            f"local cache {_cache()}: {not_cached}\n  tried: the Hugging Face Hub: {_first_line(error)}\nTwo ways to "
+            f"get them:\n  1. on a machine with network, run `hf download {name}`, which fills the cache named "
+            "above;\n  2. copy the model's folder (config.json, model.safetensors, tokenizer and preprocessor files) "
+            "here and pass its path instead of the name.\nTo try deltaenergy without a download, use the bundled "
+            "model `lite`.{_near_name(name)}"
         ) from error
     return folder
 
@@ -121,7 +117,7 @@ def _conversion(name: str) -> str:
     for offer in HfApi().get_repo_discussions(name, author=_CONVERTER, discussion_type="pull_request"):
         if offer.author == _CONVERTER and offer.status == "open":
             return f"refs/pr/{offer.num}"
-    raise FileNotFoundError("the repository holds its weights as pickles only, which can run code and are never read")
+    raise FileNotFoundError("the repository has its weights only as pickles, which can run code and are never read")
 
 
 def _cached_conversions(name: str) -> Iterator[str]:

@@ -52,7 +52,7 @@ def load_model(
     """
     check_backend(backend, precision, calibration_images)
     if precision != "auto" and dtype != "auto":
-        raise InputError("precision and dtype say the same: give one of them.")
+        raise InputError("precision and dtype set the same thing: pass only one.")
     if precision != "auto":
         dtype = HALF.get(precision, torch.float32)
     if backend in ON_CPU and dtype not in ("auto", "float32", torch.float32):
@@ -93,14 +93,14 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
 
     if folder.is_file():
         raise InputError(
-            f"model {name!r} is a file; give a folder with safetensors and config.json. Archives (.pt, .pth, .bin) "
-            "can run code when they are opened and are never read: docs/models.md says how to convert one."
+            f"model {name!r} is a file; pass a folder with safetensors and config.json. Archives (.pt, .pth, .bin) can "
+            "run code when opened and are never read; docs/models.md says how to convert one."
         )
     if not folder.is_dir():
         if not is_repository(name):
             known = [*MODELS, *WELL_KNOWN]
             raise InputError(
-                f"model {name!r} is neither a folder nor a hub id (owner/name).{did_you_mean(name, known)}"
+                f"model {name!r} is neither a folder nor a Hugging Face Hub id (owner/name).{did_you_mean(name, known)}"
             )
         folder = find_snapshot(name, download=download)
     try:
@@ -113,7 +113,7 @@ def _on_torch(name_or_path: str | Path, target: torch.device, dtype: torch.dtype
 def _registered(name: str, device: torch.device, dtype: torch.dtype) -> TowerModel:
     model = MODELS.get(name)(device, dtype)
     if not isinstance(model, TowerModel):
-        raise InputError(f"The loader of the model {name!r} gave {type(model).__name__}, which is no TowerModel.")
+        raise InputError(f"The loader of the model {name!r} returned {type(model).__name__}, not a TowerModel.")
     return model
 
 
@@ -132,7 +132,7 @@ def _device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
         if chosen.type == "meta":
-            raise RuntimeError("it holds no numbers")
+            raise RuntimeError("it has no numbers")
         torch.empty(1, device=chosen).cpu()
     except Exception as error:  # torch says that a device is not there in many ways
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -102,8 +102,8 @@ _IN_BLOCK = {
 }  # fmt: skip
 _THIRDS = {"self_attn.q_proj": 0, "self_attn.k_proj": 1, "self_attn.v_proj": 2}
 _INSTEAD = (
-    "Only vision transformers with a class token beside CLIP's own text transformer can be converted without changing "
-    "a number. Take the model in transformers format instead; the hub has most of them, for example "
+    "Only vision transformers with a class token and CLIP's own text transformer can be converted exactly. Use the "
+    "model in transformers format instead; the Hugging Face Hub has most of them, for example "
     "google/siglip-base-patch16-224."
 )
 
@@ -170,8 +170,8 @@ def _weights_file(folder: Path) -> Path:
         if (folder / name).exists() or (folder / name).is_symlink():
             return folder / name
     raise ArtifactError(
-        f"{folder} holds neither {OPEN_CLIP_WEIGHTS} nor {WEIGHTS}. Pickles (.bin, .pt) can run code when they are "
-        "opened and are never read; get the safetensors file from where the model came from."
+        f"{folder} has neither {OPEN_CLIP_WEIGHTS} nor {WEIGHTS}. Pickles (.bin, .pt) can run code when opened and are "
+        "never read; get the safetensors file of the original model."
     )
 
 
@@ -179,7 +179,7 @@ def _config(settings: Any, where: Where) -> dict[str, Any]:
     """Transformers' CLIPConfig of the same towers."""
     record(_MODEL, others=True, may_lack=("quick_gelu",))(settings, where)
     for key in settings.keys() - _MODEL.keys() - _MODEL_WITHOUT_EFFECT:
-        raise ArtifactError(f"{where.file}: {key!r} is not known of a model in open_clip's format. {_INSTEAD}")
+        raise ArtifactError(f"{where.file}: {key!r} is unknown in open_clip's format. {_INSTEAD}")
     quick = bool(settings.get("quick_gelu", False))
     vision = _tower(settings["vision_cfg"], _VISION, where.at("vision_cfg"), quick)
     texts = _tower(settings["text_cfg"], _TEXT, where.at("text_cfg"), quick)
@@ -210,9 +210,9 @@ def _tower(settings: Any, entries: Mapping[str, Any], where: Where, quick: bool)
             if key in _CLIPS_OWN and value not in _CLIPS_OWN[key]:
                 raise ArtifactError(f"{where.file}: {key} is {str(value)[:60]!r}. {_INSTEAD}")
             if key not in entries and key not in _CLIPS_OWN and key not in _WITHOUT_EFFECT:
-                raise ArtifactError(f"{where.file}: {str(key)[:60]!r} is not known of a tower. {_INSTEAD}")
+                raise ArtifactError(f"{where.file}: {str(key)[:60]!r} is unknown for an encoder. {_INSTEAD}")
         if isinstance(settings.get("layers"), list):
-            raise ArtifactError(f"{where.file}: the image tower is a ResNet. {_INSTEAD}")
+            raise ArtifactError(f"{where.file}: the image encoder is a ResNet. {_INSTEAD}")
     record(entries, others=True, may_lack=entries)(settings, where)
     width = settings.get("width", 768 if "patch_size" in entries else 512)
     tanh = (settings.get("act_kwargs") or {}).get("approximate") == "tanh"
@@ -229,7 +229,7 @@ def _preprocessing(settings: Any, config: Mapping[str, Any], where: Where) -> Pr
     _PREPROCESSING(settings, where)
     side = config["vision_config"]["image_size"]
     if settings.get("size", side) not in (side, [side, side]):
-        raise where.at("size").wrong(settings["size"], f"{side}, the size of the image tower")
+        raise where.at("size").wrong(settings["size"], f"{side}, the size of the image encoder")
     mean, std = settings.get("mean", CLIP_MEAN), settings.get("std", CLIP_STD)
     bilinear = settings.get("interpolation") == "bilinear"
     return Preprocessing(

@@ -83,8 +83,8 @@ def load_tokenizer(folder: Path, text_config: Any, kind: str = "AutoTokenizer", 
         wrong = _misfit(tokenizer, text_config, framing)
     if wrong:
         raise ArtifactError(
-            f"{folder}: the tokenizer is not that of this text tower: {wrong}. Copy the tokenizer files from where the "
-            "model came from."
+            f"{folder}: the tokenizer does not match this text encoder: {wrong}. Copy the tokenizer files from the "
+            "original model folder."
         )
     return tokenizer
 
@@ -93,8 +93,8 @@ def check_tokenizer_files(folder: Path) -> None:
     """Raise `ArtifactError` unless the folder holds the files of a tokenizer."""
     if not has_tokenizer(folder):
         raise ArtifactError(
-            f"{folder} holds no tokenizer (tokenizer.json, vocab.json and merges.txt, vocab.txt, or a sentencepiece "
-            "model). Without its own one the text tower cannot read: copy these files from where the model came from."
+            f"{folder} has no tokenizer (tokenizer.json, vocab.json and merges.txt, vocab.txt, or a sentencepiece "
+            "model). Copy these files from the original model folder."
         )
 
 
@@ -120,7 +120,7 @@ def _misfit(tokenizer: Any, text_config: Any, framing: Framing) -> str:
     ids = tokenizer.get_vocab().values()
     largest = max(ids, default=0)
     if largest >= rows:
-        return f"its largest token is number {largest}, but the tower has embeddings for {rows}"
+        return f"its largest token is number {largest}, but the encoder has embeddings for {rows}"
     if (start is None and framing.start is not None) or end is None:
         return "it has no start or no end token"
     if framing.padded and tokenizer.pad_token_id is None:
@@ -132,7 +132,7 @@ def _misfit(tokenizer: Any, text_config: Any, framing: Framing) -> str:
         if said_end != end and not (framing.legacy and said_end == _LEGACY_END):
             return f"its end token is number {end}, config.json says {said_end}"
         if framing.legacy and said_end == _LEGACY_END and end not in (_LEGACY_END, largest):
-            return f"its end token is number {end}, but the tower pools at the largest, which is {largest}"
+            return f"its end token is number {end}, but the encoder pools at the largest, which is {largest}"
     frame = {start, end} - {None}
     found = [tuple(row) for row in tokenizer(list(_WORDS), add_special_tokens=True, truncation=False)["input_ids"]]
     for word, row in zip(_WORDS, found):

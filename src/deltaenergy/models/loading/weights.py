@@ -46,9 +46,9 @@ def weight_files(folder: Path) -> list[Path]:
                 )
         return [folder / name for name in names]
     pickles = sorted(path.name for path in folder.glob("*.bin"))
-    found = f" It has {', '.join(pickles[:_SHOWN])}, but pickles can run code when they are opened." if pickles else ""
+    found = f" It has {', '.join(pickles[:_SHOWN])}, but pickles can run code when opened." if pickles else ""
     raise ArtifactError(
-        f"{folder} holds no {WEIGHTS}.{found} Save the model again with save_pretrained, which writes one."
+        f"{folder} has no {WEIGHTS}.{found} Save the model again with save_pretrained, which writes one."
     )
 
 
@@ -58,7 +58,7 @@ def read_weights(files: Iterable[Path]) -> dict[str, torch.Tensor]:
     for file in files:
         for name, tensor in read_tensors(file).items():
             if name in tensors:
-                raise ArtifactError(f"{file}: the tensor {name!r} is in another file as well.")
+                raise ArtifactError(f"{file}: the tensor {name!r} is also in another file.")
             if tensor.dtype in _FLOATS:
                 # A copy: what is mapped from a file changes, or is gone, when the file is.
                 tensor = tensor.to(torch.float32, copy=True)
@@ -83,7 +83,8 @@ def fill(module: Any, tensors: Mapping[str, torch.Tensor], folder: Path, config:
         reason = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
         shown = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
         raise ArtifactError(
-            f"{folder}: the weights do not fit {config}: {shown} Get both again; quantised weights are not supported."
+            f"{folder}: the weights do not fit {config}: {shown} Download both again; quantised weights are not "
+            "supported."
         ) from error
     for part in module.modules():
         if "position_ids" in part._buffers:

@@ -99,8 +99,8 @@ class LearnedPrompts:
         room = tower.max_length - sum(map(len, tower.frame)) - context_length - len(words)
         if room < 1 + full_stop:
             raise InputError(
-                f"context_length {context_length} leaves no room for class names: "
-                f"the text tower takes {tower.max_length} tokens. Use a shorter context."
+                f"context_length {context_length} leaves no room for class names: the text encoder takes "
+                f"{tower.max_length} tokens. Use a shorter context."
             )
         self._given = names if isinstance(names, _GivenNames) else None
         if isinstance(names, _GivenNames):
@@ -157,7 +157,7 @@ class LearnedPrompts:
         `names` and `deep` are the same for all.
         """
         if self.class_specific:
-            raise ValueError("each() takes shared contexts; these prompts have one per class")
+            raise ValueError("each() needs shared contexts; these prompts have one per class")
         if not self.shares_prefix:
             return torch.stack([self(context, names=names, deep=deep) for context in contexts])
         names, deep = self._cast_names(names), self._cast_deep(deep)
@@ -262,7 +262,7 @@ class LearnedPrompts:
         assert deep.ndim == 3 and deep.shape[1:] == (self.context_length, self.tower.width)
         if len(deep) >= self.tower.blocks:
             raise InputError(
-                f"deep contexts are given for {1 + len(deep)} blocks, but the text tower has {self.tower.blocks}. "
+                f"deep contexts are given for {1 + len(deep)} blocks, but the text encoder has {self.tower.blocks}. "
                 f"Use a depth of at most {self.tower.blocks}."
             )
         return deep.to(self.tower.embedding_weight)

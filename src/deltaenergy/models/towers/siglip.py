@@ -63,8 +63,8 @@ class SiglipModel(TransformersModel):
 
     family = "siglip"
     why_no_vision = (
-        "has one that pools its patches by attention, without a class token to read them from. Methods that learn "
-        "texts or work on features do without, such as coop or tip-adapter-f"
+        "has one without a class token. Use a method that learns texts or works on features, such as coop or "
+        "tip-adapter-f"
     )
 
     def __init__(self, name: str, module: Any, tokenizer: Any, preprocessing: Preprocessing) -> None:

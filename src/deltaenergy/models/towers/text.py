@@ -17,6 +17,7 @@ from torch import nn
 
 from deltaenergy.core.lru import LruCache
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import counted
 
 OptionalTensor = torch.Tensor | None
 # A batch holds at most this many tokens: enough to keep two cores or a GPU busy, small enough for a laptop.
@@ -140,8 +141,7 @@ class TextTower(ABC):
         too_long = [text for text, row in zip(texts, rows) if len(row) > self.max_length]
         if too_long:
             warnings.warn(
-                f"{len(too_long)} text(s) are longer than {self.max_length} tokens and were cut, "
-                f"for example {too_long[0][:60]!r}.",
+                f"Cut {counted(len(too_long), 'text')} to {self.max_length} tokens, for example {too_long[0][:60]!r}.",
                 stacklevel=3,
             )
         kept = self.max_length - len(behind)

@@ -41,13 +41,13 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
     file, folder = Path(file), Path(folder)
     if file.suffix != ".safetensors":
         raise InputError(
-            f"{file} is not a .safetensors file. Pickles (.pt) can run code when they are opened and are never read: "
-            "convert it first, as the documentation of deltaenergy.scores.clipn.released shows."
+            f"{file} is not a .safetensors file. Pickles (.pt) can run code when opened and are never read: convert it "
+            "first, as the documentation of deltaenergy.scores.clipn.released shows."
         )
     check_unfinished(folder)
     stored = {name.removeprefix("module."): tensor for name, tensor in read_tensors(file).items()}
     if PROMPTS not in stored or stored[PROMPTS].ndim != 3:
-        raise ArtifactError(f"{file} has no tensor {PROMPTS!r} of three dimensions: it is no checkpoint of CLIPN.")
+        raise ArtifactError(f"{file} has no tensor {PROMPTS!r} of three dimensions: it is not a checkpoint of CLIPN.")
     tower = NoTower(model, stored[PROMPTS])
     shapes = {name: tensor.shape for name, tensor in tower.state_dict().items() if name != "prompts"}
     own = NoTower(model, stored[PROMPTS][:1]).state_dict()
@@ -58,7 +58,7 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
         for stored_name, is_no in ((source.name, False), (f"{first}_no{dot}{rest}", True)):
             if stored_name not in stored:
                 raise ArtifactError(
-                    f"{file} has no tensor {stored_name!r}: it is no checkpoint of CLIPN for this model."
+                    f"{file} has no tensor {stored_name!r}: it is not a checkpoint of CLIPN for this model."
                 )
             tensor = source.take(stored[stored_name]).float()
             if tensor.shape != shape:

@@ -81,17 +81,17 @@ class NoTower(nn.Module):
             made_with = read_json(record).get("model", {})
             if made_with.get("fingerprint") != model.fingerprint:
                 raise ArtifactError(
-                    f'{path}: this "no" tower belongs to model {made_with.get("name")!r}, not to {model.name!r} (their '
-                    "weights differ). Train one for this model with `train_no_tower`."
+                    f'{path}: this "no" text encoder belongs to {made_with.get("name")!r}, not to {model.name!r} '
+                    "(other weights). Train one for this model with `train_no_tower`."
                 )
         tensors = read_tensors(file)
         if "prompts" not in tensors:
-            raise ArtifactError(f'{file} holds no tensor "prompts": it is not a "no" tower.')
+            raise ArtifactError(f'{file} has no tensor "prompts": it is not a "no" text encoder.')
         tower = cls(model, tensors["prompts"])
         try:
             tower.load_state_dict(tensors)
         except RuntimeError as error:
-            raise ArtifactError(f"{file} does not fit the text tower of {model.name!r}: {error}") from error
+            raise ArtifactError(f"{file} does not fit the text encoder of {model.name!r}: {error}") from error
         return tower.eval().requires_grad_(False)
 
     def _add_prompt(self, module: nn.Module, args: Any, embeddings: torch.Tensor) -> torch.Tensor:

@@ -116,7 +116,7 @@ def encode_pairs(
     encoded = require_towers(model, "clipn").encode(items, batch_size=batch_size, progress=progress)
     kept = [text_of[item.id] for item in encoded.items]
     if len(set(kept)) < 2:
-        raise InputError(f"Training needs at least two different texts with readable images, and has {len(set(kept))}.")
+        raise InputError(f"Training needs at least two different texts with readable images, got {len(set(kept))}.")
     return Pairs(torch.from_numpy(encoded.features), kept, encoded.unreadable)
 
 
@@ -157,9 +157,11 @@ def train_no_tower(
 def check_unfinished(folder: Path) -> None:
     """Refuse to write over a finished tower."""
     if folder.is_file():
-        raise InputError(f"{folder} is a file. Give a folder, which is made if it does not exist.")
+        raise InputError(f"{folder} is a file. Pass a folder, which is created if it does not exist.")
     if (folder / RECORD).exists():
-        raise InputError(f'{folder} holds a finished "no" tower already. Choose another folder, or delete this one.')
+        raise InputError(
+            f'{folder} already contains a finished "no" text encoder. Choose another folder, or delete this one.'
+        )
 
 
 class _Task:

@@ -82,5 +82,5 @@ def read_words(path: str | Path) -> Pool:
         raise InputError(f"words: {path} cannot be read as UTF-8 text: {error}") from error
     words = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not words:
-        raise InputError(f"words: {path} holds no word. Write one candidate per line.")
+        raise InputError(f"words: {path} has no word. Write one candidate per line.")
     return Pool(nouns=words)

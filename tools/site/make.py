@@ -47,7 +47,7 @@ _ELSEWHERE = re.compile(
 def main() -> None:
     """Make the pages, build the site, check it."""
     shutil.rmtree(WORK, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", WORK / "docs", ignore=shutil.ignore_patterns("tables", "__pycache__"))
+    shutil.copytree(ROOT / "docs", WORK / "docs", ignore=shutil.ignore_patterns("tables", "figures", "__pycache__"))
     made = _made_pages()
     for name, text in made.items():
         path = WORK / "docs" / name

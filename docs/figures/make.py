@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import deltaenergy as de
-from deltaenergy.core.labels import normal_name
+from deltaenergy.core.classes import normal_name
 from deltaenergy.report.charts import (
     Axis,
     Curve,

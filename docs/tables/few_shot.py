@@ -30,7 +30,7 @@ from scipy import stats
 
 import deltaenergy as de
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.core.labels import class_names, normal_name
+from deltaenergy.core.classes import class_names, normal_name
 from deltaenergy.evaluation.tuning_gain import TestImages, TunedCandidate, measure_gain
 from deltaenergy.scores.registry import make_score
 from deltaenergy.tuning.prepare import prepare_training

@@ -15,7 +15,7 @@ from clip_data import OpenTest
 from clip_features import SCORES, chosen, judge, lead_over, print_table
 
 from deltaenergy import Model, ZeroShotClassifier, load_model
-from deltaenergy.core.labels import normal_name
+from deltaenergy.core.classes import normal_name
 from deltaenergy.evaluation.choose import CANDIDATES
 
 PAIRS = {"oxford_pets": ("intel_scenes", "food3", "dtd10"), "intel_scenes": ("oxford_pets", "food3", "dtd10")}

@@ -27,7 +27,7 @@ from scipy import stats
 import deltaenergy as de
 from deltaenergy.classifiers.base import Inputs
 from deltaenergy.classifiers.methods import make_method
-from deltaenergy.core.labels import class_indices, class_names
+from deltaenergy.core.classes import class_indices, class_names
 from deltaenergy.core.needs import Need
 from deltaenergy.data.items import ImageItem
 from deltaenergy.errors import InputError

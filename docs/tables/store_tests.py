@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clip_data import OpenTest
 
 from deltaenergy import Store, ZeroShotClassifier
-from deltaenergy.core.labels import normal_name
+from deltaenergy.core.classes import normal_name
 from deltaenergy.models.base import TowerModel
 
 # Caltech101: no class at all, and the same faces once more.

@@ -249,8 +249,8 @@ def test_two_runs_in_one_folder_do_not_meet(
 
     script = """
 import sys
-from deltaenergy.files import FolderLock
-with FolderLock(sys.argv[1]):
+from deltaenergy.files import lock_folder
+with lock_folder(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """

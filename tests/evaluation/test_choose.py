@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +21,12 @@ from deltaenergy.evaluation.choose import (
     candidate_scores,
     choose,
     choose_from_features,
-    disagreement_of,
-    given_to_choose,
+    features_only,
     labelled_features,
     rank,
 )
 from deltaenergy.evaluation.leave_out import folds, resampled_auroc, wins_by_class
-from deltaenergy.scores.availability import every_score
+from deltaenergy.scores.availability import Given, every_score
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scoring import deal_folds
 
@@ -272,7 +271,7 @@ def test_a_classifier_that_looks_at_pixels_is_refused_before_anything_is_encoded
 
 def test_candidates_need_no_more_than_choose_gives() -> None:
     """Whatever needs there will be: a score with another one is left out, not tried."""
-    given = given_to_choose()
+    given = features_only(Given())
     assert set(given.lacks) == set(Need) - {Need.FEATURES, Need.TEXTS, Need.ID_DATA}
     assert all(score.needs <= {Need.FEATURES, Need.TEXTS, Need.ID_DATA} for score in candidate_scores(given)[0])
 
@@ -303,4 +302,4 @@ def test_where_the_best_score_and_a_rival_differ() -> None:
     assert told[0]["image"] == f"row {found.images[0].row}"
     with pytest.raises(InputError, match="two candidate scores"):
         alone = choose_from_features(classifier, known.features, known.truth, ["mcm"], resamples=20)
-        disagreement_of(classifier, known, alone)
+        replace(alone, classifier=classifier, known=known).disagreement()

@@ -85,7 +85,7 @@ def test_evaluate_all_on_a_store_without_patches_runs_and_says_what_it_left_out(
     assert call("evaluate", "--id", store, "-s", "all", "--model", tiny_clip_folder) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "Left out of all" in line]
     assert len(lines) == 1
-    for words in ("gl-mcm", f"needs patches: {store} holds none", f"needs pixels: {store} is a feature store", "clipn"):
+    for words in ("gl-mcm", f"needs patches: {store} has none", f"needs pixels: {store} is a feature store", "clipn"):
         assert words in lines[0]
 
 

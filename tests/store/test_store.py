@@ -20,11 +20,7 @@ from deltaenergy import Model, Store, build_store
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.models.encoding import EncodedImages
 from tests.checkpoints import write_clip
-
-
-def contents(folder: Path) -> dict[str, str]:
-    """Every file of a store with the hash of its bytes."""
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+from tests.store.shards import contents
 
 
 class Counting:

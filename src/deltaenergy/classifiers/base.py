@@ -7,7 +7,6 @@ logits divided by the model's logit scale L, so that a temperature means the sam
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,8 @@ from torch import nn
 
 from deltaenergy.core.arrays import ROW_BLOCK, round_to_block
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.display import HasRepr, some_names
 from deltaenergy.core.needs import OF_IMAGES, Need
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.errors import ArtifactError, InputError, UnreadableImagesError
 from deltaenergy.files import hash_strings
 from deltaenergy.models.base import Model, check_model
@@ -97,12 +96,13 @@ class Outputs:
     negative_texts: torch.Tensor | None = None
 
 
-class Classifier(HasRepr, nn.Module, ABC):
+class Classifier(HasRepr, nn.Module):
     """A model with K named classes.
 
     A subclass makes its parameters and buffers in `__init__`, gives them their initial values in `initialise`, and
-    implements `forward`, which serves to train and to predict. If class texts are learned, `texts` computes them with
-    gradients; whenever the classifier is put to use (`eval()`) they are computed once and kept as `text_features`.
+    says in `image_features`, `texts` or `forward` what it compares, to train and to predict. If class texts are
+    learned, `texts` computes them with gradients; whenever the classifier is put to use (`eval()`) they are computed
+    once and kept as `text_features`.
     What is saved is `method.spec` and `state_dict()`, here and nowhere else.
 
     Attributes:
@@ -152,9 +152,15 @@ class Classifier(HasRepr, nn.Module, ABC):
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Set the initial parameters, drawn from `generator` or taken from the training images."""
 
-    @abstractmethod
+    def image_features(self, x: Inputs) -> torch.Tensor:
+        """The unit image features (N, D) that are compared with the class texts."""
+        return x.need(Need.FEATURES)
+
     def forward(self, x: Inputs) -> Outputs:
-        """Similarities, and the features and texts behind them."""
+        """Similarities, and the features and texts behind them: cosines, unless a method has others."""
+        features = self.image_features(x)
+        texts = self.class_texts(features)
+        return Outputs(features @ texts.T, features, texts)
 
     def __call__(self, x: Inputs) -> Outputs:
         outputs: Outputs = super().__call__(x)
@@ -191,9 +197,13 @@ class Classifier(HasRepr, nn.Module, ABC):
         super().train(mode)
         if not mode:
             with torch.no_grad():
-                self.text_features = self.texts().detach()
+                self.keep_texts()
                 self.build_derived()
         return self
+
+    def keep_texts(self) -> None:
+        """Compute the texts that the classifier is used with, as they are saved."""
+        self.text_features = self.texts().detach()
 
     def build_derived(self) -> None:
         """Derive from the parameters what is not saved, such as the prompted model."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.zero_shot import CosineClassifier
 
 
-class CentroidClassifier(CosineClassifier):
+class CentroidClassifier(Classifier):
     """Cosines with the classes' mean images, which stand in the place of class texts."""
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:

@@ -72,10 +72,8 @@ class CroftClassifier(FrozenTextClassifier):
     def texts(self) -> torch.Tensor:
         return unit(mix(self.frozen_texts, self.text_map, self.method.text_ratio))
 
-    def forward(self, x: Inputs) -> Outputs:
-        features = self.adapt(x.need(Need.FEATURES))
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
+    def image_features(self, x: Inputs) -> torch.Tensor:
+        return self.adapt(x.need(Need.FEATURES))
 
     def patch_similarities(self, patches: torch.Tensor) -> torch.Tensor:
         """Cosines of patches that are mapped as images are."""

@@ -63,7 +63,6 @@ class DplClipClassifier(Classifier):
         warn_of_one_domain(self.method.name, data, "it learns one context for all")
         for weight in (self.w1, self.w2, self.w3):
             bound = (6 / (weight.shape[0] + weight.shape[1])) ** 0.5
-            # Drawn on the host, so that every device starts alike.
             weight.data.copy_((torch.rand(weight.shape, generator=generator) * 2 - 1) * bound)
         for bias in (self.b1, self.b2, self.b3):
             bias.data.fill_(INITIAL_BIAS)

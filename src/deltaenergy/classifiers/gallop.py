@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -28,9 +28,6 @@ from deltaenergy.core.specs import Count, Share, Words
 from deltaenergy.models.base import Model, require_text, require_towers, require_vision
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.models.towers.text import unit
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 @dataclass(frozen=True)
@@ -77,14 +74,10 @@ class GallopClassifier(Classifier):
         """The direction of the mean global text, for what wants one text per class."""
         return unit(self.prompts.each(self.global_contexts).mean(dim=0))
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute all texts once."""
-        super().train(mode)
-        if not mode:
-            with torch.no_grad():
-                self.global_features = self.prompts.each(self.global_contexts)
-                self.local_features = self.prompts.each(self.local_contexts)
-        return self
+    def keep_texts(self) -> None:
+        super().keep_texts()
+        self.global_features = self.prompts.each(self.global_contexts)
+        self.local_features = self.prompts.each(self.local_contexts)
 
     def build_derived(self) -> None:
         """V on patch states is a part of the image tower: the model that has it is another than the bare one."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.classifiers.zero_shot import class_features
 from deltaenergy.core.classes import DEFAULT_TEMPLATE
 from deltaenergy.core.needs import Need
@@ -37,9 +37,6 @@ from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class IdLikeClassifier(Classifier):
@@ -65,9 +62,7 @@ class IdLikeClassifier(Classifier):
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """Random contexts and words; the crops are selected."""
-        for parameter in (self.context, self.outlier_context, self.words):
-            # Drawn on the host, so that every device starts alike.
-            parameter.data.copy_(INITIAL_DEVIATION * torch.randn(parameter.shape, generator=generator))
+        set_normal(generator, self.context, self.outlier_context, self.words)
         views = getattr(data, "features", None)
         if views is None:
             raise InputError("id-like selects crops before training, so it cannot use live views. Remove views.")
@@ -83,13 +78,9 @@ class IdLikeClassifier(Classifier):
             return self.outlier_features
         return self.outlier_prompts(self.outlier_context, names=self.words)
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the outlier texts too."""
-        super().train(mode)
-        if not mode:
-            with torch.no_grad():
-                self.outlier_features = self.outliers()
-        return self
+    def keep_texts(self) -> None:
+        super().keep_texts()
+        self.outlier_features = self.outliers()
 
     def forward(self, x: Inputs) -> Outputs:
         z = x.need(Need.FEATURES)

@@ -9,16 +9,17 @@ are encoded by a model of the classifier's own, with the learned tokens in it an
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier, Inputs
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import CountOrZero
 from deltaenergy.errors import InputError
@@ -30,10 +31,9 @@ from deltaenergy.training.recipe import Recipe
 # The context begins as the first of these words; what is left of them stays between context and name.
 WORDS = ("a", "photo", "of", "a")
 PAPER_DEPTH = 9
-INITIAL_DEVIATION = 0.02
 
 
-class TokenClassifier(Classifier):
+class TokenClassifier(Classifier, ABC):
     """Cosines of prompted image features with the texts of deep contexts."""
 
     method: TokenMethod
@@ -57,8 +57,7 @@ class TokenClassifier(Classifier):
         (ids,) = self.tower.words([" ".join(WORDS[: self.method.context_length])])
         # One token a word, unless the tokenizer spells short words out.
         self.context.data.copy_(self.tower.embed(ids[: self.method.context_length]))
-        # Drawn on the host, so that every device starts alike.
-        self.deep.data.copy_(INITIAL_DEVIATION * torch.randn(self.deep.shape, generator=generator))
+        set_normal(generator, self.deep)
 
     def texts(self) -> torch.Tensor:
         return self.prompts(self.context, deep=self.deep)
@@ -69,11 +68,6 @@ class TokenClassifier(Classifier):
         if tokens is None or (x.features is not None and not self.training):
             return x.need(Need.FEATURES)
         return require_vision(self.base_model, self.method.name).run(x.need(Need.PIXELS), tokens).features
-
-    def forward(self, x: Inputs) -> Outputs:
-        features = self.image_features(x)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
 
     def build_derived(self) -> None:
         """The model that encodes images as they were learned from."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -24,15 +24,12 @@ from torch import nn
 from deltaenergy.classifiers.base import Classifier, Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate, tower_operations
 from deltaenergy.classifiers.methods import Method, TrainViews, make_method, register_method
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, NonNegative
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Recipe, Stage
-
-if TYPE_CHECKING:
-    from typing import Self
 
 POSITIVES, NEGATIVES = "positives", "negatives"
 # The factor on 1 − cos in the loss.
@@ -59,8 +56,7 @@ class LsnClassifier(Classifier):
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
         """The positives as their method begins, and random negatives."""
         self.positives.initialise(data, generator)
-        # Drawn on the host, so that every device starts alike.
-        self.contexts.data.copy_(INITIAL_DEVIATION * torch.randn(self.contexts.shape, generator=generator))
+        set_normal(generator, self.contexts)
 
     def texts(self) -> torch.Tensor:
         """Those of the positives; a copy, since a file holds no tensor twice."""
@@ -70,13 +66,11 @@ class LsnClassifier(Classifier):
         """The negatives (3, K, D) under the present contexts, with gradients."""
         return torch.stack([self.prompts(context) for context in self.contexts])
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the negatives; not while validation asks, which looks at the positives alone."""
-        super().train(mode)
-        if not mode and not self.phase:
-            with torch.no_grad():
-                self.negative_features = self.negative_texts()
-        return self
+    def keep_texts(self) -> None:
+        """Not the negatives while validation asks, which looks at the positives alone."""
+        super().keep_texts()
+        if not self.phase:
+            self.negative_features = self.negative_texts()
 
     def end_stage(self) -> None:
         """Keep the texts of the positives, which have been learned once the first stage is over."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -30,9 +30,6 @@ from deltaenergy.core.specs import Count, NonNegative, Words
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts
 from deltaenergy.training.recipe import Phase, Stage
-
-if TYPE_CHECKING:
-    from typing import Self
 
 POSITIVES, NEGATIVES = "positives", "negatives"
 # How far negatives begin from the positive they begin as.
@@ -77,13 +74,11 @@ class NegPromptClassifier(Classifier):
         """The negatives (n, K, D) under the present contexts, with gradients."""
         return self.prompts.each(self.negative_contexts)
 
-    def train(self, mode: bool = True) -> Self:
-        """Before use, compute the negatives too; validation looks at the positives alone."""
-        super().train(mode)
-        if not mode and not self.phase:
-            with torch.no_grad():
-                self.negative_features = self.negative_texts()
-        return self
+    def keep_texts(self) -> None:
+        """Not the negatives while validation asks, which looks at the positives alone."""
+        super().keep_texts()
+        if not self.phase:
+            self.negative_features = self.negative_texts()
 
     def forward(self, x: Inputs) -> Outputs:
         """Cosines with the positives, and with the negatives once those are trained or used."""

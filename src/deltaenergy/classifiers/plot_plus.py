@@ -23,9 +23,8 @@ from deltaenergy.classifiers.base import Inputs, Outputs, TrainBatch
 from deltaenergy.classifiers.estimate import CostEstimate
 from deltaenergy.classifiers.image_tokens import image_tower_estimate
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
-from deltaenergy.classifiers.plot import TextsClassifier
-from deltaenergy.classifiers.prompt import INITIAL_DEVIATION
-from deltaenergy.classifiers.transport import transported
+from deltaenergy.classifiers.plot import TextsClassifier, transported
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Count, Positive, Words
 from deltaenergy.models.base import Model, require_text, require_vision
@@ -58,7 +57,7 @@ class PlotPlusClassifier(TextsClassifier):
         """Contexts as words, tokens ~ N(0, 0.02²)."""
         for context, ids in zip(self.contexts, self.phrases):
             context.data.copy_(self.tower.embed(ids))
-        self.tokens.data.copy_(INITIAL_DEVIATION * torch.randn(self.tokens.shape, generator=generator))
+        set_normal(generator, self.tokens)
 
     def raw_texts(self) -> torch.Tensor:
         """One text per phrase and class."""

@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, register_method
-from deltaenergy.classifiers.zero_shot import CosineClassifier
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.classes import check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features, native_array
+from deltaenergy.models.encoding import check_features
 from deltaenergy.models.precomputed import PrecomputedModel
 
 
-class PrecomputedClassifier(CosineClassifier):
+class PrecomputedClassifier(Classifier):
     """Scores and detectors on features alone, without the model that made them.
 
     Args:

@@ -12,16 +12,14 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews
-from deltaenergy.core.needs import Need
+from deltaenergy.classifiers.randomness import INITIAL_DEVIATION
 from deltaenergy.core.specs import Count
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.towers.prompts import LearnedPrompts, NamePosition
 from deltaenergy.models.towers.text import TextTower
-
-INITIAL_DEVIATION = 0.02
 
 
 class PromptClassifier(Classifier):
@@ -51,11 +49,6 @@ class PromptClassifier(Classifier):
     def texts(self) -> torch.Tensor:
         return self.prompts(self.context)
 
-    def forward(self, x: Inputs) -> Outputs:
-        features = x.need(Need.FEATURES)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
-
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
         if self.method.class_specific:
             raise InputError("Every class has its own context, so other class names have none.")
@@ -84,7 +77,6 @@ class PromptMethod(Method):
 def initial_context(tower: TextTower, shape: tuple[int, ...], words: str, generator: torch.Generator) -> torch.Tensor:
     """Random vectors of `shape` (…, M, W), or the embeddings of the initial words, the same for every class."""
     if not words:
-        # Drawn on the host, so that every device starts alike.
         return INITIAL_DEVIATION * torch.randn(shape, generator=generator)
     (ids,) = tower.words([words])
     return tower.embedding_weight[torch.tensor(ids, device=tower.device)].float().expand(shape)

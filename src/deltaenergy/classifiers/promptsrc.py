@@ -20,8 +20,9 @@ import torch
 from torch import nn
 
 from deltaenergy.classifiers.base import Outputs, TrainBatch
-from deltaenergy.classifiers.image_tokens import INITIAL_DEVIATION, WORDS, TokenClassifier, TokenMethod
+from deltaenergy.classifiers.image_tokens import WORDS, TokenClassifier, TokenMethod
 from deltaenergy.classifiers.methods import TrainViews, register_method
+from deltaenergy.classifiers.randomness import set_normal
 from deltaenergy.core.classes import fill
 from deltaenergy.core.specs import CountOrZero, NonNegative, Positive
 from deltaenergy.data.catalogue.class_names import template_ensemble
@@ -57,7 +58,7 @@ class PromptSrcClassifier(TokenClassifier):
         """Contexts, tokens ~ N(0, 0.02²), and the frozen texts."""
         self.start_contexts(generator)
         if self.method.vision_tokens:
-            self.tokens.data.copy_(INITIAL_DEVIATION * torch.randn(self.tokens.shape, generator=generator))
+            set_normal(generator, self.tokens)
         self.frozen_texts.copy_(frozen_texts(self.tower, self.classes))
 
     def image_tokens(self) -> torch.Tensor | None:

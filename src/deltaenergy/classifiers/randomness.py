@@ -9,12 +9,20 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+INITIAL_DEVIATION = 0.02
+
 
 def set_linear(generator: torch.Generator, *weights: nn.Parameter) -> None:
     """Weights (rows, columns) ~ U(−1/√columns, 1/√columns), as torch's Linear begins, one after the other."""
     for weight in weights:
         bound = weight.shape[1] ** -0.5
         weight.data.copy_((torch.rand(*weight.shape, generator=generator) * 2 - 1) * bound)
+
+
+def set_normal(generator: torch.Generator, *values: nn.Parameter) -> None:
+    """Values ~ N(0, 0.02²), as contexts and tokens begin, one after the other."""
+    for value in values:
+        value.data.copy_(INITIAL_DEVIATION * torch.randn(value.shape, generator=generator))
 
 
 def normal_like(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

@@ -13,26 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
-from deltaenergy.classifiers.base import Classifier, Inputs, Outputs
+from deltaenergy.classifiers.base import Classifier
 from deltaenergy.classifiers.methods import Method, TrainViews, register_method
 from deltaenergy.core.classes import DEFAULT_TEMPLATE, Template, check_classes, check_templates, fill
-from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.models.base import Model, require_text
 from deltaenergy.models.precomputed import PrecomputedModel
 from deltaenergy.models.towers.text import unit
 
 
-class CosineClassifier(Classifier):
-    """Cosines with class texts that are not learned."""
-
-    def forward(self, x: Inputs) -> Outputs:
-        features = x.need(Need.FEATURES)
-        texts = self.class_texts(features)
-        return Outputs(features @ texts.T, features, texts)
-
-
-class ZeroShotClassifier(CosineClassifier):
+class ZeroShotClassifier(Classifier):
     """A classifier from class names alone.
 
     Args:
@@ -89,7 +79,7 @@ class ZeroShot(Method):
         return ZeroShotClassifier(model, classes, templates=self.templates)
 
 
-class TemplateClassifier(CosineClassifier):
+class TemplateClassifier(Classifier):
     """Base of the methods that learn beside class texts from one template."""
 
     method: TemplateMethod
@@ -112,7 +102,7 @@ class TemplateMethod(Method):
     template: Template = DEFAULT_TEMPLATE
 
 
-class FrozenTextClassifier(CosineClassifier):
+class FrozenTextClassifier(Classifier):
     """Keeps the class texts as the model gave them beside those that are learned from them.
 
     Attributes:

@@ -1,10 +1,9 @@
-"""A cache of the entries that were used last, for threads that share it."""
+"""A thread-safe LRU cache."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -12,33 +11,27 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Entries by key; beyond a size of `most` in all, those that were not used for longest go first.
+    """At most `most` entries by key; beyond, the least recently used are dropped."""
 
-    By default each entry has size 1. The entry that was added last stays, whatever its size.
-    """
-
-    def __init__(self, most: int, size_of: Callable[[V], int] = lambda _: 1) -> None:
-        self.most, self._size_of = most, size_of
+    def __init__(self, most: int) -> None:
+        self.most = most
         self._entries: OrderedDict[K, V] = OrderedDict()
-        self._size = 0
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The entry, which is now the one used last; None if there is none."""
+        """The entry, now the most recently used; None if there is none."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
             return self._entries.get(key)
 
     def put(self, key: K, entry: V) -> V:
-        """Keep an entry, and give it back."""
+        """Store an entry and return it."""
         with self._lock:
-            if key in self._entries:
-                self._size -= self._size_of(self._entries.pop(key))
             self._entries[key] = entry
-            self._size += self._size_of(entry)
-            while self._size > self.most and len(self._entries) > 1:
-                self._size -= self._size_of(self._entries.popitem(last=False)[1])
+            self._entries.move_to_end(key)
+            while len(self._entries) > self.most:
+                self._entries.popitem(last=False)
         return entry
 
     def __len__(self) -> int:
@@ -47,4 +40,3 @@ class LruCache(Generic[K, V]):
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
-            self._size = 0

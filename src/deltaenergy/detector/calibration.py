@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deltaenergy.core.labels import class_indices, first_of_name
+from deltaenergy.core.classes import class_indices, first_of_name
 from deltaenergy.detector.guarantee import Guarantee
 from deltaenergy.errors import InputError
 from deltaenergy.scoring import Scored

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 
 from deltaenergy.classifiers.zero_shot import ZeroShotClassifier, class_features
-from deltaenergy.core.labels import ClassFinder, first_of_name, normal_name
+from deltaenergy.core.classes import ClassFinder, first_of_name, normal_name
 from deltaenergy.scores.negatives.pools import lexicographer_lists
 from deltaenergy.stats.thresholds import binomial_tail
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import HasRepr, some_names
-from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.classes import first_of_name
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import HasRepr, some_names
 from deltaenergy.data.corruptions import corruption_kinds, half_corrupted
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.calibration import (

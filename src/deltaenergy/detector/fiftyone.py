@@ -20,7 +20,7 @@ from typing import Any
 
 from deltaenergy.detector.verdict import NONE_OF_THESE
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, write_json
+from deltaenergy.files import lock_folder, write_json
 
 LABELS, DATA = "labels.json", "data.json"
 # Columns that are not attributes.
@@ -73,7 +73,7 @@ def write_fiftyone(folder: str | Path, rows: Iterable[Mapping[str, Any]], classe
             "confidence": _value(row.get("confidence")),
             "attributes": {"closest_class": row["label"], **attributes},
         }
-    with FolderLock(folder):
+    with lock_folder(folder):
         write_json(Path(folder) / DATA, data)
         write_json(Path(folder) / LABELS, {"classes": list(places), "labels": labels})
     return len(data), left_out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, Unreadable
 from deltaenergy.detector.inline import Shot, interleaved, pictures_html
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Counts, Verdict, verdict_schema

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from deltaenergy.classifiers.base import Classifier, check_classifier
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress, shown, stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import Unreadable
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, ClassNames, DetectorSource

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from deltaenergy.core.display import HasRepr
+from deltaenergy.core.text import HasRepr
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.errors import InputError
 from deltaenergy.explanation.methods import SCORE

@@ -17,8 +17,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.opening import By, DetectorSource
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE, Verdict
 from deltaenergy.errors import InputError
-from deltaenergy.evaluation.provenance import provenance_of
-from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group
+from deltaenergy.evaluation.results import EvaluatedSet, Evaluation, Group, provenance_of
 from deltaenergy.explanation.energy import energy_figure, energy_parts, energy_settings
 from deltaenergy.explanation.explain import Explainer, Explanations
 from deltaenergy.explanation.explanation import Explanation, jpeg_uri

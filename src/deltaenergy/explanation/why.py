@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.core.labels import first_of_name
+from deltaenergy.core.classes import first_of_name
 from deltaenergy.core.needs import Need
 from deltaenergy.core.progress import Progress
 from deltaenergy.detector.calibration import Calibration
@@ -152,18 +152,19 @@ class RejectionReasons:
             torch.as_tensor(np.asarray(features), dtype=torch.float32, device=device),
         )
         rows = inputs.similarities.cpu().double().numpy()
-        scores = [self._own_score(verdict) for verdict in verdicts]
+        scores = [[self._own_score(verdict)] for verdict in verdicts]
         values = score_inputs([other.scorer for other in self._others], inputs)
         for other in self._others:
             spec, known = other.score.spec, len(other.calibration_scores)
             for found, value, p in zip(scores, values[spec], other.p_values(values[spec])):
                 found.append(ScoreReason(spec, float(value), float(p), known))
+        order = np.argsort(-rows, axis=1, kind="stable")[:, :CLASSES]
         near, words = self._neighbours(inputs.features.cpu().numpy()), self._words(inputs)
         return [
             WhyRejected(
                 id=verdict.path,
                 verdict=verdict,
-                classes=self._near_classes(rows[i]),
+                classes=tuple(self._near_class(int(k), float(rows[i, k])) for k in order[i]),
                 scores=tuple(scores[i]),
                 images=near[i],
                 words=words[i],
@@ -172,16 +173,12 @@ class RejectionReasons:
             for i, verdict in enumerate(verdicts)
         ]
 
-    def _own_score(self, verdict: Verdict) -> list[ScoreReason]:
+    def _own_score(self, verdict: Verdict) -> ScoreReason:
         known, images = self.detector.require_threshold(), 0
         if isinstance(known, Calibration):
             own = known.by_class.get(self.detector.classifier.classes.index(verdict.label), known)
             images = len(own.scores)
-        return [ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, images)]
-
-    def _near_classes(self, similarities: npt.NDArray[np.float64]) -> tuple[NearClass, ...]:
-        order = np.argsort(-similarities, kind="stable")[:CLASSES]
-        return tuple(self._near_class(int(k), float(similarities[k])) for k in order)
+        return ScoreReason(self.detector.score.spec, verdict.score, verdict.p_value, images)
 
     def _near_class(self, k: int, similarity: float) -> NearClass:
         name = self.detector.classifier.classes[k]
@@ -267,14 +264,15 @@ def why_rejected(
     """The reasons for every rejected image, or for all with `rejected_only=False`; unreadable images are skipped."""
     reasons, classifier = RejectionReasons(detector, scores), detector.classifier
     found: list[WhyRejected] = []
-
-    def add(verdicts: Sequence[Verdict], similarities: Any, features: Any) -> None:
-        rows = [i for i, verdict in enumerate(verdicts) if verdict.is_ood or not rejected_only]
-        found.extend(reasons.of([verdicts[i] for i in rows], similarities[rows], features[rows]))
-
     encoded = encode(classifier, [detector.score], images, batch_size=batch_size, progress=progress)
     for batch in encoded.batches([detector.scorer]):
         if batch.items:
             scored, similarities = score_encoded(classifier, [detector.scorer], batch)
-            add(detector.judge(scored), similarities.float().cpu().numpy(), batch.features.float().cpu().numpy())
+            verdicts = detector.judge(scored)
+            rows = [i for i, verdict in enumerate(verdicts) if verdict.is_ood or not rejected_only]
+            found += reasons.of(
+                [verdicts[i] for i in rows],
+                similarities[rows].float().cpu().numpy(),
+                batch.features[rows].float().cpu().numpy(),
+            )
     return found

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import Progress
+from deltaenergy.core.text import HasRepr
 from deltaenergy.errors import InputError, UnreadableImagesError
 from deltaenergy.models.encoding import EncodedBatch, EncodedImages, collect, stream_batches
 from deltaenergy.models.preprocessing import Preprocessing

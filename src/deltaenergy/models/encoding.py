@@ -12,23 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from deltaenergy.core.ahead import Result, Task, map_ahead
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.progress import Progress, shown
+from deltaenergy.core.text import counted
 from deltaenergy.data.decode import UnreadableImage, reading_threads
 from deltaenergy.data.items import ImageItem, Unreadable, decoded
 from deltaenergy.data.pixel_budget import PIXELS
 from deltaenergy.data.streams import ImageStream
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import check_features
 from deltaenergy.source import Features, Rows, Source
 from deltaenergy.store.store import Shard, Store
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
     from deltaenergy.models.base import Model, TowerModel
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
 # Stored features cost nothing to compute: larger batches save the steps between them.
@@ -209,6 +208,36 @@ def _feature_batches(model: Model, features: Features, progress: Progress | None
             progress(rows.stop, len(features))
 
 
+def check_features(
+    features: Any, model: Model, what: str = "features", rows: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Features as float32, or an error that says what is wrong with them.
+
+    There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
+    """
+    if isinstance(features, np.ndarray):
+        features = native_array(features)
+    tensor = torch.as_tensor(features).detach().float()
+    if tensor.shape[1] != model.feature_dim:
+        raise InputError(
+            f"{what} have {tensor.shape[1]} columns, but model {model.name!r} gives {model.feature_dim}. "
+            "Were they computed with another model?"
+        )
+    bad = ~torch.isfinite(tensor).all(dim=1)
+    if bad.any():
+        found = torch.nonzero(bad).flatten().tolist()
+        first = found[0] if rows is None else rows[found[0]]
+        raise InputError(f"{what} have NaN or infinity in {counted(len(found), 'row')}, first in row {first}.")
+    norms = tensor.norm(dim=1)
+    if len(norms) and (norms - 1).abs().max() > 1e-2:
+        worst = int((norms - 1).abs().argmax())
+        row = worst if rows is None else rows[worst]
+        raise InputError(
+            f"{what} must have unit length, but row {row} has length {norms[worst]:.3g}. Divide each row by its norm."
+        )
+    return tensor
+
+
 def _shard_batches(
     model: Model, store: Store, shards: Iterator[Shard], size: int, progress: Progress | None
 ) -> Iterator[EncodedBatch]:
@@ -267,33 +296,20 @@ def decode_ahead(
     Those wait at the model's size. How many are decoded at a time, at their own size, the budget of pixels decides.
     """
 
-    def read(item: ImageItem) -> npt.NDArray[np.float32] | str:
+    def read(item: ImageItem) -> tuple[ImageItem, npt.NDArray[np.float32] | str]:
         try:
             with decoded(item) as image:
-                return model.preprocessing(image)
+                return item, model.preprocessing(image)
         except UnreadableImage as error:
-            return str(error)
+            return item, str(error)
         except MemoryError:
-            return "not enough memory to resize it"
+            return item, "not enough memory to resize it"
 
     coming = iter(items)
     soon = list(islice(coming, ahead))
     threads = reading_threads((item.source for item in soon), max(DECODE_THREADS, cores))
-    ahead = max(ahead, threads)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
-    waiting: deque[tuple[ImageItem, Future[npt.NDArray[np.float32] | str]]] = deque()
-    try:
-        for item in chain(soon, coming):
-            waiting.append((item, pool.submit(read, item)))
-            if len(waiting) >= ahead:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    finally:
-        # Also on an interrupt: what has not begun is dropped, and only the few images in work are waited for.
-        pool.shutdown(wait=True, cancel_futures=True)
+    yield from map_ahead(pool, read, chain(soon, coming), max(ahead, threads) - 1)
 
 
 def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Generator[Result, None, None]:
@@ -303,17 +319,8 @@ def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers:
     all. When it is closed, or a task fails, or on an interrupt, nothing more starts, and what runs is waited for.
     """
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tower")
-    try:
-        _use_one_core_each(pool, workers)
-        waiting: deque[Future[Result]] = deque()
-        for task in tasks:
-            waiting.append(pool.submit(work, task))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    _use_one_core_each(pool, workers)
+    yield from map_ahead(pool, work, tasks, workers)
 
 
 def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:

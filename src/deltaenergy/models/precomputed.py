@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from deltaenergy.core.classes import DEFAULT_TEMPLATE, check_classes
-from deltaenergy.core.labels import ClassFinder
+from deltaenergy.core.arrays import native_array
+from deltaenergy.core.classes import DEFAULT_TEMPLATE, ClassFinder, check_classes
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model
-from deltaenergy.models.features import check_features, native_array
+from deltaenergy.models.encoding import check_features
 
 ClassVectors = Mapping[str, Any] | tuple[Sequence[str], Any]
 

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.progress import stage
+from deltaenergy.core.text import HasRepr
 from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.opening import DetectorSource
@@ -29,7 +30,7 @@ from deltaenergy.detector.saved import version_of
 from deltaenergy.detector.verdict import Verdict
 from deltaenergy.detector.verdict_tables import check_own, holds_verdicts, read_verdicts
 from deltaenergy.errors import InputError
-from deltaenergy.files import FolderLock, check_writable
+from deltaenergy.files import check_writable, lock_folder
 from deltaenergy.monitor.evidence import (
     EXPONENTS,
     STAKES,
@@ -42,8 +43,16 @@ from deltaenergy.monitor.evidence import (
     log_shift_bets,
     log_shift_evidence,
 )
-from deltaenergy.monitor.history import LONGEST_NAME, FlaggedImage, History
-from deltaenergy.monitor.state import check_version, read_state, restore, state_of, write_state
+from deltaenergy.monitor.state import (
+    LONGEST_NAME,
+    FlaggedImage,
+    History,
+    check_version,
+    read_state,
+    restore,
+    state_of,
+    write_state,
+)
 from deltaenergy.stats.thresholds import percent, upper_share
 
 if TYPE_CHECKING:
@@ -154,14 +163,11 @@ class Monitor(HasRepr):
         """log(2/α), the evidence that raises an alarm."""
         return math.log(2 / self.alpha)
 
-    def add(self, verdicts: Iterable[Verdict], *, files: bool = True) -> Monitor:
-        """Use verdicts of this detector, in order.
-
-        `files`: whether their ids may be opened as files, to show the images on a page.
-        """
+    def add(self, verdicts: Iterable[Verdict]) -> Monitor:
+        """Use verdicts of this detector, in order."""
         rows = [(verdict.path, verdict.label, verdict.score) for verdict in verdicts]
         ids, labels, scores = zip(*rows) if rows else ((), (), ())
-        return self.observe(ids, labels, scores, files=files)
+        return self.observe(ids, labels, scores)
 
     def watch(self, images: Any, *, batch_size: int = 32) -> list[Unreadable]:
         """Classify images with the detector, or read a table, and use the verdicts; returns unreadable images."""
@@ -184,7 +190,10 @@ class Monitor(HasRepr):
         return self.observe(rows.paths, rows.labels, rows.scores)
 
     def observe(self, ids: Sequence[str], labels: Sequence[str], scores: Any, *, files: bool = True) -> Monitor:
-        """`add` from names, classes and scores."""
+        """`add` from names, classes and scores.
+
+        `files`: whether their ids may be opened as files, to show the images on a page.
+        """
         values = np.asarray(scores, dtype=np.float64)
         if values.ndim != 1 or not len(ids) == len(labels) == len(values):
             raise InputError(
@@ -319,8 +328,8 @@ class Monitor(HasRepr):
         }
 
 
-def _lock_of(path: str | Path) -> FolderLock:
-    return FolderLock(Path(os.path.realpath(path)).parent)
+def _lock_of(path: str | Path) -> AbstractContextManager[None]:
+    return lock_folder(Path(os.path.realpath(path)).parent)
 
 
 def _name(text: str) -> str:

@@ -34,7 +34,7 @@ def comparison_page(comparison: Comparison, title: str | None = None) -> str:
         body = join(quality_charts(named, widest=True), _class_table(named))
         sections.append(Section("classes", "Classes", body))
     for position, (name, one) in enumerate(evaluations.items()):
-        scores = score_table(one.scores, one.thresholds, one.given_thresholds)
+        scores = score_table(one.scores, one.thresholds, one.calibrations)
         body = folded("Show", provenance_section(one.provenance, scores).body)
         sections.append(Section(f"made-{position}", f"How it was made: {isolated(name)}", body))
     date = str(evaluations[comparison.baseline].provenance["date"])[:10]

@@ -9,7 +9,7 @@ import numpy as np
 
 from deltaenergy.detector.names import NamesRule
 from deltaenergy.detector.verdict import KNOWN, NONE_OF_THESE
-from deltaenergy.evaluation.disagreement import disagreements, least_alike, pooled_scores, rank_correlation
+from deltaenergy.evaluation.disagreement import disagreement_with, pooled_scores, rank_correlation
 from deltaenergy.evaluation.results import DetectionRow, Evaluation, Group
 from deltaenergy.evaluation.summary import (
     KEPT,
@@ -85,7 +85,7 @@ def evaluation_page(
     # With few images, the images come first; with many, the numbers.
     small = sum(map(len, evaluation.sets)) <= SHOW_ALL_UP_TO
     images = [_all_images(evaluation)] if small else _chosen_images(evaluation, folder)
-    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.given_thresholds)
+    scores = score_table(evaluation.scores, evaluation.thresholds, evaluation.calibrations)
     found = [
         _summary(evaluation),
         *([*images, *metrics] if small else [*metrics, *images]),
@@ -145,7 +145,7 @@ def _found(evaluation: Evaluation) -> Child:
     said = [f"The class is right {' and '.join(named)}."] if named else []
     if opened := numbers.get((KEPT, Group.OPEN)):
         at = f"At the threshold that keeps {percent(evaluation.keep, 0)} of the known images,"
-        if evaluation.primary in evaluation.given_thresholds:
+        if evaluation.primary in evaluation.calibrations:
             kept = shares.get((KEPT, Group.ID), percent(0))
             rule = evaluation.calibrations[evaluation.primary]
             which = (
@@ -398,18 +398,16 @@ def _chosen_images(evaluation: Evaluation, folder: Path) -> list[Section]:
 
 def _disagreement_section(evaluation: Evaluation) -> Section | None:
     """The primary score and the score that differs most from it; None with one score or very few images."""
-    where, values = pooled_scores(evaluation)
-    if len(values) < 2 or len(where) < LEAST_IMAGES:
-        return None
+    place, values = pooled_scores(evaluation)
     primary = evaluation.primary
-    other = next(spec for spec in least_alike(values, [primary]) if spec != primary)
-    found = disagreements(values[primary], values[other], SHOWN)
+    if len(values) < 2 or len(values[primary]) < LEAST_IMAGES:
+        return None
+    found = disagreement_with(primary, values, SHOWN)
+    other, total = found.second, len(values[primary])
     images = {id(one): judged_images(evaluation, one) for one in evaluation.sets}
     cards = []
-    for one in found:
-        if not one.difference:
-            continue
-        in_set, row = where[one.row]
+    for one in found.images:
+        in_set, row = place(one.row)
         said = f"above {percent(one.first, 0)} by {primary}, {percent(one.second, 0)} by {other}"
         details = tag("span", f"{isolated(in_set.name)}: {said}", class_="places")
         cards.append(tag("li", card(images[id(in_set)][row], details=details)))
@@ -428,7 +426,7 @@ def _disagreement_section(evaluation: Evaluation) -> Section | None:
         ),
     )
     lead = (
-        f"Scores have different units, so the rank of an image among all {len(where):,} is compared. These images "
+        f"Scores have different units, so the rank of an image among all {total:,} is compared. These images "
         f"differ most between {primary} and {other}, the score whose ranking differs most from it. Check images that "
         "one score keeps and another rejects."
     )
@@ -447,7 +445,7 @@ def _histogram_section(evaluation: Evaluation) -> Section:
 def _threshold_words(evaluation: Evaluation) -> str:
     if evaluation.thresholds[evaluation.primary] is None:
         return "The detector’s score was cross-fitted and has no single threshold, so no line is drawn."
-    if evaluation.primary in evaluation.given_thresholds:
+    if evaluation.primary in evaluation.calibrations:
         return "The vertical line is the detector’s own threshold."
     return f"The vertical line is the threshold that keeps {percent(evaluation.keep, 0)} of the known images."
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -213,7 +213,7 @@ def unreadable_note(unreadable: Sequence[Unreadable]) -> Markup | None:
 
 
 def score_table(
-    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Set[str] = frozenset()
+    scores: Mapping[str, Mapping[str, str]], thresholds: Mapping[str, float | None], given: Collection[str] = ()
 ) -> Markup:
     """Each score with its formula, source and threshold; those in `given` came with a detector."""
     rows: list[list[Child]] = []
@@ -240,7 +240,7 @@ def detector_page(
     script: str = "",
 ) -> str:
     """A whole page about a detector's results: `sections`, and how the detector was made."""
-    from deltaenergy.evaluation.provenance import provenance_of  # imports torch
+    from deltaenergy.evaluation.results import provenance_of  # imports torch
 
     promise = None if guarantee is None else str(guarantee)
     provenance = provenance_of(detector.classifier, command=command, guarantee=promise)

@@ -68,10 +68,6 @@ def register_adapter(cls: AdapterType) -> AdapterType:
     return cls
 
 
-def list_adapters() -> list[str]:
-    return ADAPTERS.names()
-
-
 def make_adapter(spec: str | Adapter, **params: Any) -> Adapter:
     """An adapter from its name and optional parameters: `make_adapter("adaneg(batch=1)")`."""
     if isinstance(spec, Adapter):

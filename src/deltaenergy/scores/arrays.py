@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deltaenergy.core.arrays import native_array
 from deltaenergy.core.specs import bounded
 from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
-from deltaenergy.models.features import native_array
 
 Array = TypeVar("Array", torch.Tensor, npt.NDArray[Any])
 P = ParamSpec("P")

@@ -7,7 +7,7 @@ no text tower.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from deltaenergy.classifiers.base import Classifier
@@ -17,7 +17,7 @@ from deltaenergy.core.specs import split
 from deltaenergy.errors import InputError
 from deltaenergy.models.base import Model, TowerModel
 from deltaenergy.scores.base import Score, Scorer
-from deltaenergy.scores.registry import get_score_class, list_scores, make_score
+from deltaenergy.scores.registry import SCORES, make_score
 from deltaenergy.source import Source, is_unlabelled
 
 # `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
@@ -101,10 +101,6 @@ def obstacle(score: Score, given: Given) -> tuple[str, str] | None:
             return "for classifiers tuned by the method of that name", score.foreign(given.method)
     elif score.missing is not None:
         return score.missing.removeprefix(f"Score {score.name!r} ").rstrip("."), score.missing
-    return _lacking(score, given)
-
-
-def _lacking(score: Score, given: Given) -> tuple[str, str] | None:
     for need in sorted(score.needs & given.lacks.keys(), key=lambda need: need.value):
         why, remedy = given.lacks[need]
         return f"needs {need.value}: {why}", f"Score {score.spec!r} needs {need.value}: {remedy}"
@@ -146,21 +142,17 @@ def chosen_scores(
 
 def every_score() -> list[Score]:
     """Every score with its defaults, and every named setting of one, whether it can run or not."""
-    specs = [f"{name}{preset}" for name in list_scores() for preset in ("", *_presets(name))]
+    specs = [":".join(filter(None, (name, preset))) for name, cls in SCORES.items() for preset in ("", *cls.presets)]
     return list({score.spec: score for score in map(make_score, specs)}.values())
 
 
-def _presets(name: str) -> list[str]:
-    return [f":{preset}" for preset in get_score_class(name).presets]
-
-
-def runnable_scores(given: Given, scores: Sequence[Score] | None = None) -> tuple[list[Score], str | None]:
-    """Of `scores`, or of every score: those that can run and are cheap; and one line on the others, if there are any.
+def runnable_scores(given: Given) -> tuple[list[Score], str | None]:
+    """The scores that can run and are cheap; and one line on the others, if there are any.
 
     A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others run when they are named.
     """
     usable, left_out = [], dict[str, list[str]]()
-    for score in every_score() if scores is None else scores:
+    for score in every_score():
         problem = obstacle(score, given)
         if problem is None and score.prompts > MOST_PROMPTS:
             problem = (f"{score.prompts:,} prompts to encode first; name it to include it", "")

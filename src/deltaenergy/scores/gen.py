@@ -15,9 +15,8 @@ import torch
 
 from deltaenergy.core.specs import Count, Positive
 from deltaenergy.scores.arrays import array_function
-from deltaenergy.scores.base import ScoreInputs, Scorer
+from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import Tempered
 
 
 @array_function
@@ -37,13 +36,14 @@ def gen(
 
 @register_score
 @dataclass(frozen=True)
-class Gen(Tempered):
+class Gen(Score):
     """`gen` as a Score. γ is `gamma`, M is `top_m`."""
 
     name = "gen"
     summary = "generalised entropy of the most likely classes"
     formula = "−Σ p_k^γ (1 − p_k)^γ over the M largest p = softmax(s/T), γ = 0.1, M = 100"
     paper = "Liu et al., CVPR 2023"
+    temperature: Positive = 0.01
     gamma: Positive = 0.1
     top_m: Count = 100
 

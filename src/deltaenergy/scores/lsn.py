@@ -16,8 +16,8 @@ import torch
 from deltaenergy.errors import InputError
 from deltaenergy.scores.arrays import array_function, as_tensor, check_finite
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
+from deltaenergy.scores.msp import msp
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import largest_probability
 
 # The temperature of the distances.
 SOFTNESS = 5.0
@@ -34,8 +34,8 @@ def lsn(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
             f"got shape {tuple(negatives.shape)}."
         )
     check_finite(negatives.sum(), negatives, "negative_similarities")
-    far = largest_probability(-negatives.flatten(0, 1), SOFTNESS).view(negatives.shape[:2]).mean(dim=1)
-    return largest_probability(similarities, 1.0) + far
+    far = msp.kernel(-negatives.flatten(0, 1), SOFTNESS).view(negatives.shape[:2]).mean(dim=1)
+    return msp.kernel(similarities, 1.0) + far
 
 
 @register_score

@@ -19,10 +19,11 @@ from deltaenergy.scores.arrays import array_function
 from deltaenergy.scores.base import Score, ScoreInputs, Scorer
 from deltaenergy.scores.delta_energy import delta_energy
 from deltaenergy.scores.registry import register_score
-from deltaenergy.scores.shared import moments
 
 TAUS = (0.01, 0.1, 1.0)
 CS = (2, 1, 1)
+# Some units in the last place of single precision, relative to the largest value.
+ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 
 @array_function
@@ -40,6 +41,16 @@ def multi_delta_energy(
         for tau, c, mean, deviation in zip(taus, cs, means, deviations)
     ]
     return torch.stack(terms).sum(dim=0)
+
+
+def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Mean and deviation of each term over ID images; one that is the same for all of them is only centred."""
+    values = [term.double() for term in terms]
+    deviations = torch.stack([term.std(correction=0) for term in values])
+    # What rounding alone made of equal values is no deviation: similarities are computed in single precision.
+    least = torch.stack([ROUNDING * term.abs().max() for term in values])
+    means = torch.stack([term.mean() for term in values])
+    return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}
 
 
 def _check_lengths(**lists: Sequence[float]) -> None:

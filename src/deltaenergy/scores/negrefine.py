@@ -35,8 +35,8 @@ from deltaenergy.core.specs import Count, NonNegative, Share
 from deltaenergy.errors import InputError
 from deltaenergy.scores.base import ScoreInputs, Scorer
 from deltaenergy.scores.csp import CspPool
-from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.mining import Negatives
+from deltaenergy.scores.negatives.pools import encode_candidates
 from deltaenergy.scores.negatives.taxonomy import proper_nouns, subcategories
 from deltaenergy.scores.neglabel import BLOCK_ENTRIES, IMAGES_PER_BLOCK, NegLabel
 from deltaenergy.scores.registry import register_score

@@ -32,8 +32,7 @@ from deltaenergy.detector.detector import Detector
 from deltaenergy.detector.saved import version_of
 from deltaenergy.errors import DeltaEnergyError, InputError
 from deltaenergy.models.base import TowerModel
-from deltaenergy.models.encoding import EncodedBatch
-from deltaenergy.models.features import check_features
+from deltaenergy.models.encoding import EncodedBatch, check_features
 from deltaenergy.monitor import Monitor
 from deltaenergy.monitor.state import state_of, write_state
 from deltaenergy.scores.base import Score, Scorer

@@ -1,15 +1,15 @@
 """Metrics of out-of-distribution detection: AUROC, AUPR-in, AUPR-out, FPR at a rate (both conventions), accuracy.
 
 Scores are larger for more in-distribution (ID) images; an image is kept when its score reaches the threshold.
-All ranking metrics are functions of how often each distinct score occurs in each group, so that one sort serves them
-all, and bootstrap resamples only count anew (`ranks.py`, `resampling.py`). `RankedScores` holds the sorted scores; the
-plain functions are one-liners on it.
+All ranking metrics are functions of how often each distinct score occurs in each group, so one sort serves them all,
+and bootstrap resamples only change the counts (`ranking.py`). `RankedScores` holds the sorted scores;
+the plain functions are one-liners on it.
 
     AUROC        P(id > ood) + ½ P(id = ood)
     AUPR-in      Σ_t (recall_t − recall_{t−1}) · precision_t over falling thresholds, ID images positive
     AUPR-out     the same over rising thresholds, OOD images positive
-    fpr95        share of OOD kept when at least 95 % of ID is kept (MCM, LoCoOp, NegLabel, CSP, ΔEnergy)
-    fpr95_ood    share of ID rejected when at least 95 % of OOD is rejected (OpenOOD, pytorch-ood)
+    fpr95        share of OOD kept when at least 95% of ID is kept (MCM, LoCoOp, NegLabel, CSP, ΔEnergy)
+    fpr95_ood    share of ID rejected when at least 95% of OOD is rejected (OpenOOD, pytorch-ood)
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ import numpy.typing as npt
 
 from deltaenergy.core.text import counted
 from deltaenergy.errors import InputError
-from deltaenergy.stats.ranking import Ranked, Ranks, weighted_sums
+from deltaenergy.stats.ranking import Counts as ResampleCounts
+from deltaenergy.stats.ranking import Ranked, Ranks, draw, weighted_sums
 from deltaenergy.stats.ranking import images_for_rate as images_for_rate
-from deltaenergy.stats.resampling import ResampleCounts, draw
 
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
-# Resamples are drawn in blocks of about this many entries: a block's arrays stay in the processor's cache, and are so
-# small that the allocator does not ask the system for them anew each time.
+# Resamples are drawn in blocks of about this many entries: a block's arrays stay in the processor's cache, and are too
+# small for the allocator to return them to the system each time.
 BLOCK_ENTRIES = 20_000
-# Of a group: how often an image is drawn, and ranks, are numbers of 32 bits.
+# Maximum images per group: counts and ranks have 32 bits.
 MOST_IMAGES = 2**31 - 1
 
 
@@ -54,7 +54,7 @@ class RocCurve(NamedTuple):
 
 
 class RankedScores:
-    """ID and OOD scores, sorted once. Of an image, 12 bytes are held: its score, and its rank in the other group."""
+    """ID and OOD scores, sorted once. Takes 12 bytes per image: its score, and its rank in the other group."""
 
     def __init__(self, id_scores: Any, ood_scores: Any) -> None:
         self._ranks = Ranks(
@@ -110,7 +110,7 @@ class RankedScores:
         return float(self._ranks.id.levels[first])
 
     def roc_curve(self) -> RocCurve:
-        """The curve at every distinct score; points inside a straight run are left out, which changes no area."""
+        """The curve at every distinct score; points on a straight line are dropped, which changes no area."""
         rise, run = self.id_counts, self.ood_counts
         x = np.concatenate([[0.0], run.cumsum() / self.n_ood])
         y = np.concatenate([[0.0], rise.cumsum() / self.n_id])
@@ -128,8 +128,8 @@ class RankedScores:
     ) -> dict[str, Estimate]:
         """Every ranking metric with its bootstrap percentile interval.
 
-        ID and OOD images are resampled separately (both set sizes are fixed by the test, not random). An interval
-        is [v, v] when no resample differs, as with perfectly separated groups: it then says nothing about doubt.
+        ID and OOD images are resampled separately (both set sizes are fixed by the test, not random). An interval is
+        [v, v] if no resample differs, as with perfectly separated groups; it then shows no uncertainty.
         """
         if resamples < 1:
             raise InputError(f"resamples must be at least 1, got {resamples!r}.")
@@ -181,8 +181,8 @@ def paired_differences(
 ) -> dict[str, Estimate]:
     """Every ranking metric of `second` minus that of `first`, with its paired bootstrap percentile interval.
 
-    Each is a pair (ID scores, OOD scores) of the same images in the same order: in every resample both see the same
-    ones, so that what makes an image hard for both does not widen the interval.
+    Each is a pair (ID scores, OOD scores) of the same images in the same order: every resample uses the same images for
+    both, so images that are hard for both do not widen the interval.
     """
     one, other = (
         Ranks(
@@ -230,7 +230,7 @@ def accuracy(predicted: Any, labels: Any) -> float:
 
 
 def accuracy_estimate(predicted: Any, labels: Any, *, confidence: float = 0.95) -> Estimate:
-    """Accuracy with its Wilson score interval, which stays honest at 0 and at 100 %, where the bootstrap collapses."""
+    """Accuracy with its Wilson score interval, which stays valid at 0 and at 100%, where the bootstrap collapses."""
     guesses, truth = _as_array(predicted), _as_array(labels)
     if guesses.shape != truth.shape or guesses.ndim != 1:
         raise InputError(f"predicted and labels must be lists of one length, got {guesses.shape} and {truth.shape}.")
@@ -271,7 +271,7 @@ def check_scores(scores: Any, name: str) -> Array:
 
 
 def _resamples(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[ResampleCounts, ResampleCounts]]:
-    """Resamples of both groups, in blocks. A generator for each, so that the draws do not depend on the block size."""
+    """Resamples of both groups, in blocks. Each has its own generator, so the draws do not depend on the block size."""
     id_rng, ood_rng = np.random.default_rng(seed).spawn(2)
     for rows in _blocks(n_id + n_ood, resamples):
         yield draw(n_id, rows, id_rng), draw(n_ood, rows, ood_rng)
@@ -285,7 +285,7 @@ def _blocks(images: int, resamples: int) -> Iterator[int]:
 
 
 def _estimate(value: float, drawn: Sequence[Array], confidence: float) -> Estimate:
-    """A value with the percentile interval of what resamples gave."""
+    """A value with the percentile interval of its resamples."""
     low, high = np.quantile(np.concatenate(drawn), [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(value, float(low), float(high))
 

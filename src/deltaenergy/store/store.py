@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deltaenergy.core.display import HasRepr
 from deltaenergy.core.needs import Lack, Need
+from deltaenergy.core.text import HasRepr
 from deltaenergy.data.items import ImageItem, StoredRow, Unreadable
 from deltaenergy.errors import ArtifactError, InputError
 from deltaenergy.store.folder import StoreFolder, open_folder
@@ -226,7 +226,7 @@ class Store(HasRepr):
         pixels = Lack(
             f"{self.path} is a feature store", f"give it the images, not a feature store such as {self.path}."
         )
-        patches = Lack(f"{self.path} holds none", str(no_patches(self.path)))
+        patches = Lack(f"{self.path} has none", str(no_patches(self.path)))
         return {Need.PIXELS: pixels, Need.STATES: pixels} | ({} if self.has_patches else {Need.PATCHES: patches})
 
     def items_at(self, rows: npt.NDArray[np.int64], index: pa.Table) -> list[ImageItem]:
@@ -272,7 +272,7 @@ class Store(HasRepr):
         differs = "\n".join(f"  {key}: store {stored.get(key)!r}, given {given.get(key)!r}" for key in keys)
         remedy = "Use the model that made the store, or make a store with this one in another folder."
         if given.get("precomputed"):
-            remedy = "If they are the same features, say so: PrecomputedModel(…, fingerprint=store.fingerprint)."
+            remedy = "Same features? Pass their fingerprint: PrecomputedModel(…, fingerprint=store.fingerprint)."
         raise ArtifactError(f"{self.path} contains features of a different model.\n{differs}\n{remedy}")
 
     def _index_of(self, record: ShardRecord) -> pa.Table:
@@ -342,5 +342,4 @@ def _unreadable(index: pa.Table) -> list[Unreadable]:
 
 
 def no_patches(path: Path | str) -> InputError:
-    """The error for a store that was made without patch features."""
     return InputError(f"{path} has no patch features. Make a store that has them, with `patches=True`.")

@@ -1,6 +1,6 @@
 """Theorem 3: −L_ΔE is a lower bound of ΔEnergy (c = 1) under a condition. Checked image by image.
 
-With Z = Σ_k e^{s_k/τ}, Z' = Σ_k e^{s'_k/τ} (masked features) and a = e^{s_1/τ} − e^{s̃/τ}:
+With Z = Σ_k e^{s_k/τ}, Z' = Σ_k e^{s'_k/τ} (masked features) and a = e^{s_1/τ} − e^{s̃/τ}, s̃ = 0:
 
     ΔE = log Z − log(Z − a),   L_ΔE = E2 − E0 = log Z − log Z'
 
@@ -57,7 +57,6 @@ def check_bound(
     texts: torch.Tensor,
     p: float,
     tau: float,
-    reset: float = 0.0,
     epsilon: float | None = None,
 ) -> BoundCheck:
     """Theorem 3 for unit features (N, D) and texts (K, D), in float64; `epsilon` is the paper's ε_E."""
@@ -67,12 +66,12 @@ def check_bound(
     plain, masked = outputs.similarities / tau, compare(z * mask, t) / tau
     log_z, log_masked = torch.logsumexp(plain, dim=1), torch.logsumexp(masked, dim=1)
     top, index = plain.max(dim=1)
-    others = plain.scatter(1, index[:, None], reset / tau)
+    others = plain.scatter(1, index[:, None], 0.0)
     delta = log_z - torch.logsumexp(others, dim=1)
     loss = log_z - log_masked
     # All sums in units of the larger one, so that nothing overflows.
     unit = torch.maximum(log_z, log_masked)
-    a = (top - unit).exp() - (reset / tau - unit).exp()
+    a = (top - unit).exp() - (-unit).exp()
     z_sum, masked_sum = (log_z - unit).exp(), (log_masked - unit).exp()
     level = loss if epsilon is None else torch.full_like(loss, epsilon)
     stated = (loss <= level) & (a >= torch.expm1(level) * masked_sum - SLACK)

@@ -33,7 +33,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.items import Unreadable
 from deltaenergy.errors import InputError
 from deltaenergy.evaluation.disagreement import average_ranks
-from deltaenergy.evaluation.provenance import provenance_of
+from deltaenergy.evaluation.results import provenance_of
 from deltaenergy.explanation.energy import TAU, C, EnergyParts, energy_parts
 from deltaenergy.explanation.maps import grad_cam, occlusion, value_path
 from deltaenergy.explanation.methods import (
@@ -69,6 +69,8 @@ _DIFFERENCES = {
 }
 STAYS = 0.7
 PANELS = 4
+# Of the images that are shown and of the random masks.
+SEED = 0
 _SHOWN = (BEFORE, MASK_AGAINST, MASK_FOR)
 # Similarities that differ by more than rounding from z · t come from something else.
 _ROUNDING = 1e-3
@@ -132,8 +134,6 @@ class Figure1:
     sets: Mapping[str, MaskedSet]
     classes: tuple[str, ...]
     method: str
-    tau: float
-    c: int
     provenance: dict[str, Any]
 
 
@@ -171,10 +171,7 @@ def figure1(
     unknown: Any,
     *,
     method: str = AUTO,
-    tau: float = TAU,
-    c: int = C,
     panels: int = PANELS,
-    seed: int = 0,
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> Figure1:
@@ -186,10 +183,7 @@ def figure1(
         unknown: images of none of them.
         method: that makes the heatmaps, as in `explain`; `auto` is Grad-CAM for a convolutional encoder and the value
             path for others, which both run the encoder once or twice per image.
-        tau: temperature of the energies.
-        c: how many classes ΔEnergy resets.
         panels: how many images of each set are shown, drawn at random.
-        seed: of that draw and of the random masks.
         batch_size: images per step of the image encoder.
         progress: called with (done, total) over both sets.
     """
@@ -200,34 +194,32 @@ def figure1(
     by = ExplainedModel(classifier, model, patches=Need.PATCHES in classifier.needs_to_predict)
     given = {name: list(require_images(one, "Figure 1")) for name, one in ((KNOWN, known), (UNKNOWN, unknown))}
     total, done = sum(map(len, given.values())), 0
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(SEED)
     sets = {}
     for name, items in given.items():
-        drawn = np.random.default_rng(seed).choice(len(items), size=min(panels, len(items)), replace=False)
+        drawn = np.random.default_rng(SEED).choice(len(items), size=min(panels, len(items)), replace=False)
         shown = {items[i].id for i in drawn.tolist()}
         parts: list[MaskedSet] = []
         patches = by.patches or maps.name == "value-path"
         for batch in model.stream(items, patches=patches, batch_size=batch_size, progress=lambda *_: None):
-            start = sum(map(len, parts))
-            parts.append(_masked_batch(batch, by, maps, tau, c, generator, shown, start))
+            parts.append(_masked_batch(batch, by, maps, generator, shown, start=sum(map(len, parts))))
             done += len(batch.items) + len(batch.unreadable)
             if progress is not None:
                 progress(done, total)
         if not any(map(len, parts)):
             raise InputError(f"Figure 1 needs at least one readable {name} image.")
         sets[name] = _joined(parts)
-    made = provenance_of(classifier, method=maps.name, tau=tau, c=c, seed=seed)
-    return Figure1(sets, tuple(classifier.classes), maps.name, tau, c, made)
+    made = provenance_of(classifier, method=maps.name, tau=TAU, c=C, seed=SEED)
+    return Figure1(sets, tuple(classifier.classes), maps.name, made)
 
 
 def _masked_batch(
     batch: EncodedBatch,
     by: ExplainedModel,
     method: MapMethod,
-    tau: float,
-    c: int,
     generator: torch.Generator,
     shown: set[str],
+    *,
     start: int,
 ) -> MaskedSet:
     if not batch.items:
@@ -242,7 +234,7 @@ def _masked_batch(
     maps = direction_maps(method, by, batch)
     heatmaps = {name: maps(mask * texts_of(t, named)) for name, mask in masks.items()}
     results = {
-        name: masked_result(z, t, mask, named, tau, correlations(heatmaps[BEFORE], heatmaps[name]))
+        name: masked_result(z, t, mask, named, TAU, correlations(heatmaps[BEFORE], heatmaps[name]))
         for name, mask in masks.items()
     }
     panels = tuple(
@@ -254,7 +246,7 @@ def _masked_batch(
         for i, item in enumerate(batch.items)
         if item.id in shown
     )
-    parts = energy_parts(outputs.similarities.clone(), by.classifier.classes, tau, c)
+    parts = energy_parts(outputs.similarities.clone(), by.classifier.classes)
     return MaskedSet(tuple(item.id for item in batch.items), tuple(parts), results, panels, batch.unreadable)
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints of a training run: `checkpoint.json` bound to a safetensors file, never a half one.
+"""Checkpoints of a training run: `checkpoint.json` bound to a safetensors file, written atomically.
 
-A checkpoint replaces the one before it as a whole (see `deltaenergy.files.artifact`): a run that is killed at any
-moment, or meets a full disk, leaves the last whole one.
+A checkpoint replaces the previous one atomically (see `deltaenergy.files.artifact`): a run that is killed, or gets a
+full disk, leaves the last complete one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _RECORD = record(
 
 
 class TrainingError(DeltaEnergyError, RuntimeError):
-    """Training cannot go on; what was saved before stays."""
+    """Training cannot continue; earlier checkpoints stay."""
 
 
 class SavingError(TrainingError, OutputError):
-    """Training cannot go on because its state cannot be written: the disk is full, say."""
+    """Training cannot continue because its state cannot be written, for example to a full disk."""
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ class CheckpointFolder:
     """Where one run saves its state.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if it does not exist.
         identity: what the run is (model, classes, method, recipe, sample …), as JSON values. A checkpoint of
             another run is refused with a list of what differs.
     """
@@ -92,7 +92,7 @@ class CheckpointFolder:
         return Checkpoint(saved["epoch"], tensors, saved["values"])
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write `checkpoint`. If that fails, for want of space say, the previous one stays whole."""
+        """Write `checkpoint`. If that fails, for example on a full disk, the previous one stays intact."""
         described = {
             "format": FORMAT,
             "epoch": checkpoint.epoch,
@@ -104,7 +104,7 @@ class CheckpointFolder:
         self.saved_epoch = checkpoint.epoch
 
     def remove(self) -> None:
-        """Remove the checkpoint when the run is finished, and the folder if it is empty then."""
+        """Remove the checkpoint of a finished run, and the folder if it is then empty."""
         remove_bound(self.folder, RECORD)
         self.saved_epoch = None
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from deltaenergy import Model, ZeroShotClassifier, make_score
 from deltaenergy.scores.csp import ADJECTIVE_TEMPLATES, NOUN_TEMPLATES
 from deltaenergy.scores.negatives import candidates as candidates_module
-from deltaenergy.scores.negatives.candidates import encode_candidates
 from deltaenergy.scores.negatives.mining import MiningSettings, class_similarity, lowest, mine, prompts_of, select
-from deltaenergy.scores.negatives.pools import Pool, wordnet_pool
+from deltaenergy.scores.negatives.pools import Pool, encode_candidates, wordnet_pool
 
 POOL = Pool(nouns=("tree", "stone", "cloud", "sand", "rope", "bell", "coin"), adjectives=("wet", "odd", "soft", "old"))
 

@@ -158,7 +158,6 @@ def optional_text(value: Any) -> str | None:
 
 
 def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterator[ImageItem]:
-    """The images whose paths or URLs are in a column."""
     column = find_column(table.columns, PATH_COLUMNS)
     if column is None:
         raise InputError(
@@ -191,7 +190,6 @@ def _listed(table: _Table, what: str, file_of: Callable[[str], File]) -> Iterato
 
 
 def _contained(table: _Table, what: str, file: File) -> Iterator[ImageItem]:
-    """The images in a column of a Parquet file."""
     assert table.images is not None
     if not table.count:
         raise InputError(f"{what} has no rows.")
@@ -295,7 +293,7 @@ def _jsonl(file: File) -> _Table:
         for record in records():
             if isinstance(record, _BadRow):
                 yield record
-            else:  # every line may have columns of its own
+            else:  # every line may have other columns
                 found = (find_column(record, known) for known in wanted)
                 yield [None if name is None else record[name] for name in found]
 

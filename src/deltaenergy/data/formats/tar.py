@@ -8,7 +8,7 @@ archive must not be compressed; nothing is ever unpacked to disk.
 
 Headers are between the images, and each is found only by the one before. So at a URL, to list an archive is to read
 through it, except for blocks without a header. What was found there is kept, packed, up to 64 MiB in all: about four
-million images. Whoever goes over more archives than that lists some of them again each time.
+million images. With more archives than that, some are listed again each time.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ class TarContents:
             raise InputError(f"The archive {file.name!r} contains no image.")
 
     def images(self, file: File) -> Iterator[ImageItem]:
-        """The images in order; one more, unreadable, stands for a damaged rest."""
         for name, offset, size in zip(self.names, self.offsets, self.sizes):
             label = self.labels.get(_sample(name))
             if size >= 0:
@@ -106,7 +105,6 @@ class TarContents:
 
     @classmethod
     def unpacked(cls, data: bytes) -> TarContents:
-        """What `packed` made small."""
         contents = cls.__new__(cls)
         contents.damage, contents.names, offsets, sizes, contents.labels = json.loads(zlib.decompress(data))
         contents.offsets, contents.sizes = array("q", offsets), array("q", sizes)
@@ -128,8 +126,8 @@ class TarContents:
 
 
 class TarLists:
-    """Lists of archives at URLs, packed. What makes room is drawn at random: whoever goes over more than fits, again
-    and again from the first, would never find one if the oldest had to go.
+    """Lists of archives at URLs, packed. What makes room is drawn at random: in repeated passes over
+    more than fits, the oldest would always be gone when it is needed.
     """
 
     def __init__(self, kept_bytes: int = 64 << 20) -> None:
@@ -138,13 +136,11 @@ class TarLists:
         self._lists: dict[RemoteFile, bytes] = {}
 
     def get(self, file: RemoteFile) -> TarContents | None:
-        """What an archive contains, if that is known."""
         with self._lock:
             packed = self._lists.get(file)
         return None if packed is None else TarContents.unpacked(packed)
 
     def put(self, file: RemoteFile, contents: TarContents) -> None:
-        """Keep it."""
         packed = contents.packed()
         with self._lock:
             total = sum(map(len, self._lists.values())) + len(packed)

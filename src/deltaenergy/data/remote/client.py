@@ -3,7 +3,7 @@
     s3://bucket/a.jpg    gs://bucket/a.jpg    az://container/a.jpg    https://host/a.jpg
 
 Object stores are read through obstore, which tries again what may pass; the web is `web.py`'s business. A request ends
-in what was asked for, in `Refused` if this object is at fault, or in `UnreachableError` if its bucket or server is.
+in what was requested, in `Refused` if this object is at fault, or in `UnreachableError` if its bucket or server is.
 Only `Missing` means that nothing is there: whatever else a store refuses, such as 403, may well be there.
 
 Nothing is written to disk.
@@ -45,7 +45,7 @@ _CREDENTIAL_CODES = {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "Toke
                      "AuthenticationFailed", "NoAuthenticationInformation", "AuthorizationFailure",
                      "AccountIsDisabled", "PublicAccessNotPermitted"}  # fmt: skip
 _NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
-# How obstore's errors begin that come from whom it asked for credentials, such as the machine it runs on.
+# How obstore's errors begin that come from the source of credentials, such as the machine it runs on.
 _NO_CREDENTIALS = re.compile(r"Error performing (token request|[A-Z]+ https?://(169\.254\.|\[?fd00:ec2|sts\.))")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -100,7 +100,7 @@ def get(url: str, limit: int) -> bytes:
 def get_range(of: RemoteObject, start: int, end: int) -> bytes:
     """The bytes from `start` to `end`, which must be inside the object; `Changed` if it is another one now."""
     if of.size is None:
-        raise Refused(of.url, "its server does not tell its size")
+        raise Refused(of.url, "its server does not send its size")
     if is_web(of.url):
         data = _connections.web.get_range(of.url, of.size, of.version or "", start, end)
     else:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deltaenergy.errors import ArtifactError, DeltaEnergyError, InputError, did_you_mean
-from deltaenergy.models.backends.base import BackendModel, CompiledEngine
-from deltaenergy.models.backends.exports import opened_export
+from deltaenergy.models.backends.base import BackendModel, CompiledEngine, opened_export
 from deltaenergy.models.base import TowerModel
 from deltaenergy.models.on import PRECISIONS
 

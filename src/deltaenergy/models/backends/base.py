@@ -6,16 +6,27 @@ torch: they are encoded once per class list, so that nothing is gained there.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import tempfile
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from deltaenergy.errors import InputError
+from deltaenergy.files import hash_strings
+from deltaenergy.files.atomic import sync_file, sync_folder, temporary_folder
+from deltaenergy.files.cache import cache_folder
 from deltaenergy.models.base import TowerModel
+
+FORMAT = "deltaenergy export 1"
+Opened = TypeVar("Opened")
 
 
 class ImageTower(nn.Module):
@@ -122,3 +133,46 @@ def exported_program(model: TowerModel, *, patches: bool) -> Any:
         return torch.export.export(
             ImageTower(model, patches=patches).eval(), (example,), dynamic_shapes=({0: torch.export.Dim("images")},)
         )
+
+
+def opened_export(
+    tower: str, make: Callable[[Path], None] | None, open_folder: Callable[[Path], Opened]
+) -> Opened | None:
+    """What `open_folder` makes of the export of a tower: of the cached one if it can be opened, else of one made now.
+
+    Exports are in the user's cache, `backends/<hash of fingerprint, backend and precision>/`, whole or not there: a
+    folder is made under a temporary name and renamed.
+
+    Args:
+        tower: what is exported, and how: the fingerprint and a tag.
+        make: writes the export's files into an empty folder; None if it cannot be made, which gives None.
+        open_folder: loads them.
+    """
+    target = cache_folder() / "backends" / hash_strings([FORMAT, tower])
+    if target.is_dir():
+        with contextlib.suppress(Exception):  # of whatever kind the backend's library has, as for another version's
+            return open_folder(target)
+    if make is None:
+        return None
+    try:
+        with temporary_folder(target.parent) as temporary:
+            new = temporary / "new"
+            new.mkdir()
+            make(new)
+            for file in new.iterdir():
+                sync_file(file)
+            if target.exists():
+                target.rename(temporary / "old")
+            with contextlib.suppress(FileExistsError):  # another run was faster; its export is as good
+                new.rename(target)
+            sync_folder(target.parent)
+        return open_folder(target)
+    except OSError as error:
+        warnings.warn(
+            f"The exported encoder could not be cached ({error}), so it is made again each time. Set DELTAENERGY_CACHE "
+            "to a folder with space.",
+            stacklevel=2,
+        )
+    with tempfile.TemporaryDirectory(prefix="deltaenergy-") as folder:
+        make(Path(folder))
+        return open_folder(Path(folder))

@@ -126,11 +126,11 @@ def fold_norms(network: EfficientNetLite0) -> None:
         setattr(module, norm, nn.Identity())
 
 
-def load_network(file: Path = WEIGHTS) -> EfficientNetLite0:
+def load_network() -> EfficientNetLite0:
     """The network with the bundled weights, frozen."""
     with torch.device("meta"):  # without memory, which the weights bring along, and without using up random numbers
         network = EfficientNetLite0()
-    fill(network, read_weights([file]), file)
+    fill(network, read_weights([WEIGHTS]), WEIGHTS)
     # In the order in which the weights were published, and `lite` was made: it decides the last bit of every product.
     network._fc.weight.data = network._fc.weight.data.T.contiguous().T
     return network.requires_grad_(False).eval()

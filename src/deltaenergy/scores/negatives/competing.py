@@ -22,7 +22,7 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.data.catalogue.class_names import name_list
 from deltaenergy.errors import InputError
 from deltaenergy.models.towers.text import unit
-from deltaenergy.scores.negatives.candidates import encode_candidates
+from deltaenergy.scores.negatives.pools import encode_candidates
 from deltaenergy.scores.negatives.taxonomy import own_words
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from deltaenergy.core.specs import Settings
 from deltaenergy.files import hash_strings
 from deltaenergy.files.cache import cache_folder, load_cached, store_cached
 from deltaenergy.files.schema import TensorSpec
-from deltaenergy.scores.negatives.candidates import encode_candidates
-from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, read_words, wordnet_pool
+from deltaenergy.scores.negatives.pools import NEGLABEL_EXCLUDED, Pool, encode_candidates, read_words, wordnet_pool
 
 if TYPE_CHECKING:
     from deltaenergy.models.base import Model

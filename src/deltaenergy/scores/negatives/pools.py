@@ -1,4 +1,4 @@
-"""Candidate words for negative labels: pools of WordNet 3.0 by lexicographer file, or a user's own list.
+"""Candidate words for negative labels, pools of WordNet 3.0 by lexicographer file or a user's list; their features.
 
 A pool is a rule over WordNet's lexicographer files. Each file's list holds the first word of every synset, in lower
 case (made by `training/wordnet/make_pools.py`). The files of a pool are read in the order of their names and a word
@@ -19,15 +19,24 @@ from __future__ import annotations
 
 import functools
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import torch
+
+from deltaenergy.core.progress import Progress, part_of
 from deltaenergy.errors import InputError, did_you_mean
+from deltaenergy.files import hash_strings
+from deltaenergy.files.cache import cache_folder, load_cached, store_cached
+from deltaenergy.files.schema import TensorSpec
+from deltaenergy.models.base import Model, require_text
 
 NEGLABEL_EXCLUDED = ("noun.animal", "noun.food")
 CSP_EXCLUDED = ("noun.animal", "noun.food", "noun.person", "noun.quantity", "noun.group", "adj.pert")
+# A chunk takes a CLIP text tower about half a minute on a laptop, so an interruption costs little.
+PROMPTS_PER_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -84,3 +93,50 @@ def read_words(path: str | Path) -> Pool:
     if not words:
         raise InputError(f"words: {path} has no word. Write one candidate per line.")
     return Pool(nouns=words)
+
+
+def encode_candidates(
+    model: Model, prompts: Sequence[Sequence[str]], *, progress: Progress | None = None, resume: bool = True
+) -> torch.Tensor:
+    """Unit features (M, D): row i is the direction of the mean of the un-normalised vectors of `prompts[i]`.
+
+    With `resume`, finished chunks are read from the cache folder and new ones written there. A chunk is stored under a
+    hash of the model and its prompts, so an interrupted run goes on where it stopped, and another class list, or
+    another pool that shares words in a chunk, need not encode them again.
+    """
+    total = sum(map(len, prompts))
+    done = 0
+    features = [torch.zeros(0, model.feature_dim)]
+    for chunk in _chunks(prompts):
+        path = _chunk_path(model, chunk)
+        cached = load_cached(path, {"features": TensorSpec((len(chunk), model.feature_dim))}) if resume else None
+        if cached is None:
+            encoded = _encode(model, chunk, part_of(progress, done, total))
+            if resume:
+                store_cached(path, {"features": encoded})
+        else:
+            encoded = cached["features"]
+        features.append(encoded)
+        done += sum(map(len, chunk))
+        if progress is not None:
+            progress(done, total)
+    return torch.cat(features)
+
+
+def _chunks(prompts: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Words in runs of at most `PROMPTS_PER_CHUNK` prompts, but at least one word."""
+    words = max(1, PROMPTS_PER_CHUNK // max(map(len, prompts), default=1))
+    return [list(prompts[start : start + words]) for start in range(0, len(prompts), words)]
+
+
+def _chunk_path(model: Model, chunk: list[Sequence[str]]) -> Path:
+    lengths = [str(len(texts)) for texts in chunk]
+    key = hash_strings([model.fingerprint, str(model.dtype), *lengths, *(text for texts in chunk for text in texts)])
+    return cache_folder() / "candidates" / f"{key}.safetensors"
+
+
+def _encode(model: Model, chunk: list[Sequence[str]], progress: Progress | None) -> torch.Tensor:
+    tower = require_text(model, "mining negative labels")
+    vectors = tower.project([text for texts in chunk for text in texts], progress=progress)
+    means = torch.stack([part.mean(dim=0) for part in torch.split(vectors, [len(texts) for texts in chunk])])
+    return tower.finish(means).float().cpu()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from deltaenergy.theory.many_classes import many_classes_at
+from deltaenergy.theory.separation import many_classes_at
 
 
 def cosines(rows: int, classes: int, seed: int) -> torch.Tensor:

@@ -48,7 +48,7 @@ def shown(outputs: list[Any], kind: str) -> Page:
 def without_traceback(outputs: list[Any]) -> None:
     assert not [output for output in outputs if output.output_type == "error"]
     said = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stderr")
-    assert "Traceback" not in said and "demonstration model" in said
+    assert "Traceback" not in said and "demo model" in said
 
 
 def test_first_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,8 +345,8 @@ def _calibration_images(
     else:
         images, source, trained = train.sample.items, "training images", True
         warnings.warn(
-            "No images are left besides the training images, so the threshold was set on those: it will reject more "
-            "than requested. Pass `val` or `id_images`, or calibrate on new images.",
+            "There are only training images, so the threshold was set on those: it will reject more than requested. "
+            "Pass `val` or `id_images`, or calibrate on new images.",
             stacklevel=3,
         )
     return images, source, trained

@@ -164,7 +164,7 @@ def test_a_name_that_stands_twice_is_left_out_with_both_its_columns() -> None:
     texts, features, truth = clustered(classes=4, noise=0.1)
     labels = [f"class {k}" for k in truth]
     once = choose(PrecomputedClassifier(texts, names(4)), features, ["max-logit"], labels=labels)
-    with pytest.warns(UserWarning, match="more than once"):
+    with pytest.warns(UserWarning, match="Duplicate class names"):
         twice = PrecomputedClassifier(np.concatenate([texts, texts]), names(4) * 2)
     both = choose(twice, features, ["max-logit"], labels=[label.replace(" ", "_").upper() for label in labels])
     assert both == once
@@ -204,7 +204,7 @@ def test_labelled_folder_of_images(tiny_clip: Model, photos: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (None, {}, "give labels"),
+        (None, {}, "pass labels"),
         (["class 0"] * 5, {}, r"labels.*5.*72"),
         (["class 0"] * 72, {}, r"two classes.*1"),
         (

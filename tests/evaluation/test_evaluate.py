@@ -236,7 +236,7 @@ def test_decomposed_accents_match(tmp_path):
 
 
 def test_duplicate_class_names_count_as_one_class(tmp_path, sets):
-    with pytest.warns(UserWarning, match="more than once"):
+    with pytest.warns(UserWarning, match="Duplicate class names"):
         classifier = ZeroShotClassifier(ColourModel(), ["green", "red", "blue", "red"])
     found = evaluate(classifier, ["mcm"], [("dark", sets / "dark")])
     assert found.accuracy[0].accuracy.value == 1
@@ -293,7 +293,7 @@ def test_a_detector_without_threshold_is_measured_like_its_classifier(classifier
 def test_no_id_set_two_sets_of_one_name_and_wrong_labels(classifier, sets):
     with pytest.raises(InputError, match="at least one ID set"):
         evaluate(classifier, ["mcm"], [], open_sets=[("grey", sets / "grey")])
-    with pytest.raises(InputError, match="Two sets are called 'x'"):
+    with pytest.raises(InputError, match="Two sets are named 'x'"):
         evaluate(classifier, ["mcm"], [("x", sets / "known")], open_sets=[("x", sets / "grey")])
     with pytest.raises(InputError, match="19 images but 1 labels"):
         evaluate(classifier, ["mcm"], [("x", sets / "known", ["red"])])

@@ -120,7 +120,7 @@ def fit_images(planned: PlannedCase, validation: ValidationRule) -> FitImages:
 
 
 def _tested(planned: PlannedCase) -> LoadedSet:
-    """The closed set that is most like the training images."""
+    """The closed set closest to the training images."""
     return next((images for images in planned.closed if images.group is Group.ID), planned.closed[0])
 
 

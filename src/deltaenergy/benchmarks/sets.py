@@ -174,8 +174,8 @@ def draw_shots(
     """The few training images of each class.
 
     spread     `shots` of each class, spread over its domains
-    balanced   ⌊shots / E⌋ of each class and domain, E domains: 15 for 16 shots of three. As released, a class draws
-               them from all classes of the domain by an accident, so that classes get unequal numbers
+    balanced   ⌊shots / E⌋ of each class and domain, E domains: 15 for 16 shots of three. As released, a bug
+               draws them from all classes of the domain, so classes get unequal numbers
     pooled     `shots` of each class, whatever their domains
     """
     domains = sorted({item.domain or "" for item in pool})

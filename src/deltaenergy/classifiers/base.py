@@ -1,7 +1,7 @@
 """The Classifier: one object per method that trains, predicts and saves itself.
 
-It turns what it needs of an image (mostly unit features) into one similarity per class. Similarities are cosines, or
-logits divided by the model's logit scale L, so that a temperature means the same for every method.
+It turns an image's data (mostly unit features) into one similarity per class. Similarities are cosines, or logits
+divided by the model's logit scale L, so a temperature means the same for every method.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
     from deltaenergy.classifiers.methods import Method, TrainViews
 
-# Similarities of one block (float32) take 16 MB: large enough that overheads vanish.
+# Similarities of one block (float32) take 16 MB, which makes overhead negligible.
 BLOCK_ENTRIES = 4_194_304
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a classifier may look at, for N images: whatever it needs is there, the rest may be None.
+    """The inputs of a classifier for N images: what it needs is set, the rest may be None.
 
     Attributes:
         features: unit features (N, D) of the classifier's own model.
         patches: unit patch features (N, P, D) of the same model.
-        states: patch states (N, P, H) before the projection that makes patch features of them.
+        states: patch states (N, P, H) before the projection to patch features.
         pixels: preprocessed images (N, 3, H, W).
         domains: the domain of each image (N,), counted from 0.
     """
@@ -56,7 +56,7 @@ class Inputs:
     domains: torch.Tensor | None = None
 
     def need(self, what: Need) -> torch.Tensor:
-        """The tensor for `what`, or an error if it was not given."""
+        """The tensor for `what`, or an error if it is missing."""
         given: torch.Tensor | None = getattr(self, what.name.lower())
         if given is None:
             raise InputError(f"{what.value} are needed: pass images, not features or a feature store.")
@@ -65,10 +65,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class TrainBatch(Inputs):
-    """Training images of one step: what the method needs of them, the class of each (B,), and which they are (B,).
+    """Training images of one step: the needed data, the class of each (B,), and their indices (B,).
 
-    `frozen` are the unit features (B, D) that the frozen model gives for the same views: what a loss that holds a
-    prompted image tower near the frozen one compares with.
+    `frozen` are the frozen model's unit features (B, D) of the same views, for losses that keep a prompted image tower
+    near the frozen one.
     """
 
     labels: torch.Tensor = field(kw_only=True)
@@ -78,14 +78,14 @@ class TrainBatch(Inputs):
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a classifier makes of N images.
+    """The outputs of a classifier for N images.
 
     Attributes:
         similarities: (N, K), on which CE is taken after multiplication with the model's logit scale L.
-        features: the unit image features (N, D) that were compared with the texts.
+        features: the unit image features (N, D) compared with the texts.
         texts: unit text features, (K, D), or per image (N, K, D) while a method with such texts is trained.
-        negatives: similarities with texts that stand for none of the classes, where a method has them: (N, n), or
-            (N, n, K) where each class has n of its own.
+        negatives: similarities with texts of none of the classes, if a method has them: (N, n), or (N, n, K) with n per
+            class.
         negative_texts: those texts themselves, (n, D) or (n, K, D).
     """
 
@@ -106,24 +106,24 @@ class Classifier(HasRepr, nn.Module):
     What is saved is `method.spec` and `state_dict()`, here and nowhere else.
 
     Attributes:
-        base_model: the frozen model as it was given.
-        model: what encodes images: the base model, or one derived from it if the method puts tokens into its tower.
+        base_model: the frozen model.
+        model: encodes images: the base model, or one derived from it if the method puts tokens into its tower.
         method: the settings that the classifier was built from.
         record: how it was trained, as JSON values.
         text_features: unit text features (K, D); methods with texts per image keep those of a neutral image.
-        phase: while it is trained, what the present step is for (see `Phase`).
-        generator: while it is trained, where its random numbers come from.
+        phase: in training, the current phase (see `Phase`).
+        generator: in training, the source of random numbers.
     """
 
-    # What it must be given to predict; a method may need more to train.
+    # What it needs to predict; a method may need more to train.
     needs_to_predict: ClassVar[frozenset[Need]] = frozenset({Need.FEATURES})
-    # The score that the method's paper tests it with, if it is of its own kind.
+    # The method's own score from its paper, if any.
     own_score: ClassVar[str | None] = None
-    # Whether what was learned serves other class names too.
+    # Whether what was learned also works for other class names.
     takes_other_classes: ClassVar[bool] = False
-    # Whether the best epoch on validation is served; else the method itself decides what is (an average of epochs).
+    # Whether the best epoch on validation is kept; else the method decides (an average of epochs).
     keeps_best_epoch: ClassVar[bool] = True
-    # The prompts that class names are put into, for scores that run further texts of the classes.
+    # The prompt templates, for scores that encode further texts of the classes.
     templates: tuple[str, ...] = (DEFAULT_TEMPLATE,)
     text_features: torch.Tensor
 
@@ -146,7 +146,7 @@ class Classifier(HasRepr, nn.Module):
 
     @property
     def batch_dependent(self) -> bool:
-        """Whether an image's answer depends on the others of its batch; reports say so."""
+        """Whether an image's result depends on the others of its batch; shown in reports."""
         return self.method.batch_dependent
 
     def initialise(self, data: TrainViews, generator: torch.Generator) -> None:
@@ -175,11 +175,11 @@ class Classifier(HasRepr, nn.Module):
         return {"ce": self.cross_entropy(outputs.similarities, batch.labels)}
 
     def logged(self) -> dict[str, float]:
-        """What the log shows of the last step beside its loss; it is averaged over an epoch's steps."""
+        """Values to log of the last step in addition to the loss; averaged over an epoch's steps."""
         return {}
 
     def chosen(self) -> dict[str, float]:
-        """What it has chosen by itself from the training images, such as C, for the record."""
+        """Settings chosen from the training images, such as C, for the record."""
         return {}
 
     def cross_entropy(self, similarities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -187,13 +187,13 @@ class Classifier(HasRepr, nn.Module):
         return nn.functional.cross_entropy(self.model.logit_scale * similarities, labels)
 
     def end_epoch(self, epoch: int, epochs: int) -> None:
-        """Called after epoch 1 … `epochs`, for what goes on from epoch to epoch."""
+        """Called after epoch 1 … `epochs`."""
 
     def end_stage(self) -> None:
-        """Called when a stage of the training is over."""
+        """Called after a stage of the training."""
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training, or to use: then the class texts are computed once and kept."""
+        """Switch to training or evaluation, which computes the class texts once."""
         super().train(mode)
         if not mode:
             with torch.no_grad():
@@ -206,10 +206,10 @@ class Classifier(HasRepr, nn.Module):
         self.text_features = self.texts().detach()
 
     def build_derived(self) -> None:
-        """Derive from the parameters what is not saved, such as the prompted model."""
+        """Build what is derived from the parameters and not saved, such as the prompted model."""
 
     def class_texts(self, features: torch.Tensor) -> torch.Tensor:
-        """The texts to compare `features` with: being learned, or as kept."""
+        """The texts to compare `features` with, learned or cached."""
         return self.texts() if self.training else self.text_features.to(features)
 
     def similarities_of_features(self, features: torch.Tensor) -> torch.Tensor:
@@ -228,7 +228,7 @@ class Classifier(HasRepr, nn.Module):
         }
 
     def predict_proba(self, images: Any, *, batch_size: int = 32) -> npt.NDArray[np.float32]:
-        """Softmax probabilities (N, K) at the model's own temperature: softmax(L·s), over these classes alone.
+        """Softmax probabilities (N, K) at the model's own temperature: softmax(L·s), over these classes only.
 
         They say which of the classes an image is if it is one of them, not whether it is.
         """
@@ -258,7 +258,7 @@ class Classifier(HasRepr, nn.Module):
 
     @torch.inference_mode()
     def _compared(self, source: Source, batch_size: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """How many images a block has, and their similarities, with further rows behind; all must be readable."""
+        """The number of images of a block, and their similarities, perhaps with padding rows; all must be readable."""
         self.check_takes(source)
         patches, who = Need.PATCHES in self.needs_to_predict, self.method.name
         for batch in stream_batches(self.model, source, patches=patches, batch_size=batch_size, who=who):
@@ -268,11 +268,11 @@ class Classifier(HasRepr, nn.Module):
                 yield rows.stop - rows.start, outputs.similarities.float()
 
     def compare(self, batch: EncodedBatch) -> Iterator[tuple[slice, torch.Tensor, Outputs]]:
-        """A batch in blocks: the rows of each, their features, and what this classifier makes of them.
+        """A batch in blocks: the rows of each, their features, and the outputs.
 
-        An image's similarities must not depend on how many others came with it, so the last row is repeated up to a
-        multiple of `ROW_BLOCK`: features and outputs may have more rows than the block. A classifier that looks at
-        patches, pixels or the whole batch gets the batch as it is: filling it up would cost as much as more images.
+        An image's similarities must not depend on the size of its batch, so the last row is repeated up to a multiple
+        of `ROW_BLOCK`: features and outputs may have more rows than the block. A classifier that needs patches, pixels
+        or the whole batch gets the batch as it is: padding would cost as much as more images.
         """
         features = batch.features.float()
         as_it_is = bool(self.needs_to_predict & OF_IMAGES) or self.batch_dependent
@@ -289,17 +289,17 @@ class Classifier(HasRepr, nn.Module):
 
     @property
     def prompts_images(self) -> bool:
-        """Whether it has learned tokens in the image tower, so that its image features are not the base model's."""
+        """Whether it has learned tokens in the image tower, so its image features are not the base model's."""
         own, bare = (getattr(model, "vision_prompts", None) for model in (self.model, self.base_model))
         return own is not bare
 
     @property
     def takes_features(self) -> bool:
-        """Whether unit features of the base model are all that it looks at."""
+        """Whether it needs only unit features of the base model."""
         return self.needs_to_predict <= {Need.FEATURES} and not self.prompts_images
 
     def check_takes(self, source: Source) -> None:
-        """Raise `InputError` unless there is all that it looks at, by the model that it looks through."""
+        """Raise `InputError` unless the source has all that it needs, from its model."""
         check_has(source, self.needs_to_predict, self.method.name)
         if self.prompts_images and names_no_model(source):
             raise InputError(
@@ -309,14 +309,14 @@ class Classifier(HasRepr, nn.Module):
             )
 
     def with_classes(self, classes: str | Sequence[str]) -> Classifier:
-        """The same classifier for other class names, where what was learned serves any."""
+        """The same classifier for other class names, if what was learned works for any."""
         if not self.takes_other_classes:
             raise InputError(
                 f"{self.method.name} learned from images of these classes and cannot use others: tune it again."
             )
         other = self.method.build_empty(self.base_model, check_classes(classes, warn=False))
         room = other.state_dict()
-        # What has a row for each class belongs to the old names, and is computed anew.
+        # Tensors with a row per class belong to the old names, and are computed again.
         learned = {
             name: tensor
             for name, tensor in self.state_dict().items()
@@ -333,7 +333,7 @@ class Classifier(HasRepr, nn.Module):
         return other
 
     def describe(self) -> dict[str, Any]:
-        """What it is, as JSON values: the counterpart of `state_dict()` in a file."""
+        """Its description as JSON values, next to `state_dict()` in a file."""
         return {"method": self.method.spec, "record": self.record}
 
     def save(self, folder: str | Path) -> None:
@@ -344,13 +344,13 @@ class Classifier(HasRepr, nn.Module):
 
     @staticmethod
     def load(folder: str | Path, model: Model | None = None, device: str | torch.device = "auto") -> Classifier:
-        """Read a classifier that `save` wrote, with the model it names or the one given, and check that they match."""
+        """Read a classifier that `save` wrote. `model` replaces the recorded model; both must match."""
         from deltaenergy.classifiers.saved import load_classifier
 
         return load_classifier(folder, model, device)
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Take parameters and buffers from a file, after a check of names, shapes, types and values."""
+        """Load parameters and buffers from a file, after checking names, shapes, types and values."""
         self.fit_shapes(tensors)
         expected = self.state_dict()
         missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
@@ -371,11 +371,11 @@ class Classifier(HasRepr, nn.Module):
         return self
 
     def fit_shapes(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Before `restore`: make room for tensors whose size the settings do not tell."""
+        """Called before `restore`: allocate tensors whose size does not follow from the settings."""
 
 
 def check_classifier(classifier: Any, who: str) -> None:
-    """Raise `InputError` unless it is a classifier, such as a bare model or an array of similarities."""
+    """Raise `InputError` unless it is a classifier."""
     if isinstance(classifier, Classifier):
         return
     if isinstance(classifier, Model):
@@ -393,7 +393,7 @@ def check_classifier(classifier: Any, who: str) -> None:
 def closest_classes(similarities: torch.Tensor, logit_scale: float, k: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions (N, k) of the k closest classes, best first, and their probabilities: softmax(L·s).
 
-    The first is the most similar one, whatever ties there are.
+    The first is the closest class, also with ties.
     """
     best, top = similarities.max(dim=1, keepdim=True)
     confidence = 1 / ((similarities - best) * logit_scale).exp_().sum(dim=1, keepdim=True)

@@ -7,13 +7,12 @@
 with p_in = Σ_{k≤K} p_k.
 
 Of the random crops of an image, the 32 most similar to `a photo of a {label}.` are ID crops and the 32 least similar
-are outliers; p is the softmax of L times the cosines with all K + 100 texts. A step sees all crops of one image. The
+are outliers; p is the softmax of L times the cosines with all K + 100 texts. A step uses all crops of one image. The
 middle term is unbounded below, and its gradient never vanishes; `outlier_loss=nll` is −log p_out instead.
 
-Crops are drawn and selected once and serve every epoch; the released code draws 256 new ones per image and epoch,
-which is 1.6 million tower runs an epoch for 400 classes with 16 shots. They are resized as every other view is, with
-bicubic interpolation, which CLIP was trained with; the released code leaves torchvision's bilinear default in place.
-The score is `id-like`.
+Crops are drawn and selected once for all epochs; the released code draws 256 new crops per image and epoch, which is
+1.6 million tower runs per epoch for 400 classes with 16 shots. They are resized with bicubic interpolation, as CLIP was
+trained; the released code uses torchvision's bilinear default. The score is `id-like`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from deltaenergy.training.recipe import Recipe
 
 
 class IdLikeClassifier(Classifier):
-    """Cosines with the class texts, and beside them those with the outlier texts."""
+    """Cosines with the class texts and with the outlier texts."""
 
     method: IdLike
     own_score = "id-like"
@@ -122,7 +121,7 @@ def select_crops(views: torch.Tensor, named: torch.Tensor, count: int) -> tuple[
 
 
 def mean_likeness(texts: torch.Tensor) -> torch.Tensor:
-    """mean_{p<q} relu(cos) of unit texts (n, D): one product instead of a loop over pairs; 0 for a single one."""
+    """mean_{p<q} relu(cos) of unit texts (n, D): one product instead of a loop over pairs; 0 for a single text."""
     count = len(texts)
     if count < 2:
         return texts.new_zeros(())
@@ -167,13 +166,13 @@ class IdLike(Method):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the crops: each is run through the frozen image tower once, and its feature is kept."""
+        """The cost of the crops: each is encoded once, and its feature is kept."""
         crops, vision = images * self.crops, getattr(model, "vision", None)
         operations = 0.0
         if vision is not None:
             operations = tower_operations(crops * (1 + vision.patch_count), vision.blocks, vision.width, 1)
         return CostEstimate(
-            # The selected ones are copied out of all.
+            # The selected crops are copied.
             {f"{crops:,} crops": 4 * model.feature_dim * images * (self.crops + 2 * self.selected)},
             f"{2 * self.selected} crops of an image after {crops:,} were run through the image encoder",
             operations,

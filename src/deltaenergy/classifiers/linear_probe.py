@@ -1,10 +1,10 @@
-"""Linear probe: logistic regression on the image features, blind to class names (Radford et al., ICML 2021).
+"""Linear probe: logistic regression on the image features, without class names (Radford et al., ICML 2021).
 
     s_k = (w_k · z + b_k) / L,   W, b = argmin mean_i CE(W z_i + b, y_i) + ‖W‖² / (2 C N)
 
-L is the model's logit scale, so that softmax(L s) is the probability that the probe was fitted to give, and C is chosen
-by cross-validated cross-entropy: that sets the size of the logits, and with it what a temperature means to a score.
-It learns from the test view of each image.
+L is the model's logit scale, so softmax(L s) is the fitted probability, and C is chosen by cross-validated
+cross-entropy: that sets the size of the logits, and so the meaning of a score's temperature. It learns from the test
+view of each image.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from deltaenergy.core.needs import Need
 from deltaenergy.core.specs import Positive
 from deltaenergy.models.base import Model
 
-# With unit features anything below says "all classes are alike", anything above fits every few-shot sample exactly.
+# With unit features, smaller values make all classes alike, larger values fit every few-shot sample exactly.
 GRID = (0.1, 1.0, 10.0, 100.0, 1000.0)
 FOLDS = 5
-# Where no class has two images there is nothing to choose by.
+# If no class has two images, C cannot be chosen.
 USUAL_C = 10.0
 EXACT, ROUGH = 1e-8, 1e-4
 STEPS = {EXACT: 2000, ROUGH: 100}
@@ -51,7 +51,7 @@ class LinearProbeClassifier(Classifier):
         self.c.fill_(c)
 
     def texts(self) -> torch.Tensor:
-        """The directions of the weights, which stand in the place of class texts."""
+        """The directions of the weights, instead of class texts."""
         return nn.functional.normalize(self.weight, dim=-1)
 
     def forward(self, x: Inputs) -> Outputs:
@@ -72,7 +72,7 @@ class LinearProbeClassifier(Classifier):
 @register_method
 @dataclass(frozen=True)
 class LinearProbe(Method):
-    """`c` is the inverse strength of the penalty; none: chosen by cross-validation on the training images."""
+    """`c` is the inverse strength of the penalty; none means chosen by cross-validation."""
 
     name = "linear-probe"
     summary = "logistic regression on the image features; needs no class texts"
@@ -114,7 +114,7 @@ def fit_logistic(
     without random numbers: the same images give the same weights.
     """
     wide, count = features.double(), len(labels)
-    # What all images have in common is the bias's affair: without it the problem is the same, and far rounder.
+    # The bias absorbs the mean of all images: without it the problem is the same and better conditioned.
     mean = wide.mean(dim=0)
     z = wide - mean
     if start is None:
@@ -131,7 +131,7 @@ def fit_logistic(
     )
 
     def loss() -> torch.Tensor:
-        # The gradient by hand: it is one product, and the graph of autograd would cost as much again.
+        # The gradient by hand: it is one product, and autograd would double the cost.
         logs = nn.functional.log_softmax(z @ weight.T + bias, dim=1)
         pull = (logs.exp() - targets) / count
         weight.grad, bias.grad = pull.T @ z + weight / (c * count), pull.sum(dim=0)
@@ -143,10 +143,10 @@ def fit_logistic(
 
 
 def choose_c(features: torch.Tensor, labels: torch.Tensor, classes: int) -> float:
-    """The C with the lowest cross-entropy on held-out images; the smaller one of two that are alike.
+    """The C with the lowest cross-entropy on held-out images; on ties the smaller C.
 
-    Cross-entropy rather than accuracy: it also asks how sure the probe is, which scores are made of, and it does not
-    tie. Folds are fixed: image j of its class is held out in fold j mod 5. A class of one image is always trained on.
+    Cross-entropy rather than accuracy: it also measures confidence, which scores depend on, and has no ties. Folds are
+    fixed: image j of its class is held out in fold j mod 5. A class of one image is always trained on.
     """
     fold_of = held_out_in(labels)
     folds = [fold for fold in range(FOLDS) if bool((fold_of == fold).any())]

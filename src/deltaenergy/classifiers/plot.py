@@ -3,8 +3,8 @@
     s_k = Σ_pn T_pn u_p·t_kn,   T = argmax_T Σ T_pn u_p·t_kn + ε H(T), rows 1/P, columns 1/N,   L = CE(L · s_k, y)
 
 u_p are the unit patch features, t_kn the texts of N learned contexts; no gradient flows through the plan T. With
-`pooled` (as released for ImageNet) the image feature is compared too, s_k = ½ (z·t̄_k + Σ T u·t) with t̄_k the unit mean
-of the texts before normalisation, and training is at 2L.
+`pooled` (as released for ImageNet) the image feature is also compared, s_k = ½ (z·t̄_k + Σ T u·t) with t̄_k the unit
+mean of the texts before normalisation, and training is at 2L.
 
 The paper's patches are those of a ResNet's attention pool. On a vision transformer patches take the value path of the
 last block, which is our choice.
@@ -33,7 +33,7 @@ from deltaenergy.training.recipe import Recipe
 
 MAX_STEPS = 100
 ROW_ERROR = 1e-6
-# Similarities whose plans are computed together: about 100 MB with what is kept on the way.
+# Similarities whose plans are computed together: about 100 MB with intermediates.
 ENTRIES_AT_ONCE = 2**22
 
 
@@ -58,7 +58,7 @@ class TextsClassifier(Classifier, ABC):
         """The texts (N, K, D) of the present contexts before they are finished, with gradients."""
 
     def all_texts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unit texts (N, K, D), and the unit mean (K, D) of the raw ones: being learned, or as kept."""
+        """Unit texts (N, K, D), and the unit mean (K, D) of the raw texts: learned or cached."""
         if not self.training:
             return self.class_prompts, self.text_features
         raw = self.raw_texts()
@@ -72,7 +72,7 @@ class TextsClassifier(Classifier, ABC):
 
 
 class PlotClassifier(TextsClassifier):
-    """Patches are carried to the texts of every class."""
+    """Patches are transported to the texts of every class."""
 
     method: Plot
     needs_to_predict = frozenset({Need.FEATURES, Need.PATCHES})
@@ -91,7 +91,7 @@ class PlotClassifier(TextsClassifier):
         return self.prompts.each(self.contexts)
 
     def forward(self, x: Inputs) -> Outputs:
-        """What the transport of patches to texts brings."""
+        """The value of the transport of patches to texts."""
         features, patches = x.need(Need.FEATURES), x.need(Need.PATCHES)
         texts, pooled = (part.to(patches) for part in self.all_texts())
         carried = transported(torch.einsum("bpd,nkd->bkpn", patches, texts), self.method.epsilon)
@@ -126,7 +126,7 @@ class Plot(Method):
     def estimate(
         self, model: Model, classes: Sequence[str], images: int, recipes: Sequence[Recipe]
     ) -> CostEstimate | None:
-        """Of the similarities of all patches with all texts, where the number of patches is known beforehand."""
+        """The cost of the similarities of all patches with all texts, if the number of patches is known."""
         vision = getattr(model, "vision", None)
         if vision is None:
             return None
@@ -157,9 +157,9 @@ def transport_plan(similarities: torch.Tensor, epsilon: float) -> torch.Tensor:
 
         f_p = −log P − lse_n(s_pn/ε + g_n),   g_n = −log N − lse_p(s_pn/ε + f_p),   T = exp(s/ε + f + g)
 
-    Every problem stops by itself when its rows are right to 1e-6, or after 100 steps, the most that PLOT's code takes:
-    no image depends on others of its batch. A few parts with very different cosines can need more: four parts and four
-    texts whose cosines differ by 0.6 miss by up to 1e-3 at ε = 0.05. Many patches do not.
+    Every problem stops on its own when its rows are exact to 1e-6, or after 100 steps, the limit in PLOT's code, so no
+    image depends on its batch. A few parts with very different cosines can need more: four parts and four texts whose
+    cosines differ by 0.6 miss by up to 1e-3 at ε = 0.05. Many patches do not.
     """
     scaled = (similarities if similarities.dtype == torch.float64 else similarities.float()) / epsilon
     rows, columns = (math.log(count) for count in scaled.shape[-2:])
@@ -175,7 +175,7 @@ def transport_plan(similarities: torch.Tensor, epsilon: float) -> torch.Tensor:
     goes_on = torch.ones_like(scaled[..., :1, :1], dtype=torch.bool)
     for _ in range(MAX_STEPS - 1):
         better = of_rows(g)
-        # With the present f and g a row sums to exp(f − better)/P.
+        # With the current f and g a row sums to exp(f − better)/P.
         error = (torch.expm1(f - better).abs() * math.exp(-rows)).amax(dim=-2, keepdim=True)
         goes_on = goes_on & (error > ROW_ERROR)
         if not goes_on.any():

@@ -20,12 +20,12 @@ from deltaenergy.models.precomputed import PrecomputedModel
 
 
 class PrecomputedClassifier(Classifier):
-    """Scores and detectors on features alone, without the model that made them.
+    """A classifier on precomputed features, without the model that made them.
 
     Args:
         text_features: unit class vectors (K, D), an array or tensor.
         classes: K class names.
-        model: what made the features; by default a `PrecomputedModel` of their length with CLIP's scale.
+        model: of the features; by default a `PrecomputedModel` of their length with CLIP's scale.
     """
 
     def __init__(self, text_features: Any, classes: str | Sequence[str], model: Model | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What prompt learners share: a context before the class names.
+"""Shared by prompt learners: a context before the class names.
 
 t_k = text([start] v_1 … v_M [name_k] . [end]),   s_k = z · t_k,   v learned, all else frozen.
 """
@@ -57,9 +57,9 @@ class PromptClassifier(Classifier):
 
 @dataclass(frozen=True)
 class PromptMethod(Method):
-    """Base of the methods that learn a context: `context_length` vectors ~ N(0, 0.02²), or begun as some words.
+    """Base of the methods that learn a context: `context_length` vectors ~ N(0, 0.02²), or initialised as words.
 
-    `name_position` is end, front or middle; with `class_specific` every class has a context of its own.
+    `name_position` is end, front or middle; with `class_specific` every class has its own context.
     """
 
     classifier: ClassVar[type[Classifier]] = PromptClassifier
@@ -70,7 +70,7 @@ class PromptMethod(Method):
     class_specific: bool = False
 
     def length(self, tower: TextTower) -> int:
-        """The number of context vectors: as many as the initial words have tokens, where there are such."""
+        """The number of context vectors: as many as the initial words have tokens, if there are any."""
         return len(tower.words([self.context_init])[0]) if self.context_init else self.context_length
 
 

@@ -1,4 +1,4 @@
-"""PromptSRC: prompts in both towers, held near the frozen model (Khattak et al., ICCV 2023).
+"""PromptSRC: prompts in both towers, kept near the frozen model (Khattak et al., ICCV 2023).
 
     L = CE(L · z·t, y) + 25 · mean_{k,d} |t − t⁰| + 10 · mean_{i,d} |z − z⁰| + KL(p⁰ ‖ p) / K
 
@@ -7,7 +7,7 @@ p⁰ are the softmax of L · z·t and L · z⁰·t⁰. What is served is an aver
 
     θ = Σ_e w_e θ_e,   w_e ∝ exp(−½ ((e − μ)/σ)²),   μ and σ given as shares of E
 
-KL is the mean over images. The released code divides it by the number of classes K as well; `kl=batch` does not.
+KL is the mean over images. The released code also divides it by the number of classes K; `kl=batch` does not.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PromptSrcClassifier(TokenClassifier):
             self.seen_weight += weight
 
     def end_stage(self) -> None:
-        """Serve the average of the epochs that were seen; of epochs that all weigh nothing, the last."""
+        """Use the average of the epochs; if all weights are zero, the last epoch."""
         if self.seen_weight == 0:
             return
         with torch.no_grad():
@@ -98,9 +98,9 @@ class PromptSrcClassifier(TokenClassifier):
 @register_method
 @dataclass(frozen=True)
 class PromptSrc(TokenMethod):
-    """`gpa` holds μ and σ of the average as shares of the epochs; `vision_tokens` 0 learns texts alone.
+    """`gpa` holds μ and σ of the average as shares of the epochs; `vision_tokens` 0 learns only texts.
 
-    The presets are the released settings: few-shot (the default), fine-grained for data sets such as cars, flowers,
+    The presets are the released settings: few-shot (the default), fine-grained for datasets such as cars, flowers,
     aircraft, textures and land use, and base-to-new for other classes than those trained on.
     """
 
@@ -125,7 +125,7 @@ class PromptSrc(TokenMethod):
 
     @property
     def context_length(self) -> int:
-        """The context begins as "a photo of a"."""
+        """The context starts as "a photo of a"."""
         return len(WORDS)
 
     @property
@@ -145,6 +145,6 @@ def frozen_texts(tower: TextTower, classes: Sequence[str]) -> torch.Tensor:
 def epoch_weights(epochs: int, mean: float, deviation: float) -> list[float]:
     """w_1 … w_E, which sum to one; `mean` and `deviation` are shares of E."""
     numbers = torch.arange(1, epochs + 1, dtype=torch.float64)
-    # The softmax of the exponents, so that the nearest epoch counts even where σ is tiny.
+    # The softmax of the exponents, so the nearest epoch counts even if σ is tiny.
     weights: list[float] = torch.softmax(-0.5 * ((numbers / epochs - mean) / deviation) ** 2, dim=0).tolist()
     return weights

@@ -1,6 +1,6 @@
 """A classifier on disk: `classifier.json` (what it is), bound to a safetensors file, both checked on loading.
 
-What a classifier and a detector have in common stands here: the model they belong to, the classes, the method.
+Shared by classifiers and detectors: the model, the classes, the method.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DESCRIBED: dict[str, Check] = {
 
 
 def save_classifier(classifier: Classifier, folder: str | Path) -> None:
-    """Write `classifier`, in place of one that `folder` holds; an interruption leaves the old one whole."""
+    """Write `classifier`, replacing one in `folder`; an interruption leaves the old one intact."""
     check_writable(folder, folder=True)
     write_bound(folder, RECORD, {"format": FORMAT, **described(classifier)}, classifier.state_dict())
 
@@ -44,7 +44,7 @@ _RECORD = record(DESCRIBED)
 
 
 def load_classifier(folder: str | Path, model: Model | None, device: str | torch.device) -> Classifier:
-    """Read a classifier. The model is loaded by its recorded name unless one is given; either must match."""
+    """Read a classifier. The model is loaded by its recorded name unless passed; it must match."""
     folder = Path(folder)
     saved, tensors = read_described(folder, RECORD, FORMAT, _RECORD)
     return rebuild(saved, tensors, model_of(saved, model, device, folder), folder)
@@ -84,7 +84,7 @@ def read_described(
 
 
 def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.device, folder: Path) -> Model:
-    """The model that a record names, or the given one if it is the same."""
+    """The recorded model, or the given model if it matches."""
     from deltaenergy.models.loading.load import load_recorded
 
     recorded = saved["model"]
@@ -101,7 +101,7 @@ def model_of(saved: Mapping[str, Any], model: Model | None, device: str | torch.
 
 
 def rebuild(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: Model, folder: Path) -> Classifier:
-    """The classifier that `described()` and `state_dict()` stand for."""
+    """The classifier from `described()` and `state_dict()`."""
     with rebuilding(str(folder), "the saved classifier"):
         classifier = make_method(saved["classifier"]["method"]).build_empty(model, saved["classes"]).restore(tensors)
     classifier.record = dict(saved["classifier"]["record"])

@@ -24,7 +24,7 @@ from deltaenergy.models.base import Model
 
 
 class TipAdapterClassifier(TemplateClassifier):
-    """Cosines plus the cache's answer, both in units of 1/L."""
+    """Cosines plus the cache's output, both in units of 1/L."""
 
     method: TipAdapter
     labels: torch.Tensor

@@ -18,9 +18,9 @@ def round_to_block(rows: int) -> int:
 
 
 def native_array(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same numbers as torch takes them: neither negative strides nor foreign byte order, nor long doubles.
+    """The same numbers for torch: without negative strides, foreign byte order or long doubles.
 
-    What must not be written to is copied, since a tensor cannot say so.
+    Read-only arrays are copied, because tensors cannot be read-only.
     """
     wide = values.dtype.kind == "f" and values.dtype.itemsize > 8
     values = values.astype(np.float64 if wide else values.dtype.newbyteorder("="), copy=False)

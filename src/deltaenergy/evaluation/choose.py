@@ -59,8 +59,8 @@ CANDIDATES = (
 # What a candidate may need.
 TO_CHOOSE_WITH = frozenset({Need.FEATURES, Need.TEXTS, Need.ID_DATA})
 FEATURES_ALONE = Lack(
-    "choose compares only scores that need no more than features",
-    "choose compares only scores that need no more than features.",
+    "choose uses only features",
+    "choose uses only features.",
 )
 NEAR_ONLY = (
     "Left-out classes resemble the others, so this ranks scores for near unknowns only. For images of a wholly "
@@ -337,7 +337,7 @@ def labelled_features(
     if needs := classifier.needs_to_predict & OF_IMAGES:
         raise InputError(
             f"A classifier by {classifier.method.name} needs {', '.join(sorted(need.value for need in needs))}: choose "
-            "compares only scores that need no more than features."
+            "uses only features."
         )
     truth = class_indices(items, classifier.classes, "In-distribution images")
     position = dict(zip((item.id for item in items), truth))

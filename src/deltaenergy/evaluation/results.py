@@ -158,7 +158,7 @@ class Evaluation(HasRepr):
         return super()._repr_html_() + pictures_html(wrong)
 
     def plot(self, score: str | None = None, ax: Any = None) -> Any:
-        """ROC curves of a score (default the primary one) on matplotlib's axes `ax` or new ones, which are returned."""
+        """ROC curves of a score (default the primary one) on matplotlib's axes `ax`, or new axes, and return them."""
         from deltaenergy.detector.inline import roc_curves
 
         spec = score or self.primary

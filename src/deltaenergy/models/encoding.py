@@ -1,11 +1,11 @@
-"""From a source to batches of features: rows of arrays and stores are read, images run through a model.
+"""From a source to batches of features: read rows of arrays and stores, or encode images.
 
 Threads decode and preprocess ahead while the image tower computes.
 
-On the CPU, batches run side by side, one on each core. Two batches on one core each are done sooner than one batch on
-two cores after the other: threads that work on the same product wait for each other at its end. And what a batch gives
-does not depend on how many cores there are: how a product is shared among threads decides how its sums are rounded, so
-that the same images would have other bytes on another machine.
+On the CPU, batches run in parallel, one per core. Two batches on one core each finish sooner than one after the other
+on two cores, because threads of one matrix product wait for each other. And features do not depend on the number of
+cores: sharing a product among threads changes how its sums are rounded, so the same images would have other bytes on
+another machine.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 # Pillow releases the interpreter lock while it decodes and resizes, so threads are enough. More cores have more.
 DECODE_THREADS = 4
-# Stored features cost nothing to compute: larger batches save the steps between them.
+# Stored features need no computation: larger batches save overhead.
 STORED_BATCH = 1024
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Some images that were read, their pixels and features, and those met on the way that could not be read.
+    """Some images with pixels and features, and the unreadable images between them.
 
     Images from a feature store come without pixels.
     """
@@ -60,7 +60,7 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Image features with what they belong to. Row i of `features` is `items[i]`."""
+    """Image features with their images. Row i of `features` is `items[i]`."""
 
     features: npt.NDArray[np.float32]
     items: list[ImageItem]
@@ -70,7 +70,7 @@ class EncodedImages:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Preprocessed images for one pass of the tower, and how many of the whole list are done after it."""
+    """Preprocessed images for one batch, and the progress after it."""
 
     images: list[tuple[ImageItem, npt.NDArray[np.float32]]]
     unreadable: list[Unreadable]
@@ -87,11 +87,11 @@ def stream_batches(
     reproducible: bool = False,
     who: str = "encode",
 ) -> Iterator[EncodedBatch]:
-    """Unit features in input order: of images encoded now, or read where they are stored, if `model` made the store.
+    """Unit features in input order, encoded now or read from a store of `model`.
 
-    What is wrong with the arguments is said at once; images are listed and read as the batches are asked for. The last
-    batch also carries trailing unreadable images. If it is to be `reproducible`, a few images, too, get the same bytes
-    on any number of cores. An error says that `who` needs a model with towers.
+    Wrong arguments raise at once; images are listed and read as batches are requested. The last batch also has trailing
+    unreadable images. With `reproducible`, even a few images get the same bytes on any number of cores. Errors name
+    `who`.
     """
     from deltaenergy.models.base import require_towers
 
@@ -109,11 +109,11 @@ def stream_batches(
                 store.check_model(model)
             return _row_batches(model, source.items, patches, size, progress)
     towers = require_towers(model, who)
-    _ = PIXELS.limit  # says at once if it is set wrongly
+    _ = PIXELS.limit  # raises at once if it is invalid
     if progress is None:
         progress = shown("Encoding images")
     if progress is not None and source.count is None:
-        source.survey()  # who shows how far it is wants to know how far it goes
+        source.survey()  # a progress bar needs the total
     return _decoded_batches(towers, source, patches, batch_size, progress, reproducible)
 
 
@@ -133,9 +133,9 @@ def _decoded_batches(
     items = iter(stream)
     first = list(islice(items, torch.get_num_threads() * batch_size))
     workers = _workers(model, len(first), batch_size, reproducible)
-    # Whole batches wait for the tower, too, where several run.
+    # With several batches at a time, whole batches also wait for the tower.
     ahead = 2 * batch_size if workers is None else max(batch_size, DECODE_THREADS)
-    # closing: when the caller stops early, or the model fails, the threads end now and not some time later.
+    # closing: if the caller stops early or the model fails, the threads end at once.
     with contextlib.ExitStack() as closed:
         decoded = closed.enter_context(
             contextlib.closing(decode_ahead(model, chain(first, items), ahead, workers or 1))
@@ -156,8 +156,8 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
 
     `images` is their number, if it is less than a batch for every core.
 
-    Where there is not a batch for every core, some cores would be idle: a single image would take as many times longer
-    as there are cores. Then a batch gets them all, unless the bytes of its features matter more than the wait.
+    With fewer batches than cores, some cores would be idle. Then a batch gets all cores, unless reproducible bytes
+    matter more than time.
     """
     cores = torch.get_num_threads()
     if not model.runs_side_by_side or (images < cores * batch_size and not reproducible):
@@ -166,9 +166,9 @@ def _workers(model: TowerModel, images: int, batch_size: int, reproducible: bool
 
 
 def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], batch_size: int) -> Iterator[_Gathered]:
-    """Decoded images, `batch_size` at a time as they were given; one that could not be read leaves its batch smaller.
+    """Decoded images, `batch_size` at a time in input order; an unreadable image makes its batch smaller.
 
-    So a batch holds the same images wherever the run began, and a long list can be cut between any two batches.
+    So a batch has the same images wherever the run started, and a long list can be split between any two batches.
     """
     pending: list[tuple[ImageItem, npt.NDArray[np.float32]]] = []
     unreadable: list[Unreadable] = []
@@ -186,7 +186,7 @@ def _gather(decoded: Iterable[tuple[ImageItem, npt.NDArray[np.float32] | str]], 
 
 
 def collect(batches: Iterable[EncodedBatch], feature_dim: int) -> EncodedImages:
-    """All batches as one `EncodedImages` on the host."""
+    """All batches as one `EncodedImages` on the CPU."""
     features, patches = [np.zeros((0, feature_dim), np.float32)], []
     items: list[ImageItem] = []
     unreadable: list[Unreadable] = []
@@ -213,7 +213,7 @@ def check_features(
 ) -> torch.Tensor:
     """Features as float32, or an error that says what is wrong with them.
 
-    There they are called `what`; `rows` are the user's numbers of the rows, where only some are given.
+    Errors call them `what`; `rows` are the user's row numbers if only some are passed.
     """
     if isinstance(features, np.ndarray):
         features = native_array(features)
@@ -278,7 +278,7 @@ def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBa
     found = None
     match [row.of for _, row in present][:1]:
         case [Store() as store]:
-            # Memory maps are read-only, which tensors cannot say: on the host, they get a copy of their own.
+            # Memory maps are read-only, which tensors do not support: on the CPU, they are copied.
             features = torch.tensor(store.features(rows), device=model.device)
             found = torch.tensor(store.patches(rows), device=model.device) if patches else None
         case [Features() as array]:
@@ -291,9 +291,9 @@ def _row_batch(model: Model, items: list[ImageItem], patches: bool) -> EncodedBa
 def decode_ahead(
     model: TowerModel, items: Iterable[ImageItem], ahead: int, cores: int = 1
 ) -> Generator[tuple[ImageItem, npt.NDArray[np.float32] | str], None, None]:
-    """Each item with its pixels, or with the reason why it has none; at most `ahead` images wait in memory.
+    """Each item with its pixels, or with the reason why it is unreadable; at most `ahead` images wait in memory.
 
-    Those wait at the model's size. How many are decoded at a time, at their own size, the budget of pixels decides.
+    They wait at the model's size. The pixel budget limits how many are decoded at a time, at their own size.
     """
 
     def read(item: ImageItem) -> tuple[ImageItem, npt.NDArray[np.float32] | str]:
@@ -316,7 +316,7 @@ def side_by_side(work: Callable[[Task], Result], tasks: Iterable[Task], workers:
     """`work(task)` for each task in order, at most `workers` at a time, each on one core.
 
     At most one task waits in addition to those that run and those whose results were not taken yet, `workers + 1` in
-    all. When it is closed, or a task fails, or on an interrupt, nothing more starts, and what runs is waited for.
+    all. If it is closed, a task fails, or on an interrupt, no task starts any more, and running tasks are awaited.
     """
     pool = ThreadPoolExecutor(workers, thread_name_prefix="tower")
     _use_one_core_each(pool, workers)
@@ -329,13 +329,13 @@ def _use_one_core_each(pool: ThreadPoolExecutor, workers: int) -> None:
     all_there = threading.Barrier(workers)
 
     def begin() -> None:
-        torch.get_num_threads()  # what a thread first asks torch for sets its number; only then does ours last
+        torch.get_num_threads()  # a thread's first use of torch sets its number; only then does ours last
         torch.set_num_threads(1)
         all_there.wait()
 
     for started in [pool.submit(begin) for _ in range(workers)]:
         started.result()
-    # The number holds for the thread that sets it, and for every thread that begins later: for those it is put back.
+    # The number applies to this thread and to every thread that starts later: for those it is restored.
     torch.set_num_threads(threads)
 
 

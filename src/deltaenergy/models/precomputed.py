@@ -1,4 +1,4 @@
-"""A model whose features were computed elsewhere: no towers, only what is needed to read its features."""
+"""A model whose features were computed elsewhere: without towers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ClassVectors = Mapping[str, Any] | tuple[Sequence[str], Any]
 
 
 class PrecomputedModel(Model):
-    """Stands for the model that made the features, so that classifiers, scores and detectors work on them.
+    """Represents the model that made the features, so classifiers, scores and detectors work on them.
 
     Args:
         feature_dim: D, the length of the features.
-        logit_scale: the factor that the model was trained to put on cosines; 100 for CLIP.
-        name: what the features were made with; detectors saved with one name are refused under another.
-        fingerprint: of the model that made the features, where it is known: `Store.fingerprint`. Stores,
-            classifiers and detectors of that model are then this one's, too.
+        logit_scale: the model's factor on cosines; 100 for CLIP.
+        name: of the model; detectors saved with one name are refused under another.
+        fingerprint: of the model that made the features, if known: `Store.fingerprint`. Stores, classifiers and
+            detectors of that model then also work here.
         class_vectors: unit text features by class name, {name: vector} or (names, array of one row per name): they
-            stand for a text tower wherever the texts of classes are fixed (zero-shot, task-res, the adapters).
+            replace a text tower for fixed class texts (zero-shot, task-res, the adapters).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PrecomputedModel(Model):
         return {**super().describe(), "precomputed": True}
 
     def class_features(self, classes: Sequence[str], templates: Sequence[str] = (DEFAULT_TEMPLATE,)) -> torch.Tensor:
-        """The vectors (K, D) of some classes; a template other than the default cannot be filled in afterwards."""
+        """The vectors (K, D) of some classes; only for the default template."""
         if not self.classes:
             raise InputError(
                 f"{self.name!r} has neither a text encoder nor class vectors: use PrecomputedModel(…, class_vectors="

@@ -1,8 +1,8 @@
-"""Which scores can run on what is given, told before any work: `all` leaves the others out, a named one is refused.
+"""Which scores can run on the given data, checked before any work: `all` skips the others, a named score is refused.
 
-A score declares what it needs, and how many prompts it encodes before it can score. Here this is held against what the
-images and the classifier have: a feature store has no pixels and perhaps no patches, a model of precomputed features
-no text tower.
+A score declares what it needs, and how many prompts it encodes before it can score. This is compared with what the
+images and the classifier have: a feature store has no pixels and perhaps no patches, a model of precomputed features no
+text tower.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltaenergy.scores.base import Score, Scorer
 from deltaenergy.scores.registry import SCORES, make_score
 from deltaenergy.source import Source, is_unlabelled
 
-# `all` leaves out scores that encode more prompts than this first: minutes without a GPU.
+# `all` skips scores that encode more prompts than this first: minutes without a GPU.
 MOST_PROMPTS = 10_000
 ALL = "all"
 
@@ -43,7 +43,7 @@ class Given:
     ) -> Given:
         """What images and a classifier have for scores.
 
-        Without a classifier, one that `method` will make of `model` is meant; without a model, a whole one.
+        Without a classifier, the one that `method` will make of `model`; without a model, a complete one.
         """
         if classifier is not None:
             model, method = classifier.model, classifier.method.name
@@ -64,13 +64,13 @@ class Given:
         return cls(lacks, method)
 
     def without(self, **lacks: Lack | None) -> Given:
-        """The same, less what is named, as in `pixels=Lack(…)`; None changes nothing."""
+        """The same without some needs, as in `pixels=Lack(…)`; None changes nothing."""
         more = {Need[name.upper()]: lack for name, lack in lacks.items() if lack is not None}
         return Given({**self.lacks, **more}, self.method)
 
 
 def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
-    """What a score that takes gradients lacks on a backend, or in 8 bits; None on torch."""
+    """What a score with gradients lacks on a backend, or in 8 bits; None on torch."""
     if precision == "int8" and backend in (None, "torch"):
         return Lack(
             "int8 has no gradients",
@@ -85,7 +85,7 @@ def closed_tower(backend: str | None, precision: str = "auto") -> Lack | None:
 
 
 def unlabelled(source: Source) -> Lack | None:
-    """What a score that learns from classes lacks if these are to learn from; None if they may have classes."""
+    """What a score that learns from classes lacks on this source; None if it may have classes."""
     if not is_unlabelled(source):
         return None
     return Lack(
@@ -118,10 +118,10 @@ def check_runnable(scores: Iterable[Score | Scorer], given: Given) -> None:
 def chosen_scores(
     scores: str | Score | Scorer | Iterable[str | Score | Scorer], given: Given
 ) -> tuple[list[Score | Scorer], str | None]:
-    """Scores as a user names them, each once; and one line on those that `all` left out, if there are any.
+    """Scores as a user names them, each once; and one line on those that `all` skipped, if any.
 
-    A text names one or several between commas; `all` stands for every score and named setting that can run and is
-    cheap. One that is named and cannot run is refused.
+    A string names one or several between commas; `all` means every score and named setting that can run and is cheap. A
+    named score that cannot run is refused.
     """
     several = [scores] if isinstance(scores, str | Score | Scorer) else list(scores)
     chosen: dict[str, Score | Scorer] = {}
@@ -149,7 +149,7 @@ def every_score() -> list[Score]:
 def runnable_scores(given: Given) -> tuple[list[Score], str | None]:
     """The scores that can run and are cheap; and one line on the others, if there are any.
 
-    A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others run when they are named.
+    A score is cheap if it encodes at most `MOST_PROMPTS` prompts first; others must be named.
     """
     usable, left_out = [], dict[str, list[str]]()
     for score in every_score():

@@ -2,9 +2,9 @@
 
     score = −Σ_{k among the M largest} p_k^γ (1 − p_k)^γ,   p = softmax(s/T)
 
-A small γ weighs small probabilities almost as much as large ones, so classes far down the list count. γ = 0.1 and
-M = 100 are the published values for ImageNet; with fewer than M classes all of them count. 1 − p_1 is the sum of the
-other probabilities, never a difference: near 1 a difference has no digits left, and the power 0.1 would show it.
+A small γ weighs small probabilities almost as much as large ones, so low-ranked classes also count. γ = 0.1 and M = 100
+are the published values for ImageNet; with fewer than M classes all of them count. 1 − p_1 is the sum of the other
+probabilities, never a difference: near 1 a difference has no digits left, which the power 0.1 would amplify.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gen(
     rest = torch.logsumexp(logits.scatter(1, top.indices[:, :1], -torch.inf), dim=1, keepdim=True)
     total = torch.logaddexp(top.values[:, :1], rest)
     log_p = top.values - total
-    # All but the first are at most ½, so that 1 − p keeps its digits.
+    # All but the first are at most ½, so 1 − p keeps its digits.
     log_not_p = torch.cat([rest - total, torch.log1p(-log_p[:, 1:].exp())], dim=1)
     return -(gamma * (log_p + log_not_p)).exp().sum(dim=1)
 

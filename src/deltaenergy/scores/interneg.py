@@ -1,4 +1,4 @@
-"""InterNeg's negative texts: words that lie farther from every class's *images* than its own name does.
+"""InterNeg's negative texts: words farther from every class's *images* than the class name.
 
 From labelled in-distribution images (Xu et al., CVPR 2026, the textual half):
 
@@ -6,11 +6,11 @@ From labelled in-distribution images (Xu et al., CVPR 2026, the textual half):
     keep the words with cos(w, μ_k) < b_k for all k;   rank by mean_k (b_k − cos(w, μ_k));   take the first 2,000,
     nouns and adjectives apart, in proportion to how many of each are kept
 
-Then NegLabel's score with them, in 5 groups. NegLabel compares words with the classes' texts, while CLIP was taught to
-compare texts with images; this is the comparison that counts when an image is scored.
+Then NegLabel's score with them, in 5 groups. NegLabel compares words with the classes' texts, while CLIP was trained to
+compare texts with images, which is also how an image is scored.
 
-The visual half of the paper is left out: it inverts confident unknowns of the test stream into further negatives, so
-that its figures are those of a method that has seen the test images. A class without images sets no bound.
+The visual half of the paper is not implemented: it inverts confident unknowns of the test stream into further
+negatives, so it learns from test images. A class without images sets no bound.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def select(
 ) -> torch.Tensor:
     """Positions of at most `count` candidates (M, D) for class texts and image means (K, D), the farthest first.
 
-    The first `nouns` candidates are nouns, the others adjectives; nouns come first in the result. Unless `every` bound
-    must be kept, all candidates are ranked.
+    The first `nouns` candidates are nouns, the others adjectives; nouns come first in the result. Without `every`, all
+    candidates are ranked, also those beyond a bound.
     """
     bounds = (texts * means).sum(dim=1)
     ranks = []
@@ -76,7 +76,7 @@ def select(
 @register_score
 @dataclass(frozen=True)
 class InterNeg(WordPool, Score):
-    """`neglabel` on words that are chosen by labelled images."""
+    """`neglabel` on words chosen with labelled images."""
 
     name = "interneg"
     summary = "neglabel's score on words farther from each class's images than the class name"
@@ -89,7 +89,7 @@ class InterNeg(WordPool, Score):
     seed: int = 0
 
     def prepare(self, classifier: Classifier, progress: Progress | None) -> dict[str, torch.Tensor]:
-        """Nothing yet, but candidates are encoded and kept on disk now, while somebody watches the progress."""
+        """Returns nothing yet; candidates are encoded and cached on disk now, with progress."""
         self.encode_words(classifier.model, progress)
         return {}
 

@@ -1,4 +1,4 @@
-"""Every score, stream adapter and tuning method as plain data: what `deltaenergy methods` and the site tell of it."""
+"""Every score, stream adapter and tuning method as plain data, for `deltaenergy methods` and the docs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _scores() -> list[dict[str, Any]]:
 
     rows = [_row("score", make_score(name), ["similarities", *needs(name)]) for name in list_scores()]
     for row in rows:
-        # A preset can need more than its score does otherwise.
+        # A preset can need more than its score.
         row["preset_needs"] = {preset: needs(f"{row['name']}:{preset}") for preset in row["presets"]}
     return rows
 

@@ -2,8 +2,8 @@
 
     score = max_k softmax(s)_k + mean_m max_k softmax((1 − z·n_m)/5)_k
 
-s are the cosines with the classes' texts and z·n_m those with the m-th negative of each class, which a classifier by
-lsn has learned: the score is its own, and no other classifier has what it looks at.
+s are the cosines with the classes' texts and z·n_m those with the m-th negative of each class, which an lsn classifier
+has learned; no other classifier has them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def lsn(similarities: torch.Tensor, negative_similarities: Any) -> torch.Tensor:
 @register_score
 @dataclass(frozen=True)
 class LsnScore(Score):
-    """`lsn` as a Score, of a classifier that was tuned by lsn."""
+    """`lsn` as a Score of an lsn classifier."""
 
     name = "lsn"
     summary = "nearness to a class and distance from its negatives, for lsn classifiers"

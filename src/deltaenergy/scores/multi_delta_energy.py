@@ -2,7 +2,7 @@
 
     score = Σ_m (ΔE_{τ_m,c_m} − μ_m) / σ_m,   μ_m and σ_m the mean and deviation of ΔE_{τ_m,c_m} over ID images
 
-A small τ separates near unknowns, a large one far unknowns (`docs/scores.md`); the sum needs no choice between them.
+A small τ separates near unknowns, a large τ far unknowns; the sum needs no choice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltaenergy.scores.registry import register_score
 
 TAUS = (0.01, 0.1, 1.0)
 CS = (2, 1, 1)
-# Some units in the last place of single precision, relative to the largest value.
+# A few units in the last place of single precision, relative to the largest value.
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 
@@ -34,7 +34,7 @@ def multi_delta_energy(
     taus: Sequence[Positive] = TAUS,
     cs: Sequence[Count] = CS,
 ) -> torch.Tensor:
-    """The standardised sum of each row (formula above); `means` and `deviations` hold μ_m and σ_m."""
+    """The standardised sum of each row (formula above); `means` and `deviations` are μ_m and σ_m."""
     _check_lengths(taus=taus, cs=cs, means=means, deviations=deviations)
     terms = [
         (delta_energy.kernel(similarities, tau, c) - mean) / deviation
@@ -44,10 +44,10 @@ def multi_delta_energy(
 
 
 def moments(terms: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Mean and deviation of each term over ID images; one that is the same for all of them is only centred."""
+    """Mean and deviation of each term over ID images; a constant term is only centred."""
     values = [term.double() for term in terms]
     deviations = torch.stack([term.std(correction=0) for term in values])
-    # What rounding alone made of equal values is no deviation: similarities are computed in single precision.
+    # Differences by rounding are not a deviation: similarities are computed in single precision.
     least = torch.stack([ROUNDING * term.abs().max() for term in values])
     means = torch.stack([term.mean() for term in values])
     return {"means": means, "deviations": torch.where(deviations > least, deviations, 1.0)}

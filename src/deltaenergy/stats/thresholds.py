@@ -42,7 +42,7 @@ def rank_of(images: int, keep: float, confidence: float | None) -> int:
     law Beta(n − k + 1, k), so P(C ≥ keep) = P(Binomial(n, 1 − keep) ≥ k), which must be at least `confidence`: the
     one-sided tolerance limit of Wilks (Annals of Mathematical Statistics 1941). Ties only help. Let t* be the largest t
     with P(S ≥ t) ≥ keep. C < keep means s_(k) > t*: fewer than k of the n scores are at most t*. Each is with
-    probability P(S ≤ t*) ≥ 1 − keep, so this is no likelier than Binomial(n, 1 − keep) < k.
+    probability P(S ≤ t*) ≥ 1 − keep, so this is at most as likely as Binomial(n, 1 − keep) < k.
     """
     if not images or keep == 1:
         return 0

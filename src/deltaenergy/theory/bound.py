@@ -6,8 +6,8 @@ With Z = Σ_k e^{s_k/τ}, Z' = Σ_k e^{s'_k/τ} (masked features) and a = e^{s_1
 
 The paper's condition is L_ΔE ≤ ε_E and a ≥ (e^{ε_E} − 1) Z'. Its smallest ε_E is L_ΔE itself, where the condition reads
 a ≥ Z − Z'. But its proof needs a ≥ Z' − Z, which is the same only up to sign: where masking raises the energy sum
-(Z' > Z, L_ΔE < 0, the usual case) an ε_E ≤ 0 makes the condition hold trivially, and an ε_E > 0 makes it a real one
-that proves nothing all the same. So three conditions are reported:
+(Z' > Z, L_ΔE < 0, the usual case) an ε_E ≤ 0 makes the condition hold trivially, and with an ε_E > 0 it is not
+sufficient. So three conditions are reported:
 
     stated     L ≤ ε_E and a ≥ (e^{ε_E} − 1) Z'   the paper's, with a given ε_E, else each image's smallest, L
     absolute   a ≥ (e^{|L|} − 1) Z'               the paper's, with ε_E = |L|: sufficient
@@ -43,7 +43,7 @@ class BoundCheck:
 
     @property
     def margin(self) -> npt.NDArray[np.float64]:
-        """ΔEnergy + L_ΔE: the bound holds where this is not negative."""
+        """ΔEnergy + L_ΔE: the bound holds if this is not negative."""
         return self.delta_energy + self.loss
 
     @property
@@ -69,7 +69,7 @@ def check_bound(
     others = plain.scatter(1, index[:, None], 0.0)
     delta = log_z - torch.logsumexp(others, dim=1)
     loss = log_z - log_masked
-    # All sums in units of the larger one, so that nothing overflows.
+    # All sums in units of the larger one, so nothing overflows.
     unit = torch.maximum(log_z, log_masked)
     a = (top - unit).exp() - (-unit).exp()
     z_sum, masked_sum = (log_z - unit).exp(), (log_masked - unit).exp()

@@ -1,4 +1,4 @@
-"""All checks on one detector, put into sentences that say what held and what did not."""
+"""All checks on one detector, with sentences on what held and what did not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deltaenergy.theory.generalisation import GeneralisationGap, generalisation_
 from deltaenergy.theory.hessian import HessianCheck, check_hessians
 from deltaenergy.theory.separation import ManyClasses, PairCheck, check_pairs, gradient_identities, many_classes_at
 
-# Hessian-vector products look at this many images; their cost does not lie in the images, their memory does.
+# Hessian-vector products use this many images, which limits their memory.
 HESSIAN_IMAGES = 512
 # Identities that hold in exact arithmetic must hold to this in float64.
 EXACT = 1e-9
@@ -32,7 +32,7 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class TheoryReport:
-    """What was found. `hessian` and `hessian_without` are None where there is no context to differentiate."""
+    """What was found. `hessian` and `hessian_without` are None without a context to differentiate."""
 
     method: str
     images: int
@@ -66,7 +66,7 @@ class TheoryReport:
         return [(name, finding) for name, found in findings.items() for finding in found]
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as JSON values."""
+        """The numbers as JSON values."""
         bound = self.bound
         return {
             "method": self.method,
@@ -176,7 +176,7 @@ class TheoryReport:
         return found
 
     def _empty(self) -> bool:
-        """Whether the stated condition asks nothing of some counterexample: its right-hand side is not positive."""
+        """Whether the stated condition is empty for some counterexample: its right-hand side is not positive."""
         violated = self.bound.stated & ~self.bound.holds
         return self.epsilon <= 0 if self.epsilon is not None else bool((self.bound.loss[violated] <= 0).any())
 
@@ -215,7 +215,7 @@ def check_theory(
     batch_size: int = 32,
     progress: Progress | None = None,
 ) -> TheoryReport:
-    """Check the theorems on labelled in-distribution images.
+    """Check the theorems on labelled known images.
 
     Args:
         classifier: zero-shot, or tuned with shared texts; Hessians need a learned context.
@@ -227,7 +227,7 @@ def check_theory(
         batch_size: images per step of the image tower.
         progress: called while images are encoded.
 
-    Images that cannot be read are left out and listed in the report's `unreadable`.
+    Unreadable images are skipped and listed in the report's `unreadable`.
     """
     if not 0 < tau < math.inf:
         raise InputError(f"tau must be a positive number, got {tau}.")
@@ -285,7 +285,7 @@ def check_theory(
 
 
 def _cosines(classifier: Classifier, features: torch.Tensor) -> Outputs:
-    """The classifier's outputs, if they are what the theorems speak of: cosines with texts shared by all."""
+    """The classifier's outputs, if they are cosines with texts shared by all, as the theorems need."""
     with torch.no_grad():
         found = classifier(Inputs(features))
         plain = found.features @ classifier.text_features.T.to(features)

@@ -19,7 +19,7 @@ from torch import nn
 from deltaenergy.classifiers.prompt import PromptClassifier
 from deltaenergy.theory.hessian import hessian_product, power_iteration
 
-# ϵ in nats, the number of random directions, and of halvings to find how far one may go.
+# ϵ in nats, the number of random directions, and of halvings to find the largest step.
 LEVEL, RANDOM, HALVINGS = 0.01, 2, 12
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,8 +34,8 @@ class GeneralisationGap:
         at_optimum: |E_T(θ*) − E_S(θ*)|.
         curvature: the largest ½ |uᵀ(H_T − H_S)u|.
         level: ϵ.
-        expanded: the largest ½ |uᵀ H_S u|, which is ϵ where the Taylor expansion holds.
-        slope: the largest |∇E_T(θ*)·u|, which the expansion leaves out: θ* is taken for a minimum in both domains.
+        expanded: the largest ½ |uᵀ H_S u|, which is ϵ if the Taylor expansion holds.
+        slope: the largest |∇E_T(θ*)·u|, which the expansion neglects: it assumes that θ* is a minimum in both domains.
         distance: mean ‖z − z̃‖ over pairs of one class, one image of each domain (ε1 is the largest).
         farthest: ε1.
     """
@@ -56,7 +56,7 @@ class GeneralisationGap:
         return self.at_optimum + self.curvature + self.level
 
     def sentence(self) -> str:
-        """What was found."""
+        """The result as a sentence."""
         return (
             f"{self.target} after the other domains: {self.left:.4g} {'≤' if self.left <= self.right else 'is NOT ≤'} "
             f"{self.at_optimum:.4g} (at θ*) + {self.curvature:.3g} (Hessians) + {self.level:g} (ϵ). Its assumptions: "

@@ -51,7 +51,7 @@ class HessianCheck:
         return self.distance / self.original if self.original > 0 else float("nan")
 
     def sentence(self) -> str:
-        """What was found."""
+        """The result as a sentence."""
         settled = "" if self.converged else " (power iteration has not settled)"
         return (
             f"‖H_S − H_S'‖ = {self.distance:.4g}, with ‖H_S‖ = {self.original:.4g} and ‖H_S'‖ = {self.masked:.4g}"

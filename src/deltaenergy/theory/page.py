@@ -37,7 +37,7 @@ from deltaenergy.theory.figure1 import (
 
 
 def theory_page(report: TheoryReport, figure1: Figure1 | None = None, command: str = "") -> str:
-    """A whole HTML document: the theorems, and Figure 1 where there were unknown images for it."""
+    """A whole HTML document: the theorems, and Figure 1 if there were unknown images."""
     bound = report.bound
     figures = [
         Tile("Bound holds", f"{bound.holds.mean():.1%}", "ΔEnergy ≥ −L_ΔE (Theorem 3)"),

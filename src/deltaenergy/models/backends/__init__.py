@@ -1,13 +1,13 @@
 """Where an image tower runs: `backend` and `precision` of `load_model`.
 
     torch      fp32; on a GPU fp16 and bf16          eager torch, with gradients and learned tokens
-               int8                                  CPU; transformers, each token with a range of its own
+               int8                                  CPU; transformers, each token with its own range
     openvino   fp32, int8                            CPU; extra `openvino`
     onnx       fp32                                  CPU; extra `onnx`
     compile    fp32, fp16, bf16                      GPU; torch.compile
 
-All but plain torch give a model of its own, with a fingerprint of its own: `<fingerprint>+<backend>-<precision>`, for
-int8 on OpenVINO with a hash of the calibration images.
+All but plain torch give a model with its own fingerprint: `<fingerprint>+<backend>-<precision>`, for int8 on OpenVINO
+with a hash of the calibration images.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ON_CPU = ("openvino", "onnx")
 def check_backend(
     backend: str, precision: str, calibration_images: Any = None, device: torch.device | None = None
 ) -> None:
-    """Raise `InputError` for a backend or precision that there is not, or that do not go together, or with a device."""
+    """Raise `InputError` for an unknown backend or precision, or an invalid combination with the device."""
     if backend not in PRECISIONS:
         raise InputError(f"Unknown `backend` {str(backend)[:60]!r}.{did_you_mean(str(backend), PRECISIONS)}")
     every = sorted({one for known in PRECISIONS.values() for one in known} | {"auto"})
@@ -72,11 +72,11 @@ def on_backend(
     """The model with its image tower on `backend`.
 
     Args:
-        model: on torch, on the device and in the precision wanted, but for int8.
+        model: on torch, on the device and in the precision wanted, except int8.
         backend: see above.
         precision: see above; not "auto".
-        calibration_images: what 8-bit ranges are set on.
-        calibration: the hash of an earlier calibration, whose export is to be found in the cache.
+        calibration_images: images to set 8-bit ranges with.
+        calibration: the hash of an earlier calibration, whose export is in the cache.
     """
     tag = f"{backend}-{precision}"
     if backend == "torch" and precision == "int8":
@@ -136,7 +136,7 @@ def _openvino(model: TowerModel, tag: str, precision: str, pixels: CalibrationPi
 
 
 def _calibration(model: TowerModel, images: Any, known: str | None) -> tuple[CalibrationPixels | None, str]:
-    """Pixels to set ranges on, and what names them: their hash, and the version of the quantiser."""
+    """Pixels to set ranges with, and their id: a hash of them and of the quantiser's version."""
     from deltaenergy.models.backends.openvino import calibration_pixels, quantiser_version
 
     if known is not None:

@@ -1,7 +1,7 @@
-"""A model whose image tower runs outside eager torch: what such an engine is, and the model around it.
+"""A model whose image tower runs outside eager torch: the engine, and the model around it.
 
-The tower is exported from the torch module as one graph, pixels -> (image features, patch features). Texts stay in
-torch: they are encoded once per class list, so that nothing is gained there.
+The tower is exported from the torch module as one graph, pixels -> (image features, patch features). Text stays in
+torch: it is encoded once per class list, so there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Opened = TypeVar("Opened")
 
 
 class ImageTower(nn.Module):
-    """A model's image tower as a module: pixels -> unit image features, and unit patch features if asked for."""
+    """A model's image tower as a module: pixels -> unit image features, and unit patch features on request."""
 
     def __init__(self, model: TowerModel, *, patches: bool) -> None:
         super().__init__()
-        # Its weights must be known to the exporter as weights; the model itself is no module.
+        # The exporter must see its weights as weights; the model itself is not a module.
         for name, value in vars(model).items():
             if isinstance(value, nn.Module):
                 self.add_module(name, value)
@@ -42,7 +42,7 @@ class ImageTower(nn.Module):
         self.patches = patches
 
     def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """(B, 3, side, side) -> (B, D), and (B, P, D) if asked for."""
+        """(B, 3, side, side) -> (B, D), and (B, P, D) on request."""
         model: Any = self.model
         return tuple(model.image_and_patch_features(pixels)) if self.patches else (model.image_features(pixels),)
 
@@ -52,7 +52,7 @@ class TowerEngine(ABC):
 
     @abstractmethod
     def run(self, pixels: torch.Tensor, *, patches: bool) -> tuple[torch.Tensor, ...]:
-        """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) if asked for."""
+        """Pixels (B, 3, side, side) -> unit features (B, D), and unit patch features (B, P, D) on request."""
 
 
 class CompiledEngine(TowerEngine):
@@ -70,7 +70,7 @@ class CompiledEngine(TowerEngine):
 
 
 class BackendModel(TowerModel):
-    """`base` with its image tower on another backend, and with a fingerprint that says so.
+    """`base` with its image tower on another backend, and its own fingerprint.
 
     No gradients pass through the tower, and no learned tokens can be put into it.
     """
@@ -90,7 +90,7 @@ class BackendModel(TowerModel):
 
     @property
     def precision(self) -> str:
-        """Of the image tower; the text tower computes in `dtype`."""
+        """Precision of the image tower; the text tower computes in `dtype`."""
         return self._precision
 
     def describe(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class BackendModel(TowerModel):
 
 
 def library(name: str, backend: str, extra: str) -> ModuleType:
-    """A library that a backend needs, or an error that names the extra which brings it."""
+    """A library that a backend needs, or an error that names its extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -138,19 +138,19 @@ def exported_program(model: TowerModel, *, patches: bool) -> Any:
 def opened_export(
     tower: str, make: Callable[[Path], None] | None, open_folder: Callable[[Path], Opened]
 ) -> Opened | None:
-    """What `open_folder` makes of the export of a tower: of the cached one if it can be opened, else of one made now.
+    """Open the export of a tower: from the cache if possible, else made now.
 
     Exports are in the user's cache, `backends/<hash of fingerprint, backend and precision>/`, whole or not there: a
     folder is made under a temporary name and renamed.
 
     Args:
-        tower: what is exported, and how: the fingerprint and a tag.
+        tower: the fingerprint of the model and a tag.
         make: writes the export's files into an empty folder; None if it cannot be made, which gives None.
         open_folder: loads them.
     """
     target = cache_folder() / "backends" / hash_strings([FORMAT, tower])
     if target.is_dir():
-        with contextlib.suppress(Exception):  # of whatever kind the backend's library has, as for another version's
+        with contextlib.suppress(Exception):  # any error of the backend's library, such as for another version
             return open_folder(target)
     if make is None:
         return None
@@ -163,7 +163,7 @@ def opened_export(
                 sync_file(file)
             if target.exists():
                 target.rename(temporary / "old")
-            with contextlib.suppress(FileExistsError):  # another run was faster; its export is as good
+            with contextlib.suppress(FileExistsError):  # another run was faster
                 new.rename(target)
             sync_folder(target.parent)
         return open_folder(target)

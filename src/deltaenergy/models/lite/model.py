@@ -1,16 +1,15 @@
 """`lite`, the bundled model: works offline, on a CPU, in milliseconds.
 
-A demonstration model: no substitute for CLIP, and no basis for benchmark claims. Its image tower has seen the 1,000
-classes of ImageNet and nothing else; other names are guessed from what words mean. README.md beside this file is its
-model card.
+A demo model; do not benchmark with it. Its image tower was trained only on the 1,000 classes of ImageNet; other names
+are guessed from the meaning of words. README.md next to this file is its model card.
 
 An image with pooled features f (or a patch with the features at its place) becomes
     e = normalise( normalise((g − μ) A) + softmax(W g + b) S ),   g = f + U relu(V (f − μ)),
-where W, b are the image tower's own classifier, A keeps what an image looks like, the rows of S are what the 1,000
-classes mean (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter.
+where W, b are the image tower's own classifier, A keeps the appearance of an image, the rows of S are the meanings of
+the 1,000 classes (Norouzi et al., ConSE, ICLR 2014), and U, V are a residual adapter.
 A text, whose tower is only 256 wide, is spread over the whole space by one unit for each of the 1,000 classes,
     t = normalise( p + Y gelu(X p + x) ),   p = normalise(projected state at the end token),
-so that the names of known things come to be where their images are.
+so the names of known things are near their images.
 Three constant coordinates then give two unit vectors e, t the cosine α e·t + β, in the range of CLIP's:
     image (√α e, √β, 0, √γ),   text (√α t, √β, √γ, 0),   γ = 1 − α − β.
 """
@@ -110,7 +109,7 @@ class JointHead(nn.Module):
 
 
 class _Towers(nn.Module):
-    """All weights of the model in one module, so that they move, cast and hash together."""
+    """All weights of the model in one module, to move, cast and hash them together."""
 
     def __init__(self, network: EfficientNetLite0, head: JointHead, text: LiteText, refiner: Refiner) -> None:
         super().__init__()
@@ -155,7 +154,7 @@ class LiteModel(ConvolutionalModel):
         return torch.cat([self.towers.network.feature_map(part) for part in parts])
 
     def features_of(self, places: torch.Tensor) -> torch.Tensor:
-        """What the map holds at a place, or its mean -> unit features."""
+        """The map at a place, or its mean -> unit features."""
         return self.cosines.image(self.towers.head(places, self.towers.network._fc))
 
 
@@ -170,11 +169,11 @@ def _say_what_it_is() -> None:
 def load_lite(device: torch.device, dtype: torch.dtype) -> LiteModel:
     """The model from the files that are installed with the package; never touches the network.
 
-    Says once per process, as a warning of this module's logger, what the model is not for.
+    Warns once per process that it is a demo model.
     """
     _say_what_it_is()
     config = read_json(FOLDER / "config.json")
-    # Without memory, which the weights bring along, and without using up the user's random numbers.
+    # Without allocating memory or changing the user's random state.
     with torch.device("meta"):
         head = JointHead(FEATURE_CHANNELS, CLASSES, config["dimensions"], config["adapter"])
         text = LiteText(config["text_config"])

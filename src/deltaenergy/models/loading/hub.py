@@ -1,4 +1,4 @@
-"""Where the files of a hub model are: in the local cache or, if that is allowed, downloaded into it."""
+"""Find the files of a Hugging Face Hub model: in the local cache or, if allowed, downloaded into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaenergy.models.loading.weights import INDEX, OPEN_CLIP_CONFIG, OPEN_CLI
 
 logger = logging.getLogger(__name__)
 
-# Offered when a name is misspelt; any other model of a known family loads just as well.
+# Suggested for a misspelt name; any other model of a known family also loads.
 WELL_KNOWN = (
     "openai/clip-vit-base-patch32",
     "openai/clip-vit-base-patch16",
@@ -29,7 +29,7 @@ WELL_KNOWN = (
     "OFA-Sys/chinese-clip-vit-base-patch16",
     "kakaobrain/align-base",
 )
-# What a model is made of. Safetensors only: the older .bin weights are pickles.
+# The files of a model. Only safetensors: the older .bin weights are pickles.
 _PATTERNS = (
     "config.json", WEIGHTS, INDEX, "model-*.safetensors", "preprocessor_config.json", "processor_config.json",
     OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, *TOKENIZER_FILES,
@@ -39,12 +39,12 @@ _CONVERTER = "SFconvertbot"
 
 
 def find_snapshot(name: str, *, download: bool) -> Path:
-    """The folder with the files of the hub model `name`."""
+    """The folder with the files of the Hub model `name`."""
     not_cached = "it has no model of that name"
     for revision in ("main", *_cached_conversions(name)):
         try:
             folder = _snapshot(name, revision, local_files_only=True)
-        except Exception as error:  # of many kinds, all of them: not there
+        except Exception as error:  # many types, all meaning: not cached
             logger.debug("%s at %s is not cached: %s", name, revision, error)
             continue
         missing = _missing(folder)
@@ -65,7 +65,7 @@ def find_snapshot(name: str, *, download: bool) -> Path:
         missing = _missing(folder)
         if missing:
             raise FileNotFoundError(f"the repository has no {', '.join(missing)}")
-    except Exception as error:  # of many kinds: no network, no such repository, no right to read it
+    except Exception as error:  # many types: no network, no such repository, no permission to read it
         raise ModelUnavailableError(
             f"Could not find the weights of {name!r}.\n  tried: a folder of that name: there is none\n  tried: the "
             f"local cache {_cache()}: {not_cached}\n  tried: the Hugging Face Hub: {_first_line(error)}\nTwo ways to "
@@ -78,7 +78,7 @@ def find_snapshot(name: str, *, download: bool) -> Path:
 
 
 def is_repository(name: str) -> bool:
-    """Whether a repository of the hub can be called so: owner/name."""
+    """Whether it can be a repository of the Hub: owner/name."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
@@ -97,7 +97,7 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 
 def _missing(folder: Path) -> list[str]:
-    """What a model needs and the folder lacks, in words."""
+    """What the folder lacks of a model, in words."""
     open_clip = is_open_clip(folder)
     weights = (WEIGHTS, OPEN_CLIP_WEIGHTS) if open_clip else (WEIGHTS, INDEX)
     preprocessing = (OPEN_CLIP_CONFIG,) if open_clip else ("preprocessor_config.json", "processor_config.json")
@@ -121,7 +121,7 @@ def _conversion(name: str) -> str:
 
 
 def _cached_conversions(name: str) -> Iterator[str]:
-    """Revisions of the converter's kind that are in the cache."""
+    """The converter's revisions in the cache."""
     from huggingface_hub.file_download import repo_folder_name
 
     for ref in sorted(

@@ -1,7 +1,7 @@
-"""`load_model`: a model by name, from a folder, or from the hub. Never a model not asked for.
+"""`load_model`: a model by name, from a folder, or from the Hugging Face Hub. Never another model instead.
 
-Names are those of `MODELS`: the bundled `lite`, and what other packages declare as entry points in the group
-`deltaenergy.models`, each a callable (device, dtype) -> TowerModel.
+Names are those of `MODELS`: the bundled `lite`, and entry points of other packages in the group `deltaenergy.models`,
+each a callable (device, dtype) -> TowerModel.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ def load_model(
     """Load a model by name or folder.
 
     Args:
-        name_or_path: `"lite"` (bundled, offline; a demonstration model, no substitute for CLIP and no basis for
-            benchmark claims), a folder with a checkpoint in transformers format (CLIP, MetaCLIP 2, SigLIP, SigLIP 2,
-            Chinese-CLIP, ALIGN) or in open_clip's, or a hub id such as `"openai/clip-vit-base-patch16"` (taken from
-            the local cache if it is there, else downloaded).
+        name_or_path: `"lite"` (bundled, offline; a demo model, do not benchmark with it), a folder with a checkpoint in
+            transformers format (CLIP, MetaCLIP 2, SigLIP, SigLIP 2, Chinese-CLIP, ALIGN) or in open_clip's, or a
+            Hugging Face Hub id such as `"openai/clip-vit-base-patch16"` (from the local cache, else downloaded).
         device: `"auto"` is the GPU if there is one.
         dtype: `"auto"` is float16 on a GPU, else float32.
         backend: where the image tower runs: `"torch"`; on a CPU also `"openvino"` and `"onnx"` (extras of these
-            names), on a GPU `"compile"` (torch.compile). Only torch has gradients and takes learned tokens.
+            names), on a GPU `"compile"` (torch.compile). Only torch has gradients and accepts learned tokens.
         precision: `"auto"`, `"fp32"`; `"int8"` on a CPU, with torch (transformers) or OpenVINO; `"fp16"` and
-            `"bf16"` on a GPU. But for plain fp32 on torch, backend and precision are part of the fingerprint:
-            detectors and feature stores of one are refused on the other.
-        calibration_images: for int8 on OpenVINO, some hundred images of the kind that the model will see.
-        download: whether a hub model that is not in the local cache may be downloaded.
+            `"bf16"` on a GPU. Except for fp32 on torch, backend and precision are part of the fingerprint: detectors
+            and feature stores of one are refused on the other.
+        calibration_images: for int8 on OpenVINO, a few hundred images that look like yours.
+        download: whether a model that is not in the local cache may be downloaded.
     """
     check_backend(backend, precision, calibration_images)
     if precision != "auto" and dtype != "auto":
@@ -68,9 +67,9 @@ def load_model(
 
 
 def load_recorded(recorded: Mapping[str, Any], device: str | torch.device) -> TowerModel:
-    """The model that an artefact was made with, on the backend and in the precision that it names.
+    """The model of a saved artefact, on its backend and in its precision.
 
-    A name that stands in a file does not make this machine download anything.
+    A name in a file never causes a download.
     """
     backend, precision = recorded.get("backend", "torch"), recorded.get("precision", "fp32")
     if recorded.get("calibration") is not None:
@@ -134,7 +133,7 @@ def _device(device: str | torch.device) -> torch.device:
         if chosen.type == "meta":
             raise RuntimeError("it has no numbers")
         torch.empty(1, device=chosen).cpu()
-    except Exception as error:  # torch says that a device is not there in many ways
+    except Exception as error:  # torch reports a missing device in many ways
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"`device` {str(device)[:60]!r} cannot be used: {reason}. Use cpu, cuda, cuda:0, …, or auto."

@@ -1,14 +1,14 @@
 """Checkpoints in open_clip's format (`open_clip_config.json` and safetensors), turned into transformers' layout.
 
-Only names and orientations change, so that every number stays what it was:
+Only names and orientations change, not a number:
 
     visual.conv1, class_embedding, positional_embedding, ln_pre, ln_post, proj (transposed)
     [text.]token_embedding, positional_embedding, ln_final, text_projection (transposed)
     [visual.|text.]transformer.resblocks.N.{ln_1, attn.in_proj (q, k, v on top of each other), attn.out_proj, ln_2,
                                             mlp.c_fc, mlp.c_proj}
 
-That holds for vision transformers with a class token beside CLIP's causal text transformer. What is built in another
-way (ResNets, timm's towers, other text encoders and poolings) is refused, with what to do instead.
+This works for vision transformers with a class token and CLIP's causal text transformer. Others (ResNets, timm's
+towers, other text encoders and poolings) are refused, with a remedy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from deltaenergy.models.preprocessing import CLIP_MEAN, CLIP_STD, Preprocessing
 from deltaenergy.models.towers.clip import ClipModel
 
 _SIZE, _BLOCKS = whole(1, 10**6), whole(1, 500)
-# What both towers have. An entry that stands in none of these tables changes the model in a way that is not known.
+# Entries of both towers. An entry in none of these tables changes the model in an unknown way.
 _TOWER = {
     "width": _SIZE,
     "layers": _BLOCKS,
@@ -49,7 +49,7 @@ _TOWER = {
 }
 _TEXT = {**_TOWER, "context_length": whole(4, 10**5), "vocab_size": whole(1, 10**7), "heads": _SIZE}
 _VISION = {**_TOWER, "image_size": whole(1, 10**4), "patch_size": whole(1, 10**4), "head_width": _SIZE}
-# Values that mean CLIP's own way; any other is refused.
+# The values for CLIP's architecture; any other is refused.
 _CLIPS_OWN: dict[str, tuple[Any, ...]] = {
     "timm_model_name": (None, ""), "hf_model_name": (None, ""), "attentional_pool": (False,), "no_ln_pre": (False,),
     "pool_type": ("tok", "argmax"), "pos_embed_type": ("learnable",), "final_ln_after_pool": (False,),
@@ -57,7 +57,7 @@ _CLIPS_OWN: dict[str, tuple[Any, ...]] = {
     "ls_init_value": (None,), "global_average_pool": (False,),
     "hf_tokenizer_name": (None, "", "openai/clip-vit-large-patch14", "openai/clip-vit-base-patch32"),
 }  # fmt: skip
-# Of use in training alone, or nothing without an entry that is refused.
+# Only for training, or without effect unless a refused entry is set.
 _WITHOUT_EFFECT = {
     "patch_dropout", "output_tokens", "pad_id", "tokenizer_kwargs", "timm_model_pretrained", "timm_pool", "timm_proj",
     "timm_drop", "timm_drop_path", "timm_proj_bias", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
@@ -76,7 +76,7 @@ _PREPROCESSING = record(
     others=True,
     may_lack=("size", "mean", "std", "interpolation", "resize_mode"),
 )
-# Numbers that OpenAI's own archives carry beside the weights.
+# Numbers in OpenAI's archives next to the weights.
 _NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 _OUTSIDE = {
     "vision_model.embeddings.class_embedding": "visual.class_embedding",
@@ -109,7 +109,7 @@ _INSTEAD = (
 
 
 def load_open_clip(name: str, folder: Path) -> ClipModel:
-    """The model in `folder`, on the host in float32."""
+    """The model in `folder`, on the CPU in float32."""
     file = folder / OPEN_CLIP_CONFIG
     content, where = read_json(file), Where(str(file))
     parts = {"model_cfg": anything(), "preprocess_cfg": anything()}
@@ -124,11 +124,11 @@ def load_open_clip(name: str, folder: Path) -> ClipModel:
     bias = stored.pop("logit_bias", torch.zeros(()))
     if bias.numel() != 1:
         raise ArtifactError(f"{weights}: the tensor 'logit_bias' has shape {tuple(bias.shape)}, not one number.")
-    # Custom text towers keep what is the text's under `text.`.
+    # Custom text towers keep their weights under `text.`.
     prefix = "text." if "text.token_embedding.weight" in stored else ""
     sources = {key: source_of(key, prefix) for key in module.state_dict()}
     tensors = {key: one.take(stored[one.name]) for key, one in sources.items() if one.name in stored}
-    # What has no place is refused with the rest that does not fit.
+    # Unknown tensors are refused with the rest that does not fit.
     known = {one.name for one in sources.values()} | set(_NO_WEIGHTS)
     tensors |= {name: tensor for name, tensor in stored.items() if name not in known}
     fill(module, tensors, folder, OPEN_CLIP_CONFIG)
@@ -152,7 +152,7 @@ class WeightSource:
 
 
 def source_of(key: str, prefix: str = "") -> WeightSource:
-    """Where open_clip keeps a weight that transformers' CLIPModel calls `key`; text weights may have a prefix."""
+    """The open_clip name of transformers' weight `key`; text weights may have a prefix."""
     block = _BLOCK.fullmatch(key)
     if block is None:
         name = _OUTSIDE[key]

@@ -1,6 +1,6 @@
-"""A text tower of BERT's kind (Chinese-CLIP, ALIGN): every token sees every other but padding, pooled at the first.
+"""A text tower of BERT's kind (Chinese-CLIP, ALIGN): full attention except to padding, pooled at the first token.
 
-Blocks are post-norm and are run as transformers has them; prompts with learned parts are run whole.
+Blocks are post-norm and run by transformers; prompts with learned parts are run whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BertTextTower(TextTower):
 
     def _look_at(self, transformer: Any, tokenizer: Any) -> None:
         positions = int(transformer.embeddings.position_embeddings.weight.shape[0])
-        # A tokenizer that says no length says an enormous one.
+        # A tokenizer without a length reports an enormous one.
         self.max_length = min(positions, int(tokenizer.model_max_length))
         self.frame = ([tokenizer.cls_token_id], [tokenizer.sep_token_id])
         self._layers = list(transformer.encoder.layer)
@@ -43,10 +43,10 @@ class BertTextTower(TextTower):
     def run_whole(
         self, embedded: torch.Tensor, lengths: torch.Tensor, deep: OptionalTensor = None, places: OptionalTensor = None
     ) -> torch.Tensor:
-        """Unit features (N, D) of embedded prompts (N, L, W), of which nothing behind their `lengths` is seen."""
+        """Unit features (N, D) of embedded prompts (N, L, W), masked after their `lengths`."""
         x = self.transformer.embeddings(inputs_embeds=embedded)
         hidden = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-        # Added to the attention's scores, as every implementation of it takes a mask.
+        # Added to the attention's scores, as every implementation accepts it.
         mask = torch.zeros(hidden.shape, dtype=x.dtype, device=x.device)
         mask = mask.masked_fill(hidden, torch.finfo(x.dtype).min)[:, None, None, :].expand(-1, 1, x.shape[1], -1)
         for number, layer in enumerate(self._layers):

@@ -3,7 +3,7 @@
 A prompt is [start] v_1 … v_M [words] [name] . [end] in CLIP, and framed as the tower's tokenizer frames any text in
 others, with the context v learned (Zhou et al., CoOp, IJCV 2022), fixed
 words between it and the name as in MaPLe, and the name given as words or, as in ID-like, as learned embeddings. With
-deep contexts (MaPLe, PromptSRC) the states of the context are replaced before each of the next blocks, too.
+deep contexts (MaPLe, PromptSRC) the states of the context are also replaced before each of the next blocks.
 
 All classes share [start] v_1 … v_M [words], which is therefore run once (see `causal_text.py`). Where no prefix is
 shared (a context per class, the name in front or in the middle, a tower without causal mask) whole prompts are run,
@@ -27,7 +27,7 @@ from deltaenergy.models.towers.causal_text import CausalTextTower
 from deltaenergy.models.towers.text import TextTower
 
 NamePosition = Literal["end", "front", "middle"]
-# Stands among a prompt's token ids for a vector of a name that is given as embeddings.
+# Placeholder among a prompt's token ids for a vector of a name given as embeddings.
 _GIVEN = -1
 
 
@@ -52,7 +52,7 @@ class _Prompt:
         return len(self.before) + context_length + len(self.middle) + len(self.after)
 
     def places(self, context_length: int) -> list[int]:
-        """Where the context stands."""
+        """The positions of the context."""
         first = len(self.before)
         return [first + i + (len(self.middle) if i >= self.split else 0) for i in range(context_length)]
 
@@ -64,10 +64,10 @@ class LearnedPrompts:
         tower: a model's text tower.
         names: class names; see `for_embeddings` for names that are learned.
         context_length: M, the number of context vectors.
-        name_position: where the class name stands: after the context, before it, or in its middle.
-        class_specific: whether every class has a context of its own.
+        name_position: where the class name is: after the context, before it, or in its middle.
+        class_specific: whether every class has its own context.
         full_stop: whether a full stop follows.
-        between: fixed words between the context and the name behind it.
+        between: fixed words between the context and the name.
         activation_budget: bytes of activations to keep for the backward pass before classes are run in chunks.
     """
 
@@ -121,7 +121,7 @@ class LearnedPrompts:
         between: str = "",
         activation_budget: int = ACTIVATION_BUDGET,
     ) -> LearnedPrompts:
-        """Prompts whose `count` names are given with each call, as `length` embeddings each."""
+        """Prompts whose `count` names are passed with each call, as `length` embeddings each."""
         return cls(
             tower,
             _GivenNames(count, length),
@@ -137,7 +137,7 @@ class LearnedPrompts:
         """Context (M, W), or (K, M, W) if class-specific -> unit text features (K, D).
 
         Args:
-            context: what stands at the context's places before the first block, where positions are added.
+            context: embeddings of the context, before positions are added.
             names: embeddings (K, length, W) of the names, for prompts made by `for_embeddings`.
             deep: states (J − 1, M, W) that replace those of the context before the blocks 1 … J − 1.
         """
@@ -188,7 +188,7 @@ class LearnedPrompts:
         return _in_chunks([(run(classes), flat, classes) for classes in chunks], dim=1)
 
     def tokens(self, contexts: int = 1) -> int:
-        """How many tokens a run takes through the tower, for so many shared contexts."""
+        """Number of tokens through the tower, for this many shared contexts."""
         if self.shares_prefix:
             common = self._prompts[0]
             prefix = len(common.before) + self.context_length + len(common.middle)
@@ -196,11 +196,11 @@ class LearnedPrompts:
         return contexts * sum(self._run_lengths())
 
     def recomputes(self, contexts: int = 1) -> bool:
-        """Whether the backward pass of a run computes activations again, because all would be too many to keep."""
+        """Whether the backward pass of a run computes activations again to save memory."""
         return self.tokens(contexts) > self._tokens_at_once
 
     def activation_bytes(self, contexts: int = 1) -> int:
-        """About what autograd keeps of a run at once."""
+        """About how much autograd keeps of a run at once."""
         return self._bytes_per_token * min(self.tokens(contexts), self._tokens_at_once)
 
     def _run_whole(self, context: torch.Tensor, names: torch.Tensor | None, deep: torch.Tensor | None) -> torch.Tensor:
@@ -241,7 +241,7 @@ class LearnedPrompts:
         return self.tower
 
     def _embed(self, ids: list[int], classes: list[int], names: torch.Tensor | None) -> torch.Tensor:
-        """Token embeddings (tokens, W), with the given names of `classes` where they belong."""
+        """Token embeddings (tokens, W), with the names of `classes` inserted."""
         if names is None or _GIVEN not in ids:
             return self.tower.embed(ids)
         embedded = self.tower.embed([max(token, 0) for token in ids])
@@ -269,13 +269,13 @@ class LearnedPrompts:
 
 
 def _word_names(tower: TextTower, names: Sequence[str], full_stop: bool, room: int) -> list[tuple[list[int], int]]:
-    """Token ids of each name and its full stop, and how many belong to the name; too long ones cut, with a warning."""
+    """Token ids of each name and its full stop, and how many belong to the name; long names are cut, with a warning."""
     rows = tower.words([f"{name}." for name in names] if full_stop else names)
     found = []
     for name, words, alone in zip(names, rows, tower.words(names)):
         if len(words) > room:
             warnings.warn(f"The class name {name[:60]!r} was cut to {room} tokens.", stacklevel=3)
-        # Behind the name stands the full stop; where the name ends, the name alone tells.
+        # The full stop follows the name; only the name tells where it ends.
         kept = words[:room]
         found.append((kept, min(len(alone), len(kept))))
     return found

@@ -1,7 +1,7 @@
-"""The text tower: prompts -> unit features, without computing what repetition would throw away.
+"""The text tower: prompts -> unit features.
 
-What all towers share: prompts are tokenised, batched by length and cached. How a batch is run, padded and pooled is
-the tower's own: `causal_text.py` (CLIP and its like), `siglip.py`, `bert_text.py`.
+Shared by all towers: prompts are tokenised, batched by length and cached. Running, padding and pooling a batch differ:
+`causal_text.py` (CLIP), `siglip.py`, `bert_text.py`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from deltaenergy.core.progress import Progress
 from deltaenergy.core.text import counted
 
 OptionalTensor = torch.Tensor | None
-# A batch holds at most this many tokens: enough to keep two cores or a GPU busy, small enough for a laptop.
+# Maximum tokens per batch: enough to keep two cores or a GPU busy, small enough for a laptop.
 TOKENS_PER_BATCH = 4096
 # 50,000 features of 512 floats are 100 MB; the least recently used go first.
 CACHED_PROMPTS = 50_000
-# Fast tokenizers set their padding anew in every call, which two threads must not do at once.
+# Fast tokenizers set their padding in every call, which two threads must not do at once.
 _TOKENIZING = threading.Lock()
 
 
@@ -45,9 +45,9 @@ class TextTower(ABC):
         finish: projected vector -> unit feature; plain normalisation for CLIP.
 
     Attributes:
-        causal: whether a token sees only what stands before it, so that prompts can share a prefix.
+        causal: whether a token sees only earlier tokens, so prompts can share a prefix.
         frame: ids that the tokenizer puts before and behind the words.
-        max_length: tokens that the tower takes, the frame included.
+        max_length: maximum tokens, with the frame.
     """
 
     causal: bool
@@ -72,7 +72,7 @@ class TextTower(ABC):
 
     @abstractmethod
     def _look_at(self, transformer: Any, tokenizer: Any) -> None:
-        """Set `frame`, `max_length` and `_layers` by what the parts say."""
+        """Set `frame`, `max_length` and `_layers` from the parts."""
 
     @property
     def token_embedding(self) -> nn.Module:
@@ -99,7 +99,7 @@ class TextTower(ABC):
         """
 
     def run_length(self, length: int) -> int:
-        """How many tokens are computed for a text of so many."""
+        """How many tokens are computed for a text of `length` tokens."""
         return length
 
     @property
@@ -125,7 +125,7 @@ class TextTower(ABC):
         projection: nn.Module | None = None,
         finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> Self:
-        """The same tower with some parts replaced, and a cache of its own."""
+        """The same tower with some parts replaced, and its own cache."""
         return type(self)(
             transformer or self.transformer,
             projection or self.projection,
@@ -134,7 +134,7 @@ class TextTower(ABC):
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with their frame, cut (with a warning) to what the tower can take."""
+        """Token ids with their frame, cut (with a warning) to the tower's length."""
         with _TOKENIZING:
             rows: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=True, truncation=False)["input_ids"]
         behind = self.frame[1]
@@ -169,7 +169,7 @@ class TextTower(ABC):
         return torch.stack([known[text] for text in texts]) if texts else torch.zeros(0, self._feature_dim())
 
     def project(self, texts: Sequence[str], *, progress: Progress | None = None) -> torch.Tensor:
-        """Vectors (N, D) before `finish`, un-normalised: for averages, and for bulk that would flush the cache."""
+        """Vectors (N, D) before `finish`, un-normalised: for averages, and for bulk work that would flush the cache."""
         if not texts:
             return torch.zeros(0, self._feature_dim())
         order: list[int] = []

@@ -1,9 +1,9 @@
-"""CLIPN's released checkpoints (xmed-lab/CLIPN), turned into a "no" tower: names and orientations change, no number.
+"""CLIPN's released checkpoints (xmed-lab/CLIPN), turned into a "no" tower: only names and orientations change.
 
-The release is a whole CLIP in open_clip's layout, with a second text encoder beside the first: `transformer_no.*`,
-`token_embedding_no.weight`, `positional_embedding_no`, `ln_final_no.*`, `text_projection_no`, and `prompt_no`
-(16, 77, W), a vector for each of 16 prompts and each token. It comes as a pickle, which is never read here; in a
-separate environment
+The release is a whole CLIP in open_clip's layout, with a second text encoder next to the first: `transformer_no.*`,
+`token_embedding_no.weight`, `positional_embedding_no`, `ln_final_no.*`, `text_projection_no`, and `prompt_no` (16, 77,
+W), a vector for each of 16 prompts and each token. It comes as a pickle, which is never read here; in a separate
+environment
 
     import torch, safetensors.torch
     weights = torch.load("epoch_10.pt", map_location="cpu", weights_only=True)["state_dict"]
@@ -35,8 +35,8 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
 
     Args:
         file: the checkpoint as a safetensors file.
-        model: the CLIP that it was trained from, whose text encoder the file holds as well: another one is refused.
-        folder: where the tower is written; a finished one is not written over.
+        model: the CLIP that it was trained from, whose text encoder is also in the file: another model is refused.
+        folder: where the tower is written; a finished tower is not overwritten.
     """
     file, folder = Path(file), Path(folder)
     if file.suffix != ".safetensors":
@@ -78,7 +78,7 @@ def convert_released(file: str | Path, model: Model, folder: str | Path) -> None
 
 
 def _in_transformers(name: str) -> str:
-    """What transformers' CLIPModel calls a weight of a `NoTower`."""
+    """The name in transformers' CLIPModel of a weight of a `NoTower`."""
     if name.startswith("projection."):
         return f"text_{name}"
     return f"text_model.{name.removeprefix('transformer.')}"

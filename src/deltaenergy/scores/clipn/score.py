@@ -1,6 +1,6 @@
 """CLIPN: a second text tower that says "no" (Wang et al., ICCV 2023).
 
-    a_k = L z·t_k,   b_k = L z·n_k,   q_k = σ(a_k − b_k): how much rather "yes" than "no" for class k
+    a_k = L z·t_k,   b_k = L z·n_k,   q_k = σ(a_k − b_k): the probability of "yes" for class k
     atd:  Σ_k softmax(a)_k q_k     (agreeing to differ; the paper's 1 − probability of the extra, unknown class)
     ctw:  q_k of the most likely k (competing to win)
 

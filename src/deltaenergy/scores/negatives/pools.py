@@ -1,18 +1,18 @@
 """Candidate words for negative labels, pools of WordNet 3.0 by lexicographer file or a user's list; their features.
 
-A pool is a rule over WordNet's lexicographer files. Each file's list holds the first word of every synset, in lower
-case (made by `training/wordnet/make_pools.py`). The files of a pool are read in the order of their names and a word
-counts where it is met first, so that one that is both an adjective and a noun counts as an adjective.
+A pool is a rule over WordNet's lexicographer files. Each file's list has the first word of every synset, in lower case
+(made by `training/wordnet/make_pools.py`). The files of a pool are read in the order of their names and a word counts
+where it is met first, so one that is both an adjective and a noun counts as an adjective.
 
             nouns               adjectives          published
 NegLabel    56,788              14,006              56,909 and 13,091
 CSP         46,446              11,047              46,560 and 10,060
 
-The published counts cannot be had by rule. The lists released with CSP, which continues NegLabel, follow the rule
-above but come from a later WordNet: noun.shape is WordNet 3.1's word for word ("lemniscate" is not in 3.0). And in
-their adj.all about a thousand words are missing and some carry a stray bracket ("[unthinkable"), as if the clusters of
-the lexicographer's source, which are written in brackets, had not been read fully. That leaves fewer adjectives, and
-more nouns where a word is both. WordNet 3.1 by the rule above gives 56,838 and 14,021 for NegLabel.
+The published counts do not follow from a rule. The lists released with CSP, which continues NegLabel, follow the rule
+above but come from a later WordNet: noun.shape equals WordNet 3.1's ("lemniscate" is not in 3.0). And their adj.all
+lacks about a thousand words, and some have a stray bracket ("[unthinkable"), as if the bracketed clusters of the source
+had not been read fully. That leaves fewer adjectives, and more nouns where a word is both. WordNet 3.1 by the rule
+above gives 56,838 and 14,021 for NegLabel.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROMPTS_PER_CHUNK = 8192
 
 @dataclass(frozen=True)
 class Pool:
-    """Candidate words; nouns and adjectives are prompted and selected apart."""
+    """Candidate words; nouns and adjectives are prompted and selected separately."""
 
     nouns: tuple[str, ...]
     adjectives: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def wordnet_pool(exclude: Iterable[str] = NEGLABEL_EXCLUDED) -> Pool:
 
 
 def read_words(path: str | Path) -> Pool:
-    """A user's candidates from a text file, one per line, as nouns; blank lines and repetitions are left out."""
+    """A user's candidates from a text file, one per line, as nouns; blank lines and duplicates are skipped."""
     path = Path(path).expanduser()
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -100,9 +100,9 @@ def encode_candidates(
 ) -> torch.Tensor:
     """Unit features (M, D): row i is the direction of the mean of the un-normalised vectors of `prompts[i]`.
 
-    With `resume`, finished chunks are read from the cache folder and new ones written there. A chunk is stored under a
-    hash of the model and its prompts, so an interrupted run goes on where it stopped, and another class list, or
-    another pool that shares words in a chunk, need not encode them again.
+    With `resume`, finished chunks are read from the cache folder, and new chunks are written there. A chunk is stored
+    under a hash of the model and its prompts, so an interrupted run resumes, and another class list, or another pool
+    with the same chunk, need not encode it again.
     """
     total = sum(map(len, prompts))
     done = 0

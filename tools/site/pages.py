@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import typer
-from figures import figures_of, slug
+from figures import Results, slug
 
 from deltaenergy.cli.main import app
 from deltaenergy.cli.shell.app import EXAMPLES
@@ -33,8 +33,8 @@ def file_name(name: str) -> str:
     return name.replace("++", "-plus-plus").replace("+", "-plus-") + ".md"
 
 
-def method_page(row: Mapping[str, Any], results: Mapping[str, str]) -> str:
-    """All about one score, stream adapter or tuning method, with its rows of the results: pages by path."""
+def method_page(row: Mapping[str, Any], results: Results) -> str:
+    """All about one score, stream adapter or tuning method."""
     use = {
         "score": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --score "{row["name"]}"',
         "stream adapter": f'deltaenergy adapt photos/ --id good/ --classes "dog,cat" --method {row["name"]}',
@@ -60,14 +60,17 @@ def method_page(row: Mapping[str, Any], results: Mapping[str, str]) -> str:
     for preset, values in row["presets"].items():
         lines.append(f"| `{row['name']}:{preset}` | {_cell(_settings(values))} |")
     lines += ["", "```sh", use, "```", "", "## Measured", ""]
-    found = [(page, table) for page, text in results.items() for table in figures_of(row["name"], text)]
+    found, files = results.tables_of(row["name"]), results.files_of(row["name"])
     for page, table in found:
-        lines += [f"### [{table.headings[-1]}](../{page}#{slug(table.headings[-1])})", ""]
+        lines += [f"### [{table.headings[-1]}](../results/{page}#{slug(table.headings[-1])})", ""]
         lines += [_line(table.columns), _line(["---"] * len(table.columns)), *map(_line, table.rows), ""]
     if found:
-        lines += ["The link of each heading leads to the data and the command.", ""]
-    else:
-        lines += ["No table of the results has a row of it.", ""]
+        lines += ["Each heading links to the data and the command.", ""]
+    if files:
+        links = ", ".join(f"[{file.removesuffix('.csv')}](../results/tables/{file})" for file in files)
+        lines += [f"All rows, as CSV files: {links}.", ""]
+    if not found and not files:
+        lines += ["Not measured in [the results](../results/index.md).", ""]
     return "\n".join(lines)
 
 

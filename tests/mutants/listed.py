@@ -1,4 +1,4 @@
-"""The faults, by room. Each must be noticed by the tests beside it; docs/reliability.md has the list in words."""
+"""The faults, by room. Each must be noticed by the tests beside it."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import html
+import re
 import shutil
 import subprocess
 import sys
@@ -79,14 +81,17 @@ def test_formulas_are_drawn_and_code_is_left_alone() -> None:
     assert "`$y$`" in made and "    $HOME" in made and "echo $A $B" in made
 
 
-def test_every_written_page_is_in_the_navigation() -> None:
+def pages_of(nav: Any) -> list[str]:
+    """The pages of a navigation, at any depth."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for entry in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(entry)]
+
+
+def test_every_written_page_is_in_the_navigation_once() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
-    named: set[str] = set()
-    for entry in nav:
-        for value in entry.values():
-            named |= {value} if isinstance(value, str) else set(value)
-    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert written == {name for name in named if name.endswith(".md")}
+    written = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(page for page in pages_of(nav) if page.endswith(".md")) == sorted(written)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +116,15 @@ def test_each_score_and_method_has_a_page(site: Path) -> None:
         assert {name.replace("++", "-plus-plus").replace("+", "-plus-") for name in names} <= made
     assert "<mfrac>" in (site / "concepts" / "index.html").read_text(encoding="utf-8")
     assert "calibrate" in (site / "reference" / "detectors" / "index.html").read_text(encoding="utf-8")
+
+
+def test_each_command_has_a_page_with_its_options_and_examples(site: Path) -> None:
+    from deltaenergy.cli.shell.app import COMMANDS, options_of
+
+    for name, function in COMMANDS.items():
+        page = html.unescape((site / "commands" / name / "index.html").read_text(encoding="utf-8"))
+        assert all(option in page for option in options_of(function).values() if option.startswith("--")), name
+        assert f"deltaenergy {name}" in re.sub("<[^>]*>", "", page)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +175,8 @@ KINDS = [
     "all-scores/mcm/",
     "all-methods/ebm/",
     "reference/detectors/",
+    "commands/",
+    "commands/score/",
 ]
 
 

@@ -271,7 +271,7 @@ def test_preprocessing_without_normalisation_leaves_values_between_0_and_1(folde
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"])
 def test_a_missing_file_is_named(folder: Path, missing: str) -> None:
     (folder / missing).unlink()
-    expected = "holds no tokenizer .* copy these files" if missing == "tokenizer.json" else f"holds no {missing}"
+    expected = "has no tokenizer .* Copy these files" if missing == "tokenizer.json" else f"has no {missing}"
     with pytest.raises(ArtifactError, match=expected):
         de.load_model(folder)
 

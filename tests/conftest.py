@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
 import pytest
 import typer.main
 from hypothesis import settings
@@ -35,10 +36,12 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 # Of glibc; elsewhere the system does as it thinks best. Threads share one heap: what is free in another's stays unused.
+# Large blocks, as of activations, are given back as soon as they are free.
 _give_back = None
 if sys.platform == "linux" and hasattr(_libc := ctypes.CDLL(None), "malloc_trim"):
-    _give_back, _M_ARENA_MAX = _libc.malloc_trim, -8
+    _give_back, _M_ARENA_MAX, _M_MMAP_THRESHOLD = _libc.malloc_trim, -8, -3
     _libc.mallopt(_M_ARENA_MAX, 1)
+    _libc.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 _held = 0.0
 _COLLECT = gc.get_threshold()
 
@@ -60,6 +63,7 @@ def pytest_runtest_logfinish() -> None:
     gc.set_threshold(*_COLLECT)  # a command sets another
     if _give_back is not None and _resident() > _held + 40e6:
         gc.collect()
+        pyarrow.default_memory_pool().release_unused()
         _give_back(0)
         _held = _resident()
 

@@ -105,7 +105,7 @@ class Features:
 
 
 class LabelledFeatures(Features):
-    """Unit image features with their classes, as a database of embeddings holds them. Nothing is copied.
+    """Unit image features with their classes, as a database of embeddings has them. Nothing is copied.
 
     Attributes:
         features: (N, D), an array (perhaps memory-mapped) or tensor.

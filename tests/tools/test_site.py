@@ -56,6 +56,18 @@ def test_figures_are_those_of_the_name_alone(figures: ModuleType) -> None:
     assert figures.figures_of("energy", RESULTS) == []
 
 
+def test_figures_come_from_all_pages_and_csv_files(figures: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "one.md").write_text(RESULTS, encoding="utf-8")
+    (tmp_path / "two.md").write_text("# Two\n| score | a |\n|---|---|\n| energy | 1 |\n", encoding="utf-8")
+    (tmp_path / "tables" / "long.csv").write_text("score,a\nmcm:some,1\n", encoding="utf-8")
+    (tmp_path / "tables" / "other.csv").write_text("score,a\nmcm-like,1\n", encoding="utf-8")
+    results = figures.Results.read(tmp_path)
+    assert [page for page, _ in results.tables_of("mcm")] == ["one.md", "one.md"]
+    assert [(page, table.rows) for page, table in results.tables_of("energy")] == [("two.md", [["energy", "1"]])]
+    assert (results.files_of("mcm"), results.files_of("energy")) == (["long.csv"], [])
+
+
 def test_formulas_are_drawn_and_code_is_left_alone() -> None:
     pytest.importorskip("latex2mathml", reason="the extra `docs` is not installed")
     with pytest.MonkeyPatch.context() as patch:
@@ -144,6 +156,7 @@ KINDS = [
     "404.html",
     "concepts/",
     "results/",
+    "results/scores-on-clip/",
     "all-scores/",
     "all-scores/mcm/",
     "all-methods/ebm/",

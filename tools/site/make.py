@@ -19,6 +19,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from figures import Results
 from formulas import with_formulas
 from pages import file_name, list_page, method_page, reference_pages
 
@@ -47,7 +48,7 @@ _ELSEWHERE = re.compile(
 def main() -> None:
     """Make the pages, build the site, check it."""
     shutil.rmtree(WORK, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", WORK / "docs", ignore=shutil.ignore_patterns("tables", "__pycache__"))
+    shutil.copytree(ROOT / "docs", WORK / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     made = _made_pages()
     for name, text in made.items():
         path = WORK / "docs" / name
@@ -78,7 +79,7 @@ def build(work: Path) -> None:
 
 
 def _made_pages() -> dict[str, str]:
-    results = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    results = Results.read(ROOT / "docs" / "results")
     rows: dict[str, list[dict[str, Any]]] = {folder: [] for folder in SECTIONS}
     for row in describe_methods():
         rows["all-methods" if row["kind"].startswith("tuning") else "all-scores"].append(row)

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from figures import figures_of, slug
+from figures import Results, slug
 
 # The public names by what a reader looks for; a name that is in none of these groups is an error.
 REFERENCE: Mapping[str, tuple[str, ...]] = {
@@ -29,7 +29,7 @@ def file_name(name: str) -> str:
     return name.replace("++", "-plus-plus").replace("+", "-plus-") + ".md"
 
 
-def method_page(row: Mapping[str, Any], results: str) -> str:
+def method_page(row: Mapping[str, Any], results: Results) -> str:
     """All about one score, stream adapter or tuning method."""
     use = {
         "score": f'deltaenergy score photos/ --id good/ --classes "dog,cat" --score "{row["name"]}"',
@@ -56,14 +56,17 @@ def method_page(row: Mapping[str, Any], results: str) -> str:
     for preset, values in row["presets"].items():
         lines.append(f"| `{row['name']}:{preset}` | {_cell(_settings(values))} |")
     lines += ["", "```sh", use, "```", "", "## Measured", ""]
-    found = figures_of(row["name"], results)
-    if not found:
-        lines += ["No table of [the results](../results.md) has a row of it.", ""]
-    for table in found:
-        lines += [f"### [{table.headings[-1]}](../results.md#{slug(table.headings[-1])})", ""]
+    found, files = results.tables_of(row["name"]), results.files_of(row["name"])
+    for page, table in found:
+        lines += [f"### [{table.headings[-1]}](../results/{page}#{slug(table.headings[-1])})", ""]
         lines += [_line(table.columns), _line(["---"] * len(table.columns)), *map(_line, table.rows), ""]
     if found:
-        lines += ["What was measured, on what and by which command stands behind each heading's link.", ""]
+        lines += ["Each heading links to the data and the command.", ""]
+    if files:
+        links = ", ".join(f"[{file.removesuffix('.csv')}](../results/tables/{file})" for file in files)
+        lines += [f"All rows, as CSV files: {links}.", ""]
+    if not found and not files:
+        lines += ["Not measured in [the results](../results/index.md).", ""]
     return "\n".join(lines)
 
 

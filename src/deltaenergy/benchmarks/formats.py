@@ -70,10 +70,8 @@ def measured_part(table: Table, *, unmeasured_rows: bool = False) -> tuple[Table
 
 def mark_number(table: Table, row: Row, column: Column) -> int | None:
     """The number of the note on this number of the paper, from 1."""
-    for number_, mark in enumerate(table.marks, start=1):
-        if mark.row == row.label and mark.column == column.label:
-            return number_
-    return None
+    marked = ((mark.row, mark.column) for mark in table.marks)
+    return next((i for i, place in enumerate(marked, start=1) if place == (row.label, column.label)), None)
 
 
 def heading(table: Table) -> str:

@@ -132,9 +132,6 @@ class TrainView(Preprocessing):
     The randomness comes from the image's bytes, so an image always gets the same view.
     """
 
-    def __init__(self, base: Preprocessing) -> None:
-        super().__init__(**{name: getattr(base, name) for name in base.__dataclass_fields__})
-
     def frame(self, image: Image.Image) -> Image.Image:
         """A random crop, resized to the model's side."""
         image = image.convert("RGB")
@@ -146,4 +143,4 @@ class TrainView(Preprocessing):
 def in_train_view(model: Model) -> TowerModel:
     """The same model behind the random training view, with its own fingerprint."""
     towers = require_towers(model, "the training view")
-    return towers.derived("train-view", preprocessing=TrainView(towers.preprocessing))
+    return towers.derived("train-view", preprocessing=TrainView(**vars(towers.preprocessing)))

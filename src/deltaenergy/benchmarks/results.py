@@ -219,13 +219,5 @@ def _read_cell(path: Path) -> Cell:
 
 
 def _cell_order(cell: Cell) -> tuple[Any, ...]:
-    identity = cell.identity
-    return (
-        identity["benchmark"],
-        identity["model"],
-        identity["protocol"],
-        identity["case"],
-        identity["method"],
-        -1 if identity["seed"] is None else identity["seed"],
-        cell.id,
-    )
+    identity, first = cell.identity, ("benchmark", "model", "protocol", "case", "method")
+    return *(identity[name] for name in first), -1 if identity["seed"] is None else identity["seed"], cell.id

@@ -88,7 +88,7 @@ def named_sets(given: Any, group: Group) -> list[ImageSet]:
     """Sets as a user passes them: `{name: images}`, a list of `(name, images)`, or the images of a single set."""
     if isinstance(given, Mapping):
         return [ImageSet(str(name), images) for name, images in given.items()]
-    if isinstance(given, tuple) and 2 <= len(given) <= 3 and isinstance(given[0], str):
+    if isinstance(given, tuple) and _is_pair(given):
         return [ImageSet(*given)]
     if isinstance(given, (list, tuple)) and all(_is_pair(entry) for entry in given):
         return [ImageSet(*entry) for entry in given]

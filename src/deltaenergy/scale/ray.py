@@ -158,18 +158,7 @@ def score_on_ray(
     A part is a shard of the store, or sixteen batches of images. This process writes the verdicts of each part, as they
     come, to a hidden folder next to `out`; a run that ended early finds there what need not be done again. The folder
     is removed when the block ends well. The detector is sent to the actors; the images, or the store, and the model
-    must be within their reach.
-
-    Args:
-        detector: calibrated.
-        images: paths, patterns or URLs of images, or of one feature store.
-        out: the file or URL that the verdicts are for.
-        address: `local`, `auto`, or HOST:PORT.
-        workers: number of actors. By default one per CPU, or per GPU where the device is one.
-        device: `auto`, `cpu` or `cuda`.
-        batch_size: images per pass of the image encoder.
-        top_k: number of classes to report per image.
-        progress: called with (done, total) images.
+    must be within their reach. By default there is one actor per CPU, or per GPU where the device is one.
     """
     from deltaenergy.detector.saved import version_of
 

@@ -6,7 +6,7 @@
 
 C is ΔEnergy's contrast at τ with c = 1, made independent of K by the mean; it exists for one class. Nothing is fitted:
 b is the ratio of the deviations of both terms over known images, which hardly depends on the classes. It was measured
-on CLIP ViT-B/16 and on `lite`; other models use the same constants, unmeasured.
+on CLIP ViT-B/16 and on `lite` (docs/results/default-score.md); other models use the same constants, unmeasured.
 
 The words are ImageNet's names and a hundred everyday nouns without the classes, their synonyms and their kinds
 (`negatives.competing`), in the classifier's own template.

@@ -145,14 +145,12 @@ class Store(HasRepr):
     @property
     def ids(self) -> list[str]:
         """The id of each row's image."""
-        ids: list[str] = self.index["id"].to_pylist()
-        return ids
+        return list(self.index["id"].to_pylist())
 
     @property
     def labels(self) -> list[str | None]:
         """The label of each row's image."""
-        labels: list[str | None] = self.index["label"].to_pylist()
-        return labels
+        return list(self.index["label"].to_pylist())
 
     @cached_property
     def readable(self) -> npt.NDArray[np.int64]:
@@ -186,14 +184,23 @@ class Store(HasRepr):
         """
         if patches and not self.has_patches:
             raise no_patches(self.path)
-        positions = range(len(self.manifest.shards))
-        if not keep_mapped:
-            return (self.shard(position, patches=patches) for position in positions)
-        return (self._shard(position, *self._mapped_shard(position), patches) for position in positions)
+        return (
+            self.shard(position, patches=patches, keep_mapped=keep_mapped)
+            for position in range(len(self.manifest.shards))
+        )
 
-    def shard(self, position: int, *, patches: bool = False) -> Shard:
-        """The shard at this position, whose file is not kept mapped."""
-        return self._shard(position, *read_arrays(self.folder, self.manifest.shards[position]), patches)
+    def shard(self, position: int, *, patches: bool = False, keep_mapped: bool = False) -> Shard:
+        """The shard at this position."""
+        record, unreadable = self.manifest.shards[position], list[Unreadable]()
+        index, arrays = self._mapped_shard(position) if keep_mapped else read_arrays(self.folder, record)
+        rows = np.arange(self._ends[position], self._ends[position + 1])
+        if record.unreadable:
+            readable, unreadable = index["error"].is_null(), _unreadable(index)
+            kept = readable.to_numpy()
+            rows, index = rows[kept], index.filter(readable)
+            arrays = {kind: array[kept] for kind, array in arrays.items()}
+        found = np.asarray(arrays["patches"], np.float32) if patches else None
+        return Shard(rows, index, np.asarray(arrays["features"], np.float32), found, unreadable)
 
     def items(self) -> list[ImageItem]:
         """An item per row, for functions that take images."""
@@ -303,16 +310,6 @@ class Store(HasRepr):
                 self._mapped.clear()
             self._mapped[position] = read_arrays(self.folder, self.manifest.shards[position])
         return self._mapped[position]
-
-    def _shard(self, position: int, index: pa.Table, arrays: Arrays, patches: bool) -> Shard:
-        rows, unreadable = np.arange(self._ends[position], self._ends[position + 1]), list[Unreadable]()
-        if self.manifest.shards[position].unreadable:
-            readable, unreadable = index["error"].is_null(), _unreadable(index)
-            kept = readable.to_numpy()
-            rows, index = rows[kept], index.filter(readable)
-            arrays = {kind: array[kept] for kind, array in arrays.items()}
-        found = [np.asarray(arrays[kind], np.float32) for kind in ("features", *(["patches"] if patches else []))]
-        return Shard(rows, index, found[0], found[1] if patches else None, unreadable)
 
     def _array(self, position: int, kind: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """A shard's array, if each of these rows of it has features."""

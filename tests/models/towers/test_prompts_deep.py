@@ -49,7 +49,7 @@ def words(tower: TextTower, text: str) -> list[int]:
     return list(tower.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def agree(got: torch.Tensor, want: torch.Tensor, *leaves: tuple[torch.Tensor, torch.Tensor]) -> None:
+def assert_agree(got: torch.Tensor, want: torch.Tensor, *leaves: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Outputs to 1e-10, gradients of each pair of leaves to 1e-12 of their size."""
     torch.testing.assert_close(got, want, atol=1e-10, rtol=0)
     weights = torch.randn(want.shape, generator=torch.Generator().manual_seed(4), dtype=want.dtype)
@@ -76,7 +76,7 @@ def test_deep_contexts_and_words_between_share_the_prefix(tower_of: Any, depth: 
     rows = [[start, *context[1], *words(tower, between), *words(tower, name), *dot, end] for name in NAMES]
     got = prompts(context[0], deep=deep[0] if depth > 1 else None)
     want = literal_pass(tower, rows, deep[1], [[1, 2]] * len(NAMES))
-    agree(got, want, context, *([deep] if depth > 1 else []))
+    assert_agree(got, want, context, *([deep] if depth > 1 else []))
 
 
 @pytest.mark.parametrize("position", ["front", "middle", "end"])
@@ -100,7 +100,7 @@ def test_deep_contexts_where_no_prefix_is_shared(tower_of: Any, position: Any, c
         else:
             rows.append([start, own[0], *named, *own[1:], *dot, end])
             spots.append([1, len(named) + 2, len(named) + 3])
-    agree(prompts(context[0], deep=deep[0]), literal_pass(tower, rows, deep[1], spots), context, deep)
+    assert_agree(prompts(context[0], deep=deep[0]), literal_pass(tower, rows, deep[1], spots), context, deep)
 
 
 @pytest.mark.parametrize("position", ["front", "end"])
@@ -113,7 +113,7 @@ def test_without_full_stop(tower_of: Any, position: Any) -> None:
         named, own = words(tower, name), list(context[1])
         rows.append([start, *own, *named, end] if position == "end" else [start, *named, *own, end])
     prompts = LearnedPrompts(tower, NAMES, 4, full_stop=False, name_position=position)
-    agree(prompts(context[0]), literal_pass(tower, rows), context)
+    assert_agree(prompts(context[0]), literal_pass(tower, rows), context)
 
 
 @pytest.mark.parametrize("budget", [2**30, 1])
@@ -128,7 +128,7 @@ def test_names_given_as_embeddings(tower_of: Any, length: int, full_stop: bool, 
     stop = words(tower, ".") if full_stop else []
     start, end = tower.tokenizer.bos_token_id, tower.tokenizer.eos_token_id
     rows = [[start, *context[1], *words(tower, between), *name, *stop, end] for name in names[1]]
-    agree(prompts(context[0], names=names[0]), literal_pass(tower, rows), context, names)
+    assert_agree(prompts(context[0], names=names[0]), literal_pass(tower, rows), context, names)
 
 
 def test_names_given_as_the_embeddings_of_words_are_those_words(tower_of: Any) -> None:

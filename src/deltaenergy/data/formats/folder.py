@@ -38,14 +38,9 @@ MOST_NAMES = 1_000_000
 
 
 def path_images(text: str, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
-    """The images of a local path or pattern; one given `alone` must be there.
+    """The images of a local path or pattern; one given `alone` must be there, a file of a list is else unreadable.
 
-    Whether it is there is checked now; what it contains is listed as it is read.
-
-    Args:
-        text: the path or pattern.
-        others: counts files in folders that are not images.
-        alone: whether nothing else was given. A missing file in a list is unreadable when it is read.
+    Whether it is there is checked now; what it contains is listed as it is read. `others` counts what is not an image.
     """
     path = user_path(text)
     # A listed name with an image's suffix needs no look-up: opening it later shows what it is.

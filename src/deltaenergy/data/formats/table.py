@@ -113,11 +113,9 @@ def table_images(table: Any) -> Iterator[ImageItem]:
 
 
 def read_columns(source: Any, wanted: Sequence[_Names]) -> list[list[Any] | None]:
-    """Of each group of names the values of the first column that is called so; None where there is none.
+    """Of each group of names, whatever their case, the values of the first column that has one; None without one.
 
-    Args:
-        source: a table file, or a pyarrow, pandas or polars table.
-        wanted: names of each column, whatever their case.
+    `source` is a table file, or a pyarrow, pandas or polars table.
     """
     if is_table(source):
         return _columns(_in_memory(source), wanted)

@@ -84,13 +84,8 @@ def tree(
     """Everything below `folder`, each folder before what is in it.
 
     A link to a folder that is being walked is not followed, and nothing is lost by that. A folder that cannot be
-    listed comes once more, as CLOSED.
-
-    Args:
-        folder: where to start. If it cannot be listed, that is an `InputError`; without `strict` it is the one entry.
-        strict: see `folder`.
-        hidden: whether names that begin with a dot are given.
-        enter: whether to look into a folder, by its parts.
+    listed comes once more, as CLOSED; the first one is an `InputError` if `strict`. Names that begin with a dot are
+    given if `hidden`; `enter` says by its parts whether to look into a folder.
     """
     first = list_folder(folder, hidden=hidden) if strict else list_or_problem(folder, hidden=hidden)
     followed: Counter[Path] = Counter()

@@ -33,13 +33,7 @@ _Key = tuple[RemoteObject, int, int]
 
 
 class BlockCache:
-    """The blocks that are there or on their way, the last ones used last.
-
-    Args:
-        fetch: what requests the bytes of an object from a start to an end.
-        block_bytes: the size of a block.
-        kept_bytes: how much is kept of those that are there.
-    """
+    """The blocks of `block_bytes` that are there, up to `kept_bytes`, or on their way, the last ones used last."""
 
     def __init__(
         self,

@@ -120,13 +120,8 @@ def list_objects(folder: str) -> Iterator[RemoteObject]:
 
 
 def put(url: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str | None:
-    """Write an object, whole or not at all, and return its version; None if a condition was not met.
-
-    Args:
-        url: where.
-        data: its bytes.
-        if_absent: only if nothing is there.
-        if_match: only if the object there has this version.
+    """Write an object, whole or not at all, and return its version; None if a condition was not met: that nothing is
+    there, or an object with the version `if_match`.
     """
 
     def write(store: ObjectStore, key: str) -> str | None:
@@ -162,13 +157,7 @@ def delete(url: str) -> None:
 
 
 class Connections:
-    """The buckets and web servers that are being read.
-
-    Args:
-        limits: how often and how long they are asked.
-        opener: what opens a bucket, by its scheme and name.
-        sleep: what waits between two attempts on the web.
-    """
+    """The buckets, which `opener` opens by scheme and name, and web servers that are being read."""
 
     def __init__(
         self,

@@ -42,12 +42,8 @@ _MOST_LIST_BYTES = 1 << 28
 def url_images(given: str, others: OtherFiles, *, alone: bool) -> Iterator[ImageItem]:
     """The images that a URL stands for, in a stable order; one given `alone` must be there.
 
-    What is wrong with the URL itself is an error now; the store is asked when the first image is needed.
-
-    Args:
-        given: the URL.
-        others: counts files in folders that are not images.
-        alone: whether nothing else was given. A missing image in a list is unreadable when it is read.
+    What is wrong with the URL itself is an error now; the store is asked when the first image is needed. `others`
+    counts files in folders that are not images.
     """
     url = checked_url(given)
     if len(names := braces(url)) > 1 and (alone or suffix_of(url) not in EXTENSIONS):

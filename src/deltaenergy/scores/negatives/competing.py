@@ -29,7 +29,7 @@ from deltaenergy.scores.negatives.taxonomy import own_words
 if TYPE_CHECKING:
     from deltaenergy.classifiers.base import Classifier
 
-# With fewer words than this, too many unknown images have no close word.
+# With fewer words than this, unknown images too often match none of them (docs/results/thresholds.md).
 FEW_WORDS = 300
 TOO_CLOSE = 0.9
 PEOPLE = frozenset({
